@@ -1,0 +1,1 @@
+"""Stream storage: bytes, offsets and objects. Knows nothing of Kafka requests, Spark or Airflow."""

@@ -1,0 +1,92 @@
+"""Every error that `storage` raises, by what a caller would do differently.
+
+Closed by us, fenced by another, and broken by the world are different errors. The outcome of a conditional write is one
+of three: done (no error), lost to another (`ObjectExists`), or unknown (`OutcomeUnknown`, resolved by reading back);
+`StoreUnavailable` says that nothing was written and the call may be repeated.
+"""
+
+
+class LakeheadError(Exception):
+    """Base of every error that Lakehead raises on purpose."""
+
+
+class SettingsError(LakeheadError):
+    """The user asked for something that cannot work. The message is one line that says what to do."""
+
+
+class StorageError(LakeheadError):
+    """Base of the errors of `storage`."""
+
+
+class ObjectExists(StorageError):
+    """A put-if-absent lost: the key already holds an object (it may be ours, written by an earlier try)."""
+
+
+class ObjectNotFound(StorageError):
+    """No object has this key."""
+
+
+class StoreUnavailable(StorageError):
+    """The store refused or could not be reached, and nothing was written: repeat after a pause."""
+
+
+class OutcomeUnknown(StorageError):
+    """A write may or may not have happened (timeout, lost answer): read back before deciding."""
+
+
+class CorruptObject(StorageError):
+    """Bytes of an object do not match their checksum or layout."""
+
+    def __init__(self, key: str, position: int, reason: str) -> None:
+        super().__init__(f"object {key} is corrupt at byte {position}: {reason}")
+        self.key = key
+        self.position = position
+        self.reason = reason
+
+
+class UnsupportedFormat(StorageError):
+    """Something was written by a newer Lakehead than this one. The message says what, and to upgrade."""
+
+
+class EntryRejected(StorageError):
+    """The rules of the metadata state refuse a record."""
+
+
+class TopicExists(EntryRejected):
+    """A topic of this name exists."""
+
+
+class UnknownTopic(EntryRejected):
+    """No topic has this name or id."""
+
+
+class Fenced(StorageError):
+    """Another incarnation has taken over this node's identity: stop writing, register again."""
+
+
+class WalFull(StorageError):
+    """The write-ahead log has no room until it is trimmed: stop reading from producers and try again."""
+
+
+class WalFailed(StorageError):
+    """A write of the write-ahead log failed or its outcome is unknown: nothing after it is acknowledged."""
+
+
+class WalClosed(StorageError):
+    """The write-ahead log was closed by its owner."""
+
+
+class WalCorrupted(StorageError):
+    """Acknowledged data in the write-ahead log is damaged. The message names the device and the position."""
+
+
+class RecordTooLarge(StorageError):
+    """One record is larger than the write-ahead log takes."""
+
+
+class StreamClosed(StorageError):
+    """The stream is not open on this node."""
+
+
+class OffsetOutOfRange(StorageError):
+    """The offset lies outside [start offset, confirmed offset] of the stream."""

@@ -1,0 +1,1 @@
+"""Formats of what is stored: record batches, stream objects."""

@@ -1,0 +1,214 @@
+"""An object store in a folder of a local file system: the embedded default.
+
+Durable: file and folder are fsynced before `create` returns. Atomic: a body is written under a temporary name and
+linked to its key, which fails if the key exists. Temporary files live in `.tmp` below the root and are ignored by
+listings; what a crash left there is removed by the first write of a later process, once it is an hour old.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from storage.object_store.protocol import Buffer, ObjectMeta
+
+T = TypeVar("T")
+
+_IOV_MAX = 1024
+_TEMPORARY = ".tmp"
+_TEMPORARY_AGE_S = 3600
+
+
+class FileStore:
+    """Objects as files below `root`. Blocking calls run in a small pool of threads, made at the first use."""
+
+    def __init__(self, root: str | os.PathLike[str], *, threads: int = 8) -> None:
+        self._root = Path(os.path.abspath(root))
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+        self._swept = False
+        self.uri = f"file:{self._root}"
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        """See `ObjectStore.create`. A full disk or a read-only folder is StoreUnavailable."""
+        await self._run(lambda: self._create(key, pieces))
+
+    async def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        return await self._run(lambda: self._read(key, None, None)[0])
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        body, size = await self._run(lambda: self._read(key, start, length))
+        if len(body) != length:
+            raise CorruptObject(key, start, f"wanted {length} bytes, the object has {size}")
+        return body
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        """See `ObjectStore.get_suffix`."""
+        return await self._run(lambda: self._read(key, None, length))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> list[ObjectMeta]:
+        """See `ObjectStore.list`."""
+        return await self._run(lambda: self._list(prefix, start_after))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See `ObjectStore.delete`."""
+        await self._run(lambda: self._delete(keys))
+
+    async def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="file-store")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if not key or any(part in ("", ".", "..", _TEMPORARY) for part in parts):
+            raise ValueError(f"not an object key: {key!r}")
+        return self._root.joinpath(*parts)
+
+    def _create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        path = self._path(key)
+        temporary = self._root / _TEMPORARY / secrets.token_hex(12)
+        linked = False
+        try:
+            if not self._swept:
+                self._sweep_temporaries()
+            self._make_folders(path.parent)
+            file = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            try:
+                _write_all(file, pieces)
+                os.fsync(file)
+            finally:
+                os.close(file)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                raise ObjectExists(key) from None
+            linked = True
+            _sync_folder(path.parent)
+        except OSError as error:
+            if linked:
+                raise OutcomeUnknown(f"{path}: {error.strerror}") from error
+            raise StoreUnavailable(f"cannot write {path}: {error.strerror}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def _sweep_temporaries(self) -> None:
+        folder = self._root / _TEMPORARY
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)  # the file system's own clock, to compare with its files' ages
+        now = folder.stat().st_mtime
+        for entry in os.scandir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                if now - entry.stat().st_mtime > _TEMPORARY_AGE_S:
+                    os.unlink(entry.path)
+        self._swept = True
+
+    def _make_folders(self, folder: Path) -> None:
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for new in reversed(missing):
+            new.mkdir(exist_ok=True)
+            _sync_folder(new.parent)
+
+    def _read(self, key: str, start: int | None, length: int | None) -> tuple[bytes, int]:
+        try:
+            file = os.open(self._path(key), os.O_RDONLY)
+        except (FileNotFoundError, NotADirectoryError):
+            raise ObjectNotFound(key) from None
+        except OSError as error:
+            raise StoreUnavailable(f"cannot read {self._path(key)}: {error.strerror}") from error
+        try:
+            size = os.fstat(file).st_size
+            if length is None:
+                start, length = 0, size
+            elif start is None:
+                start = max(0, size - length)
+            return _read_all(file, start, min(length, max(0, size - start))), size
+        except OSError as error:
+            raise StoreUnavailable(f"cannot read {self._path(key)}: {error.strerror}") from error
+        finally:
+            os.close(file)
+
+    def _list(self, prefix: str, start_after: str) -> list[ObjectMeta]:
+        folder = self._root.joinpath(*prefix.split("/")[:-1])
+        found = []
+        for path in _walk(folder):
+            key = path.relative_to(self._root).as_posix()
+            if key.startswith(prefix) and key > start_after:
+                try:
+                    stat = path.stat()
+                except FileNotFoundError:
+                    continue
+                found.append(ObjectMeta(key=key, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000))
+        found.sort(key=lambda meta: meta.key)
+        return found
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            try:
+                self._path(key).unlink(missing_ok=True)
+            except OSError as error:
+                raise StoreUnavailable(f"cannot delete {self._path(key)}: {error.strerror}") from error
+
+
+def _write_all(file: int, pieces: Sequence[Buffer]) -> None:
+    views = [view for view in map(memoryview, pieces) if view.nbytes]
+    first = 0
+    while first < len(views):
+        written = os.writev(file, views[first : first + _IOV_MAX])
+        while first < len(views) and written >= views[first].nbytes:
+            written -= views[first].nbytes
+            first += 1
+        if written:
+            views[first] = views[first][written:]
+
+
+def _read_all(file: int, start: int, length: int) -> bytes:
+    body = os.pread(file, length, start)
+    if len(body) == length:
+        return body
+    parts = [body]
+    done = len(body)
+    while body and done < length:
+        body = os.pread(file, length - done, start + done)
+        parts.append(body)
+        done += len(body)
+    return b"".join(parts)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.name == _TEMPORARY:
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def _sync_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

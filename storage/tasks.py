@@ -1,0 +1,52 @@
+"""The one place where tasks are made.
+
+A task belongs to a `TaskScope`: it is kept alive by it, a crash in it is reported and never lost, and closing the scope
+ends it. Nothing else in the core creates tasks (ruff's banned-api list holds this).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class TaskScope:
+    """Owns background tasks.
+
+    `on_crash(name, error)` is called on the loop when a task ends by an exception that nobody awaits for; the owner
+    decides whether the node lives on.
+    """
+
+    def __init__(self, on_crash: Callable[[str, BaseException], None]) -> None:
+        self._on_crash = on_crash
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Start `coro` as a task of this scope. Raises RuntimeError once the scope is closed."""
+        if self._closed:
+            coro.close()
+            raise RuntimeError(f"task {name} started after its scope was closed")
+        task = asyncio.get_running_loop().create_task(coro, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    async def close(self) -> None:
+        """Cancel every task and wait until all of them have ended."""
+        self._closed = True
+        while self._tasks:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._tasks.difference_update(tasks)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._on_crash(task.get_name(), error)
