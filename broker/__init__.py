@@ -1,0 +1,1 @@
+"""Kafka protocol server: turns Kafka requests into operations on streams of `storage`."""

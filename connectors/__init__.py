@@ -1,0 +1,1 @@
+"""The outside world's conventions: Airflow, schema registries, sources and sinks."""

@@ -1,0 +1,1 @@
+"""Spark and Arrow side: reads stream objects in place and keeps Delta tables of topics."""
