@@ -1,13 +1,15 @@
 """Named places where a test may kill the process.
 
-`LAKEHEAD_FAILPOINT=name` in the environment makes the process end as `kill -9` would have it (no clean-up, no flush, status
-137) when it first comes to the place called `name`; `name:3` waits for the third time. A place is named by a call with a
-literal, so the tests find every one of them by reading the sources, and none needs to be registered:
+`LAKEHEAD_FAILPOINT=name` in the environment makes the process end as `kill -9` would have it (no
+clean-up, no flush, status 137) when it first comes to the place called `name`; `name:3` waits for
+the third time. A place is a call with a literal name, so tests find every one of them by reading
+the sources and none needs to be registered:
 
     failpoint("wal_written")
 
-Unarmed, a call is one comparison. Names say what has just happened, in the past tense, prefixed by the part it happened in.
-The variable is read once, when the module is imported: a fail-point is a property of the process, never of one broker in it.
+Unarmed, a call is one comparison. A name says what has just happened, in the past tense, and starts
+with the part it happened in. The variable is read once, when the module is imported: a fail-point
+belongs to the process, never to one broker in it.
 """
 
 import os
@@ -17,7 +19,7 @@ KILLED = 137
 
 
 class _Trigger:
-    """The one armed fail-point of this process and how many more visits it lets pass."""
+    """The one armed fail-point of this process and how many more visits end it."""
 
     __slots__ = ("name", "visits_left")
 
