@@ -1,0 +1,139 @@
+"""What a Kafka API is to the broker: its key, its versions, its message classes, its header flavours.
+
+A module of `broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))` and has a function
+`handle(request, context)`, plain or `async`, that returns the response entity of the request's version.
+"""
+
+import importlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from kio.index import load_payload_module
+from kio.static.constants import EntityType
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+API_VERSIONS_KEY = 18
+
+Handler = Callable[[Any, "RequestContext"], Any | Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API as served: `versions` is (first, last), inclusive.
+
+    `advertised_from` is the first version that ApiVersions lists, where it is lower than what is served
+    (Produce: KAFKA-18659).
+    """
+
+    key: int
+    name: str
+    versions: tuple[int, int]
+    advertised_from: int | None = None
+
+    def serves(self, version: int) -> bool:
+        """Whether this version of the API is served."""
+        return self.versions[0] <= version <= self.versions[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """The message classes of one API at one version, by kio."""
+
+    request_module: ModuleType
+    response_module: ModuleType
+    request_class: type[Any]
+    response_class: type[Any]
+    flexible_request: bool
+    """Whether the request header ends with tagged fields (header version 2)."""
+    flexible_response: bool
+    """Whether the response header ends with tagged fields (header version 1)."""
+
+
+@lru_cache(maxsize=None)
+def schema(key: int, version: int) -> Schema:
+    """Return the message classes of (api key, version). Raises KeyError for one that kio does not know."""
+    try:
+        request = load_payload_module(key, version, EntityType.request)
+        response = load_payload_module(key, version, EntityType.response)
+    except Exception as error:
+        raise KeyError((key, version)) from error
+    request_class = _payload_class(request, EntityType.request)
+    response_class = _payload_class(response, EntityType.response)
+    return Schema(
+        request_module=request,
+        response_module=response,
+        request_class=request_class,
+        response_class=response_class,
+        flexible_request=request_class.__header_schema__.__version__ >= 2,
+        flexible_response=response_class.__header_schema__.__version__ >= 1,
+    )
+
+
+def _payload_class(module: ModuleType, kind: EntityType) -> type[Any]:
+    for value in vars(module).values():
+        if getattr(value, "__type__", None) is kind:
+            assert isinstance(value, type)
+            return value
+    raise KeyError(module.__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """What a handler may know about the request and its surroundings."""
+
+    api: Api
+    version: int
+    client_id: str | None
+    client_host: str
+    node: "Node"
+    connection: Any
+    """The connection: an opaque identity, for state that must not outlive it."""
+    listener: str = "PLAINTEXT"
+
+    @property
+    def response(self) -> ModuleType:
+        """The module with the response classes of this version."""
+        return schema(self.api.key, self.version).response_module
+
+    @property
+    def request(self) -> ModuleType:
+        """The module with the request classes of this version."""
+        return schema(self.api.key, self.version).request_module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """An API with the function that serves it."""
+
+    api: Api
+    handle: Handler
+
+
+class Registry:
+    """Every API that the broker serves, by key."""
+
+    def __init__(self, routes: list[Route]) -> None:
+        self._routes = {route.api.key: route for route in routes}
+        assert len(self._routes) == len(routes), "two modules serve one api key"
+
+    def route(self, key: int) -> Route | None:
+        """Return the route of an api key, None when it is not served."""
+        return self._routes.get(key)
+
+    def apis(self) -> list[Api]:
+        """Return every API, by key."""
+        return [self._routes[key].api for key in sorted(self._routes)]
+
+
+def load_registry(package: str, names: list[str]) -> Registry:
+    """Import `package`.`name` for each name and collect their `API` and `handle`."""
+    routes = []
+    for name in names:
+        module = importlib.import_module(f"{package}.{name}")
+        routes.append(Route(api=module.API, handle=module.handle))
+    return Registry(routes)
