@@ -1,0 +1,84 @@
+# Everything one does with a checkout. `make` alone prints this list.
+# Needs Python 3.11 or newer and Java 17 or newer; the rest goes into .venv.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+SEED ?=
+PYTEST_WORKERS ?= 2
+
+# Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
+unexport PYTHONPATH
+
+.PHONY: help install demo test bench lint format types imports unit property sim integration spark docs lock clean
+
+help: ## Show this list
+	@echo "Lakehead: where streams enter the lake"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "Every target makes the environment ($(VENV)) first when it is missing or out of date."
+
+install: $(STAMP) ## Make .venv with everything, and the lakehead command in it
+
+$(STAMP): requirements/dev.txt pyproject.toml scripts/preflight
+	@scripts/preflight
+	@echo "Making $(VENV) (a few minutes the first time) ..."
+	@"$$(scripts/preflight --print-python)" -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+	@echo "Ready: $(BIN)/lakehead --help"
+
+demo: $(STAMP) ## Broker, real data, a Kafka client, Spark SQL and a Delta table, in one go
+	@$(BIN)/lakehead demo
+
+test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
+	@$(MAKE) --no-print-directory lint types imports
+	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup
+
+bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools; figures as a table and JSON
+	@$(BIN)/python -m bench
+
+lint: $(STAMP) ## Style (ruff)
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "Run 'make format'."; exit 1; }
+	@echo "lint: ok"
+
+format: $(STAMP) ## Put the code into the project's format
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+types: $(STAMP) ## Types (mypy, strict)
+	@$(BIN)/mypy
+
+imports: $(STAMP) ## Which package may import which
+	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n +1
+
+unit: $(STAMP) ## The quick tests
+	@$(BIN)/python -m pytest -q tests/unit
+
+property: $(STAMP) ## Property tests (Hypothesis)
+	@$(BIN)/python -m pytest -q tests/property
+
+sim: $(STAMP) ## Simulation tests; SEED=n runs that seed alone
+	@LAKEHEAD_SIM_SEED=$(SEED) $(BIN)/python -m pytest -q tests/simulation
+
+integration: $(STAMP) ## Tests with real clients and real processes
+	@$(BIN)/python -m pytest -q tests/integration
+
+spark: $(STAMP) ## Tests with Spark
+	@$(BIN)/python -m pytest -q tests/spark
+
+docs: $(STAMP) ## Write the pages that are made from code (settings, metrics, command line)
+	@$(BIN)/python docs/generate.py
+
+lock: $(STAMP) ## Resolve requirements/*.txt anew from pyproject.toml
+	@UV=$(BIN)/uv scripts/lock
+
+clean: ## Remove the environment, caches and what the demo left
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis lakehead-demo spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
