@@ -1,8 +1,9 @@
 """Every error that `storage` raises, by what a caller would do differently.
 
-Closed by us, fenced by another, and broken by the world are different errors. The outcome of a conditional write is one
-of three: done (no error), lost to another (`ObjectExists`), or unknown (`OutcomeUnknown`, resolved by reading back);
-`StoreUnavailable` says that nothing was written and the call may be repeated.
+Closed by us, fenced by another, and broken by the world are different errors. The outcome of a
+conditional write is one of three: done (no error), lost to another (`ObjectExists`), or unknown
+(`OutcomeUnknown`, resolved by reading back); `StoreUnavailable` says that nothing was written and
+the call may be repeated.
 """
 
 
@@ -11,7 +12,7 @@ class LakeheadError(Exception):
 
 
 class SettingsError(LakeheadError):
-    """The user asked for something that cannot work. The message is one line that says what to do."""
+    """The user asked for what cannot work. The message is one line that says what to do."""
 
 
 class StorageError(LakeheadError):
@@ -19,7 +20,9 @@ class StorageError(LakeheadError):
 
 
 class ObjectExists(StorageError):
-    """A put-if-absent lost: the key already holds an object (it may be ours, written by an earlier try)."""
+    """A put-if-absent lost: the key already holds an object (it may be ours, written by an earlier
+    try).
+    """
 
 
 class ObjectNotFound(StorageError):
@@ -45,7 +48,9 @@ class CorruptObject(StorageError):
 
 
 class UnsupportedFormat(StorageError):
-    """Something was written by a newer Lakehead than this one. The message says what, and to upgrade."""
+    """Something was written by a newer Lakehead than this one. The message says what, and to
+    upgrade.
+    """
 
 
 class EntryRejected(StorageError):
@@ -65,11 +70,15 @@ class Fenced(StorageError):
 
 
 class WalFull(StorageError):
-    """The write-ahead log has no room until it is trimmed: stop reading from producers and try again."""
+    """The write-ahead log has no room until it is trimmed: stop reading from producers and try
+    again.
+    """
 
 
 class WalFailed(StorageError):
-    """A write of the write-ahead log failed or its outcome is unknown: nothing after it is acknowledged."""
+    """A write of the write-ahead log failed or its outcome is unknown: nothing after it is
+    acknowledged.
+    """
 
 
 class WalClosed(StorageError):
@@ -77,7 +86,9 @@ class WalClosed(StorageError):
 
 
 class WalCorrupted(StorageError):
-    """Acknowledged data in the write-ahead log is damaged. The message names the device and the position."""
+    """Acknowledged data in the write-ahead log is damaged. The message names the device and the
+    position.
+    """
 
 
 class RecordTooLarge(StorageError):

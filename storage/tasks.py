@@ -1,7 +1,8 @@
 """The one place where tasks are made.
 
-A task belongs to a `TaskScope`: it is kept alive by it, a crash in it is reported and never lost, and closing the scope
-ends it. Nothing else in the core creates tasks (ruff's banned-api list holds this).
+A task belongs to a `TaskScope`: it is kept alive by it, a crash in it is reported and never lost,
+and closing the scope ends it. Nothing else in the core creates tasks (ruff's banned-api list holds
+this).
 """
 
 import asyncio
@@ -14,8 +15,8 @@ T = TypeVar("T")
 class TaskScope:
     """Owns background tasks.
 
-    `on_crash(name, error)` is called on the loop when a task ends by an exception that nobody awaits for; the owner
-    decides whether the node lives on.
+    `on_crash(name, error)` is called on the loop when a task ends by an exception that nobody
+    awaits for; the owner decides whether the node lives on.
     """
 
     def __init__(self, on_crash: Callable[[str, BaseException], None]) -> None:

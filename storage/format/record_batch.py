@@ -1,13 +1,15 @@
-"""The Kafka record batch, magic 2: its header, looked at and patched in place (KIP-98; Kafka's "Record Batch").
+"""The Kafka record batch, magic 2: its header, looked at and patched in place (KIP-98; Kafka's
+"Record Batch").
 
 Layout, big-endian, 61 bytes, then the records (compressed as one block when a codec is set)::
 
-    @0  base offset i64      @8  batch length i32 (bytes after this field)   @12 partition leader epoch i32
+    @0  base offset i64      @8  batch length i32 (of what follows)   @12 leader epoch i32
     @16 magic i8 = 2         @17 CRC-32C u32 of all bytes from @21           @21 attributes i16
     @23 last offset delta i32   @27 base timestamp i64   @35 max timestamp i64   @43 producer id i64
     @51 producer epoch i16      @53 base sequence i32    @57 record count i32
 
-The CRC does not cover base offset and leader epoch, so a broker may set these two without touching the rest.
+The CRC does not cover base offset and leader epoch, so a broker may set these two without touching
+the rest.
 """
 
 import struct
@@ -97,7 +99,9 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
-def patch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+def patch(
+    buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
+) -> None:
     """Set base offset and leader epoch of the batch at `position`, in place."""
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _LEADER_EPOCH.pack_into(buffer, position + LENGTH_END, leader_epoch)
@@ -110,13 +114,17 @@ def crc_ok(batch: memoryview) -> bool:
 
 
 def size_at(buffer: Buffer, position: int) -> int:
-    """Return the total size in bytes of the batch at `position`. Raises struct.error when it is cut short."""
+    """Return the total size in bytes of the batch at `position`. Raises struct.error when it is cut
+    short.
+    """
     length: int = _LENGTH.unpack_from(buffer, position + 8)[0]
     return LENGTH_END + length
 
 
 def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of batches that follow each other; stops before one that is cut short."""
+    """Yield (position, header) of batches that follow each other; stops before one that is cut
+    short.
+    """
     position, end = 0, len(buffer)
     while position + HEADER_SIZE <= end:
         header = read_header(buffer, position)

@@ -6,14 +6,22 @@ from storage.object_store.memory import MemoryStore
 from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
 from storage.object_store.s3 import S3Store
 
-__all__ = ["Buffer", "FileStore", "MemoryStore", "ObjectMeta", "ObjectStore", "S3Store", "open_store"]
+__all__ = [
+    "Buffer",
+    "FileStore",
+    "MemoryStore",
+    "ObjectMeta",
+    "ObjectStore",
+    "S3Store",
+    "open_store",
+]
 
 
 def open_store(uri: str) -> ObjectStore:
     """Return the store for `uri`: `file:/path` or a plain path, `memory:`, `s3://bucket/prefix`.
 
-    Cheap and lazy: no connection is made and no thread started before the first call, so a forked worker may use it.
-    Raises SettingsError for a scheme that is not known.
+    Cheap and lazy: no connection is made and no thread started before the first call, so a forked
+    worker may use it. Raises SettingsError for a scheme that is not known.
     """
     scheme, colon, rest = uri.partition(":")
     if not colon or "/" in scheme:
@@ -24,4 +32,6 @@ def open_store(uri: str) -> ObjectStore:
         return MemoryStore()
     if scheme == "s3":
         return S3Store(uri)
-    raise SettingsError(f"unknown object store {uri!r}: use file:/path, s3://bucket/prefix or memory:")
+    raise SettingsError(
+        f"unknown object store {uri!r}: use file:/path, s3://bucket/prefix or memory:"
+    )

@@ -1,8 +1,9 @@
 """An object store in a folder of a local file system: the embedded default.
 
-Durable: file and folder are fsynced before `create` returns. Atomic: a body is written under a temporary name and
-linked to its key, which fails if the key exists. Temporary files live in `.tmp` below the root and are ignored by
-listings; what a crash left there is removed by the first write of a later process, once it is an hour old.
+Durable: file and folder are fsynced before `create` returns. Atomic: a body is written under a
+temporary name and linked to its key, which fails if the key exists. Temporary files live in `.tmp`
+below the root and are ignored by listings; what a crash left there is removed by the first write of
+a later process, once it is an hour old.
 """
 
 import asyncio
@@ -14,7 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from storage.errors import (
+    CorruptObject,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from storage.object_store.protocol import Buffer, ObjectMeta
 
 T = TypeVar("T")
@@ -25,10 +32,12 @@ _TEMPORARY_AGE_S = 3600
 
 
 class FileStore:
-    """Objects as files below `root`. Blocking calls run in a small pool of threads, made at the first use."""
+    """Objects as files below `root`. Blocking calls run in a small pool of threads, made at the
+    first use.
+    """
 
     def __init__(self, root: str | os.PathLike[str], *, threads: int = 8) -> None:
-        self._root = Path(os.path.abspath(root))
+        self._root = Path(root).absolute()
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
         self._swept = False
@@ -53,7 +62,7 @@ class FileStore:
         """See `ObjectStore.get_suffix`."""
         return await self._run(lambda: self._read(key, None, length))
 
-    async def list(self, prefix: str, *, start_after: str = "") -> list[ObjectMeta]:
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
         return await self._run(lambda: self._list(prefix, start_after))
 
@@ -114,7 +123,7 @@ class FileStore:
         for entry in os.scandir(folder):
             with contextlib.suppress(FileNotFoundError):
                 if now - entry.stat().st_mtime > _TEMPORARY_AGE_S:
-                    os.unlink(entry.path)
+                    Path(entry.path).unlink()
         self._swept = True
 
     def _make_folders(self, folder: Path) -> None:
@@ -145,7 +154,7 @@ class FileStore:
         finally:
             os.close(file)
 
-    def _list(self, prefix: str, start_after: str) -> list[ObjectMeta]:
+    def _list(self, prefix: str, start_after: str) -> Sequence[ObjectMeta]:
         folder = self._root.joinpath(*prefix.split("/")[:-1])
         found = []
         for path in _walk(folder):
@@ -155,7 +164,11 @@ class FileStore:
                     stat = path.stat()
                 except FileNotFoundError:
                     continue
-                found.append(ObjectMeta(key=key, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000))
+                found.append(
+                    ObjectMeta(
+                        key=key, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000
+                    )
+                )
         found.sort(key=lambda meta: meta.key)
         return found
 
@@ -164,11 +177,13 @@ class FileStore:
             try:
                 self._path(key).unlink(missing_ok=True)
             except OSError as error:
-                raise StoreUnavailable(f"cannot delete {self._path(key)}: {error.strerror}") from error
+                raise StoreUnavailable(
+                    f"cannot delete {self._path(key)}: {error.strerror}"
+                ) from error
 
 
 def _write_all(file: int, pieces: Sequence[Buffer]) -> None:
-    views = [view for view in map(memoryview, pieces) if view.nbytes]
+    views = [memoryview(piece) for piece in pieces if len(piece)]
     first = 0
     while first < len(views):
         written = os.writev(file, views[first : first + _IOV_MAX])

@@ -7,7 +7,9 @@ from storage.object_store.protocol import Buffer, ObjectMeta
 
 
 class MemoryStore:
-    """Keeps objects in a dictionary. `objects` may be shared by several stores: the same bucket, seen by many nodes."""
+    """Keeps objects in a dictionary. `objects` may be shared by several stores: the same bucket,
+    seen by many nodes.
+    """
 
     uri = "memory:"
 
@@ -39,7 +41,7 @@ class MemoryStore:
         body = await self.get(key)
         return body[max(0, len(body) - length) :], len(body)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> list[ObjectMeta]:
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
         return [
             ObjectMeta(key=key, size=len(body), modified_ms=0)

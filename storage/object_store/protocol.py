@@ -1,7 +1,8 @@
 """The one seam to object storage.
 
-Keys are `/`-separated and relative to the cluster's prefix. Every write is put-if-absent: no name is ever written twice,
-so there is no overwrite to order. A key is never also the folder of another key (file-backed servers refuse that).
+Keys are `/`-separated and relative to the cluster's prefix. Every write is put-if-absent: no name
+is ever written twice, so there is no overwrite to order. A key is never also the folder of another
+key (file-backed servers refuse that).
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """What a listing tells of an object. `size` in bytes, `modified_ms` in milliseconds since the epoch."""
+    """What a listing tells of an object. `size` in bytes, `modified_ms` in milliseconds since the
+    epoch.
+    """
 
     key: str
     size: int
@@ -26,26 +29,35 @@ class ObjectStore(Protocol):
     uri: str
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
-        """Write the concatenation of `pieces` under `key` if the key is absent; durable when this returns.
+        """Write the concatenation of `pieces` under `key` if the key is absent; durable when this
+        returns.
 
-        Raises ObjectExists (lost, or won by an earlier try of ours), StoreUnavailable (not written),
-        OutcomeUnknown (read back before deciding).
+        Raises ObjectExists (lost, or won by an earlier try of ours), StoreUnavailable (not
+        written), OutcomeUnknown (read back before deciding).
         """
 
     async def get(self, key: str) -> bytes:
         """Return the whole object. Raises ObjectNotFound, StoreUnavailable."""
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Return exactly `length` bytes from `start`. Raises ObjectNotFound, StoreUnavailable, CorruptObject (short)."""
+        """Return exactly `length` bytes from `start`. Raises ObjectNotFound, StoreUnavailable,
+        CorruptObject (short).
+        """
 
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
-        """Return the last min(`length`, size) bytes and the object's size. Raises ObjectNotFound, StoreUnavailable."""
+        """Return the last min(`length`, size) bytes and the object's size. Raises ObjectNotFound,
+        StoreUnavailable.
+        """
 
-    async def list(self, prefix: str, *, start_after: str = "") -> list[ObjectMeta]:
-        """Return the objects whose key starts with `prefix` and is greater than `start_after`, in key order."""
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+        """Return the objects whose key starts with `prefix` and is greater than `start_after`, in
+        key order.
+        """
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete the keys; an absent key is not an error. Raises StoreUnavailable (some may be gone)."""
+        """Delete the keys; an absent key is not an error. Raises StoreUnavailable (some may be
+        gone).
+        """
 
     async def close(self) -> None:
         """Release what the store holds."""

@@ -3,9 +3,18 @@
 The client is made at the first use, so that opening a store is cheap and safe before a fork.
 """
 
-import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+)
+from obstore.store import S3Store as Client
 
 from storage.errors import (
     CorruptObject,
@@ -13,20 +22,17 @@ from storage.errors import (
     ObjectNotFound,
     OutcomeUnknown,
     SettingsError,
-    StorageError,
     StoreUnavailable,
 )
 from storage.object_store.protocol import Buffer, ObjectMeta
-
-if TYPE_CHECKING:
-    from obstore.store import S3Store as Client
 
 _DELETE_BATCH = 1000
 
 
 class S3Store:
-    """Objects in an S3 bucket, below a prefix. `uri` is `s3://bucket/prefix`; region, endpoint and credentials come
-    from the standard `AWS_…` variables."""
+    """Objects in an S3 bucket, below a prefix. `uri` is `s3://bucket/prefix`; region, endpoint and
+    credentials come from the standard `AWS_…` variables.
+    """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -34,31 +40,27 @@ class S3Store:
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`: one PUT with `If-None-Match: *`."""
-        import obstore
-
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
             await obstore.put_async(self._open(), key, body, mode="create", use_multipart=False)
-        except Exception as error:  # obstore's errors share no base of their own
+        except BaseError as error:
             self._raise(key, error, writing=True)
 
     async def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
-        import obstore
-
         try:
             result = await obstore.get_async(self._open(), key)
             return (await result.bytes_async()).to_bytes()
-        except Exception as error:
+        except BaseError as error:
             self._raise(key, error)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
-        import obstore
-
         try:
-            body = (await obstore.get_range_async(self._open(), key, start=start, length=length)).to_bytes()
-        except Exception as error:
+            body = (
+                await obstore.get_range_async(self._open(), key, start=start, length=length)
+            ).to_bytes()
+        except BaseError as error:
             self._raise(key, error)
         if len(body) != length:
             raise CorruptObject(key, start, f"wanted {length} bytes, got {len(body)}")
@@ -66,23 +68,23 @@ class S3Store:
 
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
-        import obstore
-
         try:
-            result = await obstore.get_async(self._open(), key, options={"range": {"suffix": length}})
+            result = await obstore.get_async(
+                self._open(), key, options={"range": {"suffix": length}}
+            )
             size = result.meta["size"]
             return (await result.bytes_async()).to_bytes(), size
-        except Exception as error:
+        except BaseError as error:
             self._raise(key, error)
 
-    async def list(self, prefix: str, *, start_after: str = "") -> list[ObjectMeta]:
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
-        import obstore
-
         folder = prefix.rpartition("/")[0]
         found = []
         try:
-            async for page in obstore.list(self._open(), folder or None, offset=start_after or None):
+            async for page in obstore.list(
+                self._open(), folder or None, offset=start_after or None
+            ):
                 found += [
                     ObjectMeta(
                         key=meta["path"],
@@ -92,45 +94,37 @@ class S3Store:
                     for meta in page
                     if meta["path"].startswith(prefix) and meta["path"] > start_after
                 ]
-        except Exception as error:
+        except BaseError as error:
             self._raise(prefix, error)
         found.sort(key=lambda meta: meta.key)
         return found
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""
-        import obstore
-
         for first in range(0, len(keys), _DELETE_BATCH):
             try:
                 await obstore.delete_async(self._open(), list(keys[first : first + _DELETE_BATCH]))
-            except FileNotFoundError:
+            except NotFoundError:
                 continue
-            except Exception as error:
+            except BaseError as error:
                 self._raise(keys[first], error)
 
     async def close(self) -> None:
         """Forget the client."""
         self._client = None
 
-    def _open(self) -> "Client":
+    def _open(self) -> Client:
         if self._client is None:
-            from obstore.store import S3Store as Client
-
             try:
                 self._client = Client.from_url(self.uri)
-            except Exception as error:
+            except BaseError as error:
                 raise SettingsError(f"cannot use the store {self.uri}: {error}") from error
         return self._client
 
-    def _raise(self, key: str, error: Exception, *, writing: bool = False) -> NoReturn:
-        from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, PreconditionError
-
-        if isinstance(error, StorageError | SettingsError | asyncio.CancelledError):
-            raise error
+    def _raise(self, key: str, error: BaseError, *, writing: bool = False) -> NoReturn:
         if isinstance(error, AlreadyExistsError | PreconditionError):
             raise ObjectExists(key) from None
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, NotFoundError):
             raise ObjectNotFound(key) from None
         if isinstance(error, PermissionDeniedError):
             raise StoreUnavailable(f"{self.uri}: permission denied for {key}") from error

@@ -1,0 +1,221 @@
+"""Writes stream objects: records in, pieces of bytes out. Payloads are referenced, never copied."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from storage.format.stream_object import (
+    BLOCK_FLAGS,
+    BLOCK_HEADER,
+    BLOCK_HEADER_SIZE,
+    BLOCK_MAGIC,
+    FOOTER,
+    FOOTER_MAGIC,
+    FORMAT_VERSION,
+    INDEX_ITEM,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    RECORD_MAGIC,
+    Extension,
+    IndexItem,
+    StreamInfo,
+    encode_extension,
+)
+from storage.object_store.protocol import Buffer
+
+BLOCK_SIZE = 1024 * 1024
+_DELTA_MAX = 2**31 - 1
+
+
+class StreamRange(NamedTuple):
+    """What one object holds of one stream: offsets [start, end), newest timestamp in milliseconds,
+    bytes.
+    """
+
+    stream_id: int
+    start_offset: int
+    end_offset: int
+    max_timestamp: int
+    size: int
+
+
+class WrittenObject(NamedTuple):
+    """A finished object: its bytes in pieces, its size, and what it holds."""
+
+    pieces: list[Buffer]
+    size: int
+    ranges: tuple[StreamRange, ...]
+
+
+class ObjectWriter:
+    """Builds one object. Streams must come in ascending id, each stream's records in offset order
+    without a gap.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        cluster_id: str,
+        node_id: int,
+        node_epoch: int,
+        writer_id: str,
+        created_ms: int,
+    ) -> None:
+        self._kind = kind
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._node_epoch = node_epoch
+        self._writer_id = writer_id
+        self._created_ms = created_ms
+        self._pieces: list[Buffer] = []
+        self._size = 0
+        self._items: list[IndexItem] = []
+        self._infos: dict[int, StreamInfo] = {}
+        self._stream_id = -1
+        self._block: list[Buffer] = []
+        self._block_size = 0
+        self._block_records = 0
+        self._block_start = 0
+        self._block_timestamp = -1
+        self._end_offset = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, without index and footer."""
+        return self._size + self._block_size
+
+    def begin_stream(self, info: StreamInfo) -> None:
+        """Start the next stream."""
+        if info.stream_id <= self._stream_id:
+            raise ValueError(f"stream {info.stream_id} after stream {self._stream_id}")
+        self._close_block()
+        self._stream_id = info.stream_id
+        self._infos[info.stream_id] = info
+
+    def add(
+        self, epoch: int, base_offset: int, count: int, payload: Buffer, max_timestamp: int
+    ) -> None:
+        """Add one RecordBatch of the current stream, covering `count` offsets from `base_offset`."""
+        end_offset = base_offset + count
+        if self._block:
+            if base_offset != self._end_offset:
+                raise ValueError(
+                    f"stream {self._stream_id}: offset {base_offset} after {self._end_offset}"
+                )
+            if self._block_size >= BLOCK_SIZE or end_offset - self._block_start > _DELTA_MAX:
+                self._close_block()
+        if not self._block:
+            self._block_start = base_offset
+        self._block.append(
+            RECORD_HEADER.pack(
+                RECORD_MAGIC, self._stream_id, epoch, base_offset, count, len(payload)
+            )
+        )
+        self._block.append(payload)
+        self._block_size += RECORD_HEADER_SIZE + len(payload)
+        self._block_records += 1
+        self._end_offset = end_offset
+        self._block_timestamp = max(self._block_timestamp, max_timestamp)
+
+    def finish(self) -> WrittenObject:
+        """Close the object. The writer cannot be used any more."""
+        self._close_block()
+        extension = encode_extension(
+            Extension(
+                kind=self._kind,
+                cluster_id=self._cluster_id,
+                node_id=self._node_id,
+                node_epoch=self._node_epoch,
+                writer_id=self._writer_id,
+                created_ms=self._created_ms,
+                item_crcs=tuple(item.crc for item in self._items),
+                item_max_timestamps=tuple(item.max_timestamp for item in self._items),
+                streams=tuple(self._infos.values()),
+            )
+        )
+        index = b"".join(
+            INDEX_ITEM.pack(
+                item.stream_id,
+                item.start_offset,
+                item.end_offset - item.start_offset,
+                item.record_count,
+                item.position,
+                item.size,
+            )
+            for item in self._items
+        )
+        extension_at = self._size
+        index_at = extension_at + len(extension)
+        footer = FOOTER.pack(
+            index_at,
+            len(index),
+            FORMAT_VERSION,
+            0,
+            extension_at,
+            len(extension),
+            crc32c(index),
+            crc32c(extension),
+            FOOTER_MAGIC,
+        )
+        self._pieces += (extension, index, footer)
+        return WrittenObject(
+            self._pieces, index_at + len(index) + len(footer), _ranges(self._items)
+        )
+
+    def _close_block(self) -> None:
+        if not self._block:
+            return
+        header = BLOCK_HEADER.pack(BLOCK_MAGIC, BLOCK_FLAGS, self._block_records, self._block_size)
+        crc = crc32c(header)
+        for piece in self._block:
+            crc = crc32c(piece, crc)
+        size = BLOCK_HEADER_SIZE + self._block_size
+        self._items.append(
+            IndexItem(
+                self._stream_id,
+                self._block_start,
+                self._end_offset,
+                self._block_records,
+                self._size,
+                size,
+                crc,
+                self._block_timestamp,
+            )
+        )
+        self._pieces.append(header)
+        self._pieces += self._block
+        self._size += size
+        self._block = []
+        self._block_size = self._block_records = 0
+        self._block_timestamp = -1
+
+
+def _ranges(items: Sequence[IndexItem]) -> tuple[StreamRange, ...]:
+    ranges: list[StreamRange] = []
+    for item in items:
+        if ranges and ranges[-1].stream_id == item.stream_id:
+            last = ranges[-1]
+            if last.end_offset != item.start_offset:
+                raise ValueError(
+                    f"stream {item.stream_id}: offset {item.start_offset} after {last.end_offset}"
+                )
+            ranges[-1] = StreamRange(
+                item.stream_id,
+                last.start_offset,
+                item.end_offset,
+                max(last.max_timestamp, item.max_timestamp),
+                last.size + item.size,
+            )
+        else:
+            ranges.append(
+                StreamRange(
+                    item.stream_id,
+                    item.start_offset,
+                    item.end_offset,
+                    item.max_timestamp,
+                    item.size,
+                )
+            )
+    return tuple(ranges)

@@ -1,0 +1,279 @@
+"""The stream object: immutable, indexed, checksummed. Layout of AutoMQ's S3Stream objects, plus an
+extension block.
+
+Big-endian, in this order::
+
+    DataBlock *      magic 0x5A u8, flags 0x02 u8, record count i32, data length i32,
+                     then records of one stream
+      record         magic 0x22 u8, stream id i64, epoch i64, base offset i64, offset count i32,
+      payload length i32,
+                     then the payload: one Kafka RecordBatch
+    ExtensionBlock   version u8, then MessagePack (`Extension`) IndexBlock       36-byte items
+    sorted by (stream id, start offset): stream id i64, start offset i64,
+                     end offset delta i32, record count i32, position i64, size i32 (block headers
+                     included)
+    Footer, 48 B     index position i64, index length i32, version u8, flags u8, 2 zero, extension
+    position i64,
+                     extension length i32, CRC32C of index u32, CRC32C of extension u32, 4 zero,
+                     magic u64
+
+An item may cover several adjacent data blocks, so a reader loops over block headers. Readers of the
+original layout see zero bytes where our footer fields are and ignore the extension. `object_writer`
+writes objects, this module reads them.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from storage.errors import CorruptObject, UnsupportedFormat
+from storage.object_store.protocol import Buffer, ObjectStore
+
+FORMAT_VERSION = 1
+EXTENSION_VERSION = 1
+RECORD_MAGIC = 0x22
+BLOCK_MAGIC = 0x5A
+BLOCK_FLAGS = 0x02
+FOOTER_MAGIC = 0x88E241B785F4CFF7
+
+RECORD_HEADER = struct.Struct(">Bqqqii")
+BLOCK_HEADER = struct.Struct(">BBii")
+INDEX_ITEM = struct.Struct(">qqiiqi")
+FOOTER = struct.Struct(">qiBBxxqiIIxxxxQ")
+
+RECORD_HEADER_SIZE = RECORD_HEADER.size
+BLOCK_HEADER_SIZE = BLOCK_HEADER.size
+INDEX_ITEM_SIZE = INDEX_ITEM.size
+FOOTER_SIZE = FOOTER.size
+assert (RECORD_HEADER_SIZE, BLOCK_HEADER_SIZE, INDEX_ITEM_SIZE, FOOTER_SIZE) == (33, 10, 36, 48)
+
+_SUFFIX_GUESS = 64 * 1024
+
+
+class AbortedTransaction(msgspec.Struct, frozen=True, array_like=True):
+    """An aborted transaction: its offsets, and the last stable offset when it ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an object tells of one stream: whose it is (topic id as 32 hex digits, name, partition),
+    its newest partition state (opaque; valid up to the end of the stream's range in this object)
+    and its aborted transactions.
+    """
+
+    stream_id: int
+    topic_id: str = ""
+    topic: str = ""
+    partition: int = -1
+    state: bytes | None = None
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+class Extension(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The extension block. `item_crcs` (CRC32C of an item's bytes) and `item_max_timestamps`
+    (milliseconds) follow the order of the index. `kind`: `sso` (many streams), `so` (one stream),
+    `wal` (one group commit).
+    """
+
+    kind: str
+    cluster_id: str
+    node_id: int
+    node_epoch: int
+    writer_id: str
+    created_ms: int
+    item_crcs: tuple[int, ...]
+    item_max_timestamps: tuple[int, ...]
+    streams: tuple[StreamInfo, ...]
+
+
+class IndexItem(NamedTuple):
+    """One entry of the index: offsets [start_offset, end_offset) of a stream lie in `size` bytes
+    from `position`.
+    """
+
+    stream_id: int
+    start_offset: int
+    end_offset: int
+    record_count: int
+    position: int
+    size: int
+    crc: int
+    max_timestamp: int
+
+
+class StreamRecord(NamedTuple):
+    """A record of a data block: a RecordBatch of `offset_count` offsets from `base_offset`."""
+
+    stream_id: int
+    epoch: int
+    base_offset: int
+    offset_count: int
+    payload: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectIndex:
+    """The index of one object. `items` are sorted by (stream id, start offset)."""
+
+    key: str
+    size: int
+    items: tuple[IndexItem, ...]
+    streams: dict[int, StreamInfo]
+    kind: str
+    cluster_id: str
+    node_id: int
+    node_epoch: int
+    writer_id: str
+    created_ms: int
+
+    def items_of(self, stream_id: int) -> tuple[IndexItem, ...]:
+        """Return the items of one stream, in offset order."""
+        low = bisect_right(self.items, (stream_id - 1, 1 << 63), key=lambda item: item[:2])
+        high = bisect_right(self.items, (stream_id, 1 << 63), key=lambda item: item[:2])
+        return self.items[low:high]
+
+
+async def read_index(store: ObjectStore, key: str) -> ObjectIndex:
+    """Read the index of an object: one suffix GET, a second one if index and extension are longer
+    than guessed.
+
+    Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat (written by a newer
+    version).
+    """
+    suffix, size = await store.get_suffix(key, _SUFFIX_GUESS)
+    start = metadata_start(key, suffix, size)
+    if size - start > len(suffix):
+        suffix = await store.get_range(key, start, size - start)
+    return parse_index(key, suffix, size)
+
+
+def metadata_start(key: str, suffix: Buffer, size: int) -> int:
+    """Return where extension and index begin, from the footer at the end of `suffix`."""
+    return min(_read_footer(key, suffix, size)[:2])
+
+
+def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
+    """Parse extension, index and footer from the last bytes of an object of `size` bytes. Both CRCs
+    are checked.
+    """
+    view = memoryview(suffix)
+    index_at, extension_at, index_length, extension_length, index_crc, extension_crc = _read_footer(
+        key, view, size
+    )
+    first = size - len(view)
+    index = view[index_at - first : index_at - first + index_length]
+    extension_bytes = view[extension_at - first : extension_at - first + extension_length]
+    if len(index) != index_length or index_length % INDEX_ITEM_SIZE or crc32c(index) != index_crc:
+        raise CorruptObject(key, index_at, "the index does not match its checksum")
+    if len(extension_bytes) != extension_length or crc32c(extension_bytes) != extension_crc:
+        raise CorruptObject(key, extension_at, "the extension does not match its checksum")
+    extension = _decode_extension(key, extension_at, extension_bytes)
+    items = tuple(
+        IndexItem(stream, start, start + delta, count, position, length, crc, timestamp)
+        for (stream, start, delta, count, position, length), crc, timestamp in zip(
+            INDEX_ITEM.iter_unpack(index),
+            extension.item_crcs,
+            extension.item_max_timestamps,
+            strict=True,
+        )
+    )
+    return ObjectIndex(
+        key=key,
+        size=size,
+        items=items,
+        streams={info.stream_id: info for info in extension.streams},
+        kind=extension.kind,
+        cluster_id=extension.cluster_id,
+        node_id=extension.node_id,
+        node_epoch=extension.node_epoch,
+        writer_id=extension.writer_id,
+        created_ms=extension.created_ms,
+    )
+
+
+def check_item(key: str, item: IndexItem, data: Buffer) -> None:
+    """Raise CorruptObject unless `data` are the bytes of `item`."""
+    if len(data) != item.size or crc32c(data) != item.crc:
+        raise CorruptObject(
+            key,
+            item.position,
+            f"data of stream {item.stream_id} from offset {item.start_offset} fails its checksum",
+        )
+
+
+def iter_records(data: Buffer) -> Iterator[StreamRecord]:
+    """Yield the records of the data blocks in `data` (an item's bytes, already checked), without a
+    copy.
+    """
+    view = memoryview(data)
+    position = 0
+    while position < len(view):
+        magic, _, _, length = BLOCK_HEADER.unpack_from(view, position)
+        position += BLOCK_HEADER_SIZE
+        if magic != BLOCK_MAGIC or position + length > len(view):
+            raise ValueError(f"no data block at byte {position - BLOCK_HEADER_SIZE}")
+        end = position + length
+        while position < end:
+            magic, stream, epoch, base, count, size = RECORD_HEADER.unpack_from(view, position)
+            position += RECORD_HEADER_SIZE
+            if magic != RECORD_MAGIC or position + size > end:
+                raise ValueError(f"no record at byte {position - RECORD_HEADER_SIZE}")
+            yield StreamRecord(stream, epoch, base, count, view[position : position + size])
+            position += size
+
+
+def encode_extension(extension: Extension) -> bytes:
+    """Return the extension block's bytes."""
+    return bytes([EXTENSION_VERSION]) + msgspec.msgpack.encode(extension)
+
+
+def _decode_extension(key: str, position: int, data: memoryview) -> Extension:
+    if not data:
+        raise CorruptObject(
+            key, position, "the object has no extension block: not written by Lakehead"
+        )
+    if data[0] > EXTENSION_VERSION:
+        raise UnsupportedFormat(
+            f"object {key} has extension version {data[0]}, newer than this release: upgrade"
+        )
+    try:
+        return msgspec.msgpack.decode(data[1:], type=Extension)
+    except msgspec.DecodeError as error:
+        raise CorruptObject(key, position, f"the extension cannot be decoded: {error}") from error
+
+
+def _read_footer(key: str, suffix: Buffer, size: int) -> tuple[int, int, int, int, int, int]:
+    """Return index position, extension position, their lengths, their CRCs."""
+    if len(suffix) < FOOTER_SIZE:
+        raise CorruptObject(key, 0, f"too short for a footer ({size} bytes)")
+    (
+        index_at,
+        index_length,
+        version,
+        _,
+        extension_at,
+        extension_length,
+        index_crc,
+        extension_crc,
+        magic,
+    ) = FOOTER.unpack_from(suffix, len(suffix) - FOOTER_SIZE)
+    footer_at = size - FOOTER_SIZE
+    if magic != FOOTER_MAGIC:
+        raise CorruptObject(key, footer_at, "no stream object footer")
+    if version > FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"object {key} has format version {version}, newer than this release: upgrade"
+        )
+    for start, length in ((index_at, index_length), (extension_at, extension_length)):
+        if start < 0 or length < 0 or start + length > footer_at:
+            raise CorruptObject(key, footer_at, "the footer points outside the object")
+    return index_at, extension_at, index_length, extension_length, index_crc, extension_crc

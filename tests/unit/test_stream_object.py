@@ -1,0 +1,124 @@
+"""The stream object format: byte-exact layout, and every damaged byte is noticed."""
+
+import struct
+
+import pytest
+from crc32c import crc32c
+
+from storage.errors import CorruptObject, UnsupportedFormat
+from storage.format.object_writer import ObjectWriter
+from storage.format.stream_object import (
+    StreamInfo,
+    check_item,
+    iter_records,
+    parse_index,
+    read_index,
+)
+from storage.object_store import MemoryStore
+
+
+def write_object(streams: dict[int, list[tuple[int, int, bytes]]]) -> bytes:
+    writer = ObjectWriter(
+        kind="sso", cluster_id="c", node_id=1, node_epoch=2, writer_id="w", created_ms=3
+    )
+    for stream_id, records in streams.items():
+        writer.begin_stream(
+            StreamInfo(stream_id=stream_id, topic="t", partition=stream_id, state=b"s")
+        )
+        for base, count, payload in records:
+            writer.add(5, base, count, payload, base * 10)
+    written = writer.finish()
+    body = b"".join(written.pieces)
+    assert len(body) == written.size
+    return body
+
+
+def test_layout_is_byte_exact() -> None:
+    body = write_object({7: [(100, 3, b"abc"), (103, 1, b"de")]})
+    record = struct.pack(">Bqqqii", 0x22, 7, 5, 100, 3, 3) + b"abc"
+    record += struct.pack(">Bqqqii", 0x22, 7, 5, 103, 1, 2) + b"de"
+    block = struct.pack(">BBii", 0x5A, 0x02, 2, len(record)) + record
+    assert body.startswith(block)
+    index_at, index_length = struct.unpack_from(">qi", body, len(body) - 48)
+    assert body[-8:] == bytes.fromhex("88E241B785F4CFF7")
+    assert body[index_at : index_at + index_length] == struct.pack(
+        ">qqiiqi", 7, 100, 4, 2, 0, len(block)
+    )
+    extension_at, extension_length, index_crc, extension_crc = struct.unpack_from(
+        ">qiII", body, len(body) - 32
+    )
+    assert extension_at == len(block)
+    assert extension_at + extension_length == index_at
+    assert index_crc == crc32c(body[index_at : index_at + index_length])
+    assert extension_crc == crc32c(body[extension_at:index_at])
+
+
+async def test_reading_gives_back_what_was_written() -> None:
+    streams = {
+        1: [(0, 2, b"x" * 700_000), (2, 1, b"y" * 700_000), (3, 5, b"z")],
+        4: [(10, 1, b"q")],
+    }
+    store = MemoryStore()
+    await store.create("data/o", [write_object(streams)])
+    index = await read_index(store, "data/o")
+    assert [(i.stream_id, i.start_offset, i.end_offset) for i in index.items] == [
+        (1, 0, 3),
+        (1, 3, 8),
+        (4, 10, 11),
+    ]
+    assert index.items_of(1) == index.items[:2]
+    assert index.items_of(2) == ()
+    assert index.streams[4].partition == 4
+    seen: dict[int, list[tuple[int, int, bytes]]] = {}
+    for item in index.items:
+        data = await store.get_range("data/o", item.position, item.size)
+        check_item("data/o", item, data)
+        for record in iter_records(data):
+            seen.setdefault(record.stream_id, []).append(
+                (record.base_offset, record.offset_count, bytes(record.payload))
+            )
+    assert seen == streams
+
+
+async def test_a_long_index_takes_a_second_read() -> None:
+    body = write_object({stream: [(0, 1, b"p")] for stream in range(3000)})
+    store = MemoryStore()
+    await store.create("o", [body])
+    assert len((await read_index(store, "o")).items) == 3000
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    body = write_object({1: [(0, 1, b"payload")], 2: [(0, 1, b"other")]})
+    good = parse_index("o", body, len(body))
+    reserved = {
+        len(body) - 48 + offset for offset in (13, 14, 15, 36, 37, 38, 39)
+    }  # flags and zero bytes
+    for position in set(range(len(body))) - reserved:
+        damaged = bytearray(body)
+        damaged[position] ^= 0x41
+        with pytest.raises((CorruptObject, UnsupportedFormat)):
+            index = parse_index("o", damaged, len(damaged))
+            assert len(index.items) == len(good.items)
+            for item in index.items:
+                check_item("o", item, damaged[item.position : item.position + item.size])
+
+
+def test_a_newer_version_asks_for_an_upgrade() -> None:
+    body = bytearray(write_object({1: [(0, 1, b"p")]}))
+    body[len(body) - 36] = 9
+    with pytest.raises(UnsupportedFormat, match="upgrade"):
+        parse_index("o", body, len(body))
+
+
+def test_a_block_is_cut_before_its_offset_delta_overflows() -> None:
+    body = write_object({1: [(0, 1, b"a"), (1, 2**31 - 2, b"b"), (2**31 - 1, 5, b"c")]})
+    items = parse_index("o", body, len(body)).items
+    assert [(i.start_offset, i.end_offset) for i in items] == [
+        (0, 2**31 - 1),
+        (2**31 - 1, 2**31 + 4),
+    ]
+
+
+def test_a_gap_between_records_is_refused() -> None:
+    with pytest.raises(ValueError, match="after"):
+        write_object({1: [(0, 1, b"a"), (2, 1, b"b")]})
