@@ -1,13 +1,15 @@
-"""What a Kafka API is to the broker: its key, its versions, its message classes, its header flavours.
+"""What a Kafka API is to the broker: its key, its versions, its message classes, its header
+flavours.
 
-A module of `broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))` and has a function
-`handle(request, context)`, plain or `async`, that returns the response entity of the request's version.
+A module of `broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))` and has a
+function `handle(request, context)`, plain or `async`, that returns the response entity of the
+request's version.
 """
 
 import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +28,8 @@ Handler = Callable[[Any, "RequestContext"], Any | Awaitable[Any]]
 class Api:
     """One API as served: `versions` is (first, last), inclusive.
 
-    `advertised_from` is the first version that ApiVersions lists, where it is lower than what is served
-    (Produce: KAFKA-18659).
+    `advertised_from` is the first version that ApiVersions lists, where it is lower than what is
+    served (Produce: KAFKA-18659).
     """
 
     key: int
@@ -54,9 +56,11 @@ class Schema:
     """Whether the response header ends with tagged fields (header version 1)."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def schema(key: int, version: int) -> Schema:
-    """Return the message classes of (api key, version). Raises KeyError for one that kio does not know."""
+    """Return the message classes of (api key, version). Raises KeyError for one that kio does not
+    know.
+    """
     try:
         request = load_payload_module(key, version, EntityType.request)
         response = load_payload_module(key, version, EntityType.response)

@@ -1,12 +1,13 @@
 """Builds kio's message entities with little ceremony.
 
-kio has one class per message, version and nesting level. A handler names the class and gives the fields that it
-knows; those that the version does not have are dropped, so that one handler serves every version.
+kio has one class per message, version and nesting level. A handler names the class and gives the
+fields that it knows; those that the version does not have are dropped, so that one handler serves
+every version.
 """
 
 from dataclasses import MISSING, fields
 from datetime import timedelta
-from functools import lru_cache
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ class _Plan(NamedTuple):
     throttled: bool
 
 
-@lru_cache(maxsize=None)
+@cache
 def _plan(module: ModuleType, name: str) -> _Plan:
     cls = getattr(module, name)
     assert isinstance(cls, type)
@@ -40,8 +41,9 @@ def _plan(module: ModuleType, name: str) -> _Plan:
 def entity(module: ModuleType, name: str, /, **values: Any) -> Any:
     """Return `module.name(**values)` of this version.
 
-    Fields that the version does not have are dropped; lists become tuples; durations may be given as integer
-    milliseconds; `throttle_time` is 0 unless given. Raises TypeError when a field without default is missing.
+    Fields that the version does not have are dropped; lists become tuples; durations may be given
+    as integer milliseconds; `throttle_time` is 0 unless given. Raises TypeError when a field
+    without default is missing.
     """
     plan = _plan(module, name)
     chosen = {

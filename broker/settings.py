@@ -1,0 +1,295 @@
+"""Every setting of a node: one frozen structure, validated once.
+
+A setting has Kafka's name where Kafka has the setting (`message.max.bytes`), else ours. It is
+taken, in this order of precedence, from a flag (`--message.max.bytes`), the environment
+(`LAKEHEAD_MESSAGE_MAX_BYTES`), a TOML file, its default. `SETTINGS` lists them for `--help` and the
+generated docs.
+"""
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.errors import SettingsError
+
+ENVIRONMENT_PREFIX = "LAKEHEAD_"
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+_UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}
+_SIZE = re.compile(r"^(-?\d+)\s*([kmgt]?)(?:i?b)?$", re.IGNORECASE)
+_BOOLEANS = {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}
+
+
+def _setting(
+    default: Any, doc: str, *, unit: str = "", least: int | None = None, most: int | None = None
+) -> Any:
+    metadata = {"doc": doc, "unit": unit, "least": least, "most": most}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The values, by field; the name of the setting is the field's with dots for underscores."""
+
+    # where things are
+    data: str = _setting(
+        "./lakehead-data", "Folder of the embedded object store and write-ahead log."
+    )
+    store: str = _setting(
+        "", "Object store: file:/path, s3://bucket/prefix, memory:. Empty: DATA/store."
+    )
+    wal: str = _setting(
+        "", "Write-ahead log: block:/path/of/file/or/device, memory:. Empty: DATA/wal."
+    )
+    cluster_id: str = _setting("", "Id given to a new cluster. Empty: made up.")
+
+    # node and network
+    node_id: int = _setting(0, "Id of this broker in the cluster.", least=0)
+    broker_rack: str = _setting("", "Rack or zone of this broker.")
+    host: str = _setting("127.0.0.1", "Address to listen on.")
+    port: int = _setting(9092, "Port to listen on; 0 takes a free one.", least=0, most=65535)
+    advertised_host: str = _setting("", "Host told to clients. Empty: the one listened on.")
+    advertised_port: int = _setting(
+        0, "Port told to clients. 0: the one listened on.", least=0, most=65535
+    )
+    metrics_port: int = _setting(
+        -1, "Port of the Prometheus metrics page; -1: none, 0: a free one.", least=-1, most=65535
+    )
+    max_connections: int = _setting(10_000, "Connections held at once; more are closed.", least=1)
+    connections_max_idle_ms: int = _setting(
+        600_000, "Idle connections are closed after this.", unit="ms", least=1
+    )
+    socket_request_max_bytes: int = _setting(
+        100 * MIB, "Longest request; a longer one closes its connection.", unit="bytes", least=1024
+    )
+    socket_send_buffer_bytes: int = _setting(
+        102_400, "SO_SNDBUF of connections; -1: the system's.", unit="bytes", least=-1
+    )
+    socket_receive_buffer_bytes: int = _setting(
+        -1, "SO_RCVBUF of connections; -1: the system's.", unit="bytes", least=-1
+    )
+    write_buffer_bytes: int = _setting(
+        4 * MIB, "A connection with more than this unsent is not read from.", unit="bytes", least=1
+    )
+
+    # topics and messages
+    num_partitions: int = _setting(1, "Partitions of a topic created without a number.", least=1)
+    auto_create_topics_enable: bool = _setting(
+        True, "Create a topic when a client asks for one that does not exist."
+    )
+    delete_topic_enable: bool = _setting(True, "Whether topics can be deleted.")
+    default_replication_factor: int = _setting(
+        1, "Shown to clients; storage is shared, so nothing is copied.", least=1
+    )
+    message_max_bytes: int = _setting(
+        1_048_588, "Largest record batch; topics may set max.message.bytes.", unit="bytes", least=0
+    )
+    message_timestamp_type: str = _setting(
+        "CreateTime", "CreateTime; LogAppendTime is not served yet."
+    )
+    log_retention_ms: int = _setting(
+        604_800_000, "Default of retention.ms; -1: for ever.", unit="ms", least=-1
+    )
+    log_retention_bytes: int = _setting(
+        -1, "Default of retention.bytes; -1: no limit.", unit="bytes", least=-1
+    )
+    log_cleanup_policy: str = _setting("delete", "Default of cleanup.policy.")
+    compression_type: str = _setting(
+        "producer", "Default of compression.type: batches are kept as producers sent them."
+    )
+    producer_id_expiration_ms: int = _setting(
+        86_400_000,
+        "An idle producer's sequence numbers are forgotten after this.",
+        unit="ms",
+        least=1,
+    )
+
+    # fetch
+    fetch_max_bytes: int = _setting(
+        55 * MIB, "Most bytes in one fetch response.", unit="bytes", least=1024
+    )
+    max_incremental_fetch_session_cache_slots: int = _setting(1000, "Fetch sessions kept.", least=0)
+
+    # groups
+    group_min_session_timeout_ms: int = _setting(
+        6_000, "Shortest session timeout a member may ask for.", unit="ms", least=1
+    )
+    group_max_session_timeout_ms: int = _setting(
+        1_800_000, "Longest session timeout a member may ask for.", unit="ms", least=1
+    )
+    group_initial_rebalance_delay_ms: int = _setting(
+        0, "Wait for more members before a new group's first rebalance.", unit="ms", least=0
+    )
+    group_max_size: int = _setting(2_147_483_647, "Most members of a group.", least=1)
+    offset_metadata_max_bytes: int = _setting(
+        4_096, "Longest metadata string of an offset commit.", unit="bytes", least=0
+    )
+    offsets_topic_num_partitions: int = _setting(
+        50, "Partitions of __consumer_offsets; set before its creation.", least=1
+    )
+    offsets_retention_minutes: int = _setting(
+        10_080, "Offsets of an empty group are dropped after this.", unit="minutes", least=1
+    )
+    offsets_retention_check_interval_ms: int = _setting(
+        600_000, "How often expired offsets are looked for.", unit="ms", least=1
+    )
+    offset_commit_timeout_ms: int = _setting(
+        5_000, "An offset commit is answered within this.", unit="ms", least=1
+    )
+    transaction_max_timeout_ms: int = _setting(
+        900_000, "Longest transaction timeout a producer may ask for.", unit="ms", least=1
+    )
+
+    # storage
+    wal_size: int = _setting(
+        1 * GIB, "Size of a new write-ahead log file.", unit="bytes", least=64 * MIB
+    )
+    upload_size: int = _setting(
+        256 * MIB, "Upload to the object store when this much waits.", unit="bytes", least=1 * MIB
+    )
+    upload_age_ms: int = _setting(
+        10_000, "Upload at the latest when data is this old.", unit="ms", least=1
+    )
+    cache_size: int = _setting(
+        512 * MIB,
+        "Memory for recent data, which consumers at the tail read.",
+        unit="bytes",
+        least=8 * MIB,
+    )
+    block_cache_size: int = _setting(
+        128 * MIB, "Memory for data read back from the object store.", unit="bytes", least=1 * MIB
+    )
+
+    # words
+    log_level: str = _setting("info", "debug, info, warning or error.")
+
+    @property
+    def store_uri(self) -> str:
+        """The object store's URI, with the default filled in."""
+        return self.store or f"file:{Path(self.data).absolute()}/store"
+
+    @property
+    def wal_uri(self) -> str:
+        """The write-ahead log's URI, with the default filled in."""
+        return self.wal or f"block:{Path(self.data).absolute()}/wal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting, for help and docs."""
+
+    name: str
+    field: str
+    kind: str
+    default: Any
+    unit: str
+    doc: str
+    least: int | None
+    most: int | None
+
+    @property
+    def environment(self) -> str:
+        """The environment variable of the setting."""
+        return ENVIRONMENT_PREFIX + self.field.upper()
+
+    def parse(self, text: object) -> Any:
+        """Return the value of a text or TOML value. Raises SettingsError, one clear line."""
+        try:
+            value = self._parsed(text)
+        except ValueError:
+            raise SettingsError(f"{self.name}: {text!r} is not {_ARTICLES[self.kind]}") from None
+        if isinstance(value, int) and not isinstance(value, bool):
+            if self.least is not None and value < self.least:
+                raise SettingsError(f"{self.name}: {value} is less than {self.least}")
+            if self.most is not None and value > self.most:
+                raise SettingsError(f"{self.name}: {value} is more than {self.most}")
+        return value
+
+    def _parsed(self, given: object) -> Any:
+        if self.kind == "bool":
+            if isinstance(given, bool):
+                return given
+            if str(given).lower() not in _BOOLEANS:
+                raise ValueError(given)
+            return _BOOLEANS[str(given).lower()]
+        if self.kind == "int":
+            if isinstance(given, bool):
+                raise ValueError(given)
+            if isinstance(given, int):
+                return given
+            match = _SIZE.match(str(given).strip())
+            if match is None or (match[2] and self.unit != "bytes"):
+                raise ValueError(given)
+            return int(match[1]) * _UNITS[match[2].lower()]
+        return str(given)
+
+
+_ARTICLES = {"bool": "true or false", "int": "a whole number", "str": "a text"}
+
+SETTINGS: tuple[Setting, ...] = tuple(
+    Setting(
+        name=field.name.replace("_", "."),
+        field=field.name,
+        kind=field.type if isinstance(field.type, str) else field.type.__name__,
+        default=field.default,
+        unit=field.metadata["unit"],
+        doc=field.metadata["doc"],
+        least=field.metadata["least"],
+        most=field.metadata["most"],
+    )
+    for field in dataclasses.fields(Settings)
+)
+"""Every setting, in the order of the documentation."""
+
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a TOML table with nested tables (`node.id = 1`, `[upload] size = …`) as dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key.replace('_', '.')}"
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{name}."))
+        else:
+            flat[name] = value
+    return flat
+
+
+def _read_file(path: str) -> dict[str, Any]:
+    try:
+        with Path(path).open("rb") as file:
+            return _flat(tomllib.load(file))
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"the settings file {path} is not TOML: {error}") from None
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: str | None = None,
+) -> Settings:
+    """Return the settings from flags (by name), environment and TOML file.
+
+    A value of None in `flags` means not given. Raises SettingsError for unknown names and bad
+    values.
+    """
+    given: dict[str, Any] = _read_file(file) if file else {}
+    for setting in SETTINGS:
+        text = (environment or {}).get(setting.environment)
+        if text is not None:
+            given[setting.name] = text
+    given.update({key.replace("_", "."): v for key, v in (flags or {}).items() if v is not None})
+    unknown = sorted(set(given) - set(_BY_NAME))
+    if unknown:
+        raise SettingsError(f"unknown setting: {', '.join(unknown)}")
+    values = {_BY_NAME[name].field: _BY_NAME[name].parse(value) for name, value in given.items()}
+    if values.get("message_timestamp_type", "CreateTime") != "CreateTime":
+        raise SettingsError("message.timestamp.type: only CreateTime is served")
+    return Settings(**values)
