@@ -1,0 +1,1 @@
+"""Benchmarks: Lakehead and Apache Kafka on the same machine, in turn, under the same clients."""
