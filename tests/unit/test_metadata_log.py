@@ -1,0 +1,127 @@
+"""The metadata log: one order, three outcomes, and a state that replay gives back."""
+
+import asyncio
+import random
+
+import pytest
+
+from storage.clock import SystemClock
+from storage.errors import EntryRejected, TopicExists, UnsupportedFormat
+from storage.metadata.log import MetadataLog, entry_key
+from storage.metadata.records import CreateStream, CreateTopic, ProducerIdBlock, Record
+from storage.metadata.state import ClusterState
+from storage.object_store import MemoryStore
+from storage.object_store.faulty import FaultProfile, FaultyStore
+
+
+async def open_log(store: object, writer: str = "w", seed: int = 0) -> MetadataLog:
+    return await MetadataLog.open(
+        store,  # type: ignore[arg-type]
+        writer_id=writer,
+        clock=SystemClock(),
+        rng=random.Random(f"{writer}{seed}"),
+    )
+
+
+def plan_block(state: ClusterState) -> list[Record]:
+    return [ProducerIdBlock(node_id=0, start=state.next_producer_id, count=10)]
+
+
+def plan_topic(name: str):  # type: ignore[no-untyped-def]
+    def plan(state: ClusterState) -> list[Record]:
+        return [
+            CreateTopic(name=name, topic_id=f"{name:0>32}"),
+            CreateStream(stream_id=state.next_stream_id, topic_id=f"{name:0>32}", partition=0),
+        ]
+
+    return plan
+
+
+async def test_replay_gives_the_same_state() -> None:
+    store = MemoryStore()
+    log = await open_log(store)
+    await log.create_cluster("c1")
+    await log.commit_with(plan_topic("a"))
+    await log.commit_with(plan_block)
+    assert (await open_log(store)).state == log.state
+    assert log.state.topics["a"].partitions == (0,)
+
+
+async def test_a_refused_record_commits_nothing_of_its_entry() -> None:
+    log = await open_log(MemoryStore())
+    await log.commit_with(plan_topic("a"))
+    before = log.state
+    with pytest.raises(TopicExists):
+        await log.commit([ProducerIdBlock(node_id=0, start=0, count=1), *plan_topic("a")(before)])
+    assert log.state == before
+
+
+async def test_concurrent_commits_travel_in_one_entry_and_fail_apart() -> None:
+    store = MemoryStore()
+    log = await open_log(store)
+    results = await asyncio.gather(
+        log.commit_with(plan_topic("x")),
+        log.commit_with(plan_topic("a")),
+        log.commit_with(plan_topic("b")),
+        log.commit_with(plan_topic("a")),
+        return_exceptions=True,
+    )
+    assert isinstance(results[3], TopicExists)
+    assert set(log.state.topics) == {"a", "b", "x"}
+    assert len(store.objects) < 4
+
+
+async def test_an_entry_of_a_newer_release_asks_for_an_upgrade() -> None:
+    store = MemoryStore({entry_key(0): b'{"version": 99, "surprise": true}'})
+    with pytest.raises(UnsupportedFormat, match="upgrade"):
+        await open_log(store)
+
+
+async def test_a_cancelled_commit_that_landed_is_not_planned_again() -> None:
+    """The entry of a cancelled caller may be in the store: the next commit learns its fate."""
+    inner = MemoryStore()
+    store = FaultyStore(inner, rng=random.Random(0), profile=FaultProfile(latency_s_max=0.02))
+    log = await open_log(store)
+    task = asyncio.create_task(log.commit_with(plan_topic("a")))
+    async with asyncio.timeout(5):
+        while not inner.objects:  # noqa: ASYNC110 - a store tells nobody
+            await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await log.commit_with(plan_topic("b"))
+    assert set(log.state.topics) == {"a", "b"}
+    assert (await open_log(inner)).state == log.state
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_writers_on_a_hostile_store_agree_on_one_order(seed: int) -> None:
+    """Four writers reserve producer ids and race for topics: no block twice, one winner a name."""
+    inner = MemoryStore()
+    rng = random.Random(seed)
+    profile = FaultProfile(unavailable=0.1, lost_request=0.1, lost_answer=0.2, latency_s_max=0.001)
+    blocks: list[int] = []
+    won: list[str] = []
+
+    async def work(writer: int) -> None:
+        log = await open_log(FaultyStore(inner, rng=rng, profile=profile), f"w{writer}", seed)
+        for topic in ("t1", "t2"):
+
+            def plan(state: ClusterState) -> list[Record]:
+                blocks_planned[writer] = state.next_producer_id
+                return plan_block(state)
+
+            await log.commit_with(plan)
+            blocks.append(blocks_planned[writer])
+            try:
+                await log.commit_with(plan_topic(topic))
+                won.append(topic)
+            except EntryRejected:
+                pass
+
+    blocks_planned: dict[int, int] = {}
+    await asyncio.gather(*(work(writer) for writer in range(4)))
+    assert sorted(blocks) == list(range(0, 80, 10))
+    assert sorted(won) == ["t1", "t2"]
+    state = (await open_log(inner)).state
+    assert state.next_producer_id == 80
+    assert state.next_entry == len(inner.objects)
