@@ -7,6 +7,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SEED ?=
 PYTEST_WORKERS ?= 2
 
@@ -24,12 +25,13 @@ help: ## Show this list
 
 install: $(STAMP) ## Make .venv with everything, and the lakehead command in it
 
-$(STAMP): requirements/dev.txt pyproject.toml scripts/preflight
+$(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml scripts/preflight
 	@scripts/preflight
 	@echo "Making $(VENV) (a few minutes the first time) ..."
 	@"$$(scripts/preflight --print-python)" -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PIP) --require-hashes -r requirements/build.txt
+	@$(PIP) --require-hashes --no-build-isolation -r requirements/dev.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 	@echo "Ready: $(BIN)/lakehead --help"
 
