@@ -1,0 +1,221 @@
+"""The members of one classic group: who they are, what they wait for, and what they agree on."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from broker.coordinator.group.messages import (
+    JoinedMember,
+    JoinRequest,
+    MemberSnapshot,
+    Ticket,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """One member. Deadlines are monotonic seconds."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    session_deadline: float = 0.0
+    is_new: bool = True
+    """Until its first rebalance completes."""
+    has_synced: bool = False
+    """Whether it asked for its assignment in this generation."""
+    join_ticket: Ticket | None = None
+    sync_ticket: Ticket | None = None
+
+    @classmethod
+    def restored(cls, stored: MemberSnapshot, protocol_name: str | None, now: float) -> "Member":
+        """Return a stored member; it has a session timeout to show that it lives."""
+        return cls(
+            member_id=stored.member_id,
+            instance_id=stored.instance_id,
+            client_id=stored.client_id,
+            client_host=stored.client_host,
+            rebalance_timeout_ms=stored.rebalance_timeout_ms,
+            session_timeout_ms=stored.session_timeout_ms,
+            protocols=((protocol_name or "", stored.subscription),),
+            assignment=stored.assignment,
+            session_deadline=now + stored.session_timeout_ms / 1000,
+            is_new=False,
+            has_synced=True,
+        )
+
+    @classmethod
+    def joining(
+        cls, member_id: str, request: JoinRequest, ticket: Ticket, deadline: float
+    ) -> "Member":
+        """Return a new member that waits for its first rebalance, silent until `deadline`."""
+        return cls(
+            member_id=member_id,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=request.protocols,
+            session_deadline=deadline,
+            join_ticket=ticket,
+        )
+
+    @property
+    def is_awaiting_join(self) -> bool:
+        """Whether it is owed a JoinGroup answer."""
+        return self.join_ticket is not None
+
+    @property
+    def can_expire(self) -> bool:
+        """Whether silence counts: an old member that waits for us has nothing to send."""
+        return self.is_new or (self.join_ticket is None and self.sync_ticket is None)
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Return its metadata for a protocol; empty when it does not speak it."""
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
+
+    def touch(self, now: float) -> None:
+        """It showed that it lives: its session begins anew."""
+        self.session_deadline = now + self.session_timeout_ms / 1000
+
+    def adopt(self, request: JoinRequest) -> None:
+        """Take over what a new JoinGroup of this member says."""
+        self.client_id = request.client_id
+        self.client_host = request.client_host
+        self.rebalance_timeout_ms = request.rebalance_timeout_ms
+        self.session_timeout_ms = request.session_timeout_ms
+        self.protocols = request.protocols
+
+    def snapshot(self, protocol_name: str | None) -> MemberSnapshot:
+        """Return the member as it is stored."""
+        return MemberSnapshot(
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            subscription=self.metadata(protocol_name),
+            assignment=self.assignment,
+        )
+
+
+@dataclass(slots=True)
+class Members:
+    """The members by id, in order of arrival, and the ids of the static ones by instance."""
+
+    leader: str | None = None
+    _by_id: dict[str, Member] = field(default_factory=dict)
+    _by_instance: dict[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._by_id.values())
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._by_id
+
+    def get(self, member_id: str) -> Member | None:
+        """Return the member with this id."""
+        return self._by_id.get(member_id)
+
+    def of_instance(self, instance_id: str) -> Member | None:
+        """Return the static member of this instance id."""
+        member_id = self._by_instance.get(instance_id)
+        return None if member_id is None else self._by_id[member_id]
+
+    def add(self, member: Member) -> None:
+        """Add a member; the first one leads."""
+        assert member.member_id not in self._by_id
+        self._by_id[member.member_id] = member
+        if member.instance_id is not None:
+            assert member.instance_id not in self._by_instance
+            self._by_instance[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+
+    def remove(self, member: Member) -> None:
+        """Remove a member; if it led, the next in order that waits for the rebalance (or any)
+        leads.
+        """
+        del self._by_id[member.member_id]
+        if member.instance_id is not None:
+            del self._by_instance[member.instance_id]
+        if self.leader == member.member_id:
+            waiting = (other.member_id for other in self if other.is_awaiting_join)
+            self.leader = next(waiting, next(iter(self._by_id), None))
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """Give a static member that came back its new id, at its old place."""
+        old_id = member.member_id
+        member.member_id = member_id
+        self._by_id = {other.member_id: other for other in self._by_id.values()}
+        assert member.instance_id is not None
+        self._by_instance[member.instance_id] = member_id
+        if self.leader == old_id:
+            self.leader = member_id
+
+    def elect_joined_leader(self) -> bool:
+        """Make a member that waits for the rebalance the leader, keeping the present one if it
+        does.
+        """
+        leader = self._by_id.get(self.leader or "")
+        if leader is not None and leader.is_awaiting_join:
+            return True
+        for member in self:
+            if member.is_awaiting_join:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def have_all_joined(self) -> bool:
+        """Whether everyone waits for the rebalance to complete."""
+        return all(member.is_awaiting_join for member in self)
+
+    def common_protocols(self) -> set[str]:
+        """Return the names of the protocols that every member speaks."""
+        sets = [{name for name, _ in member.protocols} for member in self]
+        return set.intersection(*sets) if sets else set()
+
+    def select_protocol(self) -> str | None:
+        """Return the protocol most members put first among those that all speak; ties go to the
+        leader's order.
+        """
+        common = self.common_protocols()
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common)
+            for member in self
+            if common
+        )
+        leader = self._by_id.get(self.leader or "")
+        if leader is None or not votes:
+            return None
+        # max() keeps the first of equals, and the leader's list is in its order of preference.
+        order = [name for name, _ in leader.protocols if name in common]
+        return max(order, key=lambda name: votes[name])
+
+    def rebalance_timeout_ms(self) -> int:
+        """Return how long a rebalance may wait: the longest that any member asked for."""
+        return max((member.rebalance_timeout_ms for member in self), default=0)
+
+    def view(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
+        """Return what the leader is told about everyone."""
+        return tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+                metadata=member.metadata(protocol_name),
+            )
+            for member in self
+        )

@@ -1,0 +1,110 @@
+"""Which requests a classic group refuses, and with which error: checks without effect."""
+
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.group.members import Members
+from broker.coordinator.group.messages import (
+    UNKNOWN_MEMBER,
+    GroupSettings,
+    GroupState,
+    JoinRequest,
+    SyncRequest,
+)
+
+if TYPE_CHECKING:
+    from broker.coordinator.group.state_machine import Group
+
+
+def check_member(members: Members, member_id: str, instance_id: str | None) -> ErrorCode | None:
+    """Refuse a member that is not known, or whose instance id is held by another now (KIP-345)."""
+    if instance_id is not None:
+        static = members.of_instance(instance_id)
+        if static is None:
+            return ErrorCode.unknown_member_id
+        return None if static.member_id == member_id else ErrorCode.fenced_instance_id
+    return None if member_id in members else ErrorCode.unknown_member_id
+
+
+def refuse_join(group: "Group", request: JoinRequest, settings: GroupSettings) -> ErrorCode | None:
+    """Return why this JoinGroup cannot be taken, or None."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.coordinator_not_available
+    timeout = request.session_timeout_ms
+    if not settings.min_session_timeout_ms <= timeout <= settings.max_session_timeout_ms:
+        return ErrorCode.invalid_session_timeout
+    if not _speaks_to_all(group, request):
+        return ErrorCode.inconsistent_group_protocol
+    if not _has_room_for(group.members, request, settings.max_size):
+        return ErrorCode.group_max_size_reached
+    if request.member_id == UNKNOWN_MEMBER or request.member_id in group.pending:
+        return None
+    return check_member(group.members, request.member_id, request.instance_id)
+
+
+def refuse_sync(group: "Group", request: SyncRequest) -> ErrorCode | None:
+    """Return why this SyncGroup cannot be taken, or None."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.coordinator_not_available
+    error = check_member(group.members, request.member_id, request.instance_id)
+    if error is not None:
+        return error
+    if request.generation != group.generation:
+        return ErrorCode.illegal_generation
+    for given, ours in (
+        (request.protocol_type, group.protocol_type),
+        (request.protocol_name, group.protocol_name),
+    ):
+        if given is not None and given != ours:
+            return ErrorCode.inconsistent_group_protocol
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.rebalance_in_progress
+    return None
+
+
+def refuse_heartbeat(
+    group: "Group", member_id: str, instance_id: str | None, generation: int
+) -> ErrorCode | None:
+    """Return why this Heartbeat is not of a member of the present generation, or None."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.coordinator_not_available
+    error = check_member(group.members, member_id, instance_id)
+    if error is None and generation != group.generation:
+        return ErrorCode.illegal_generation
+    return error
+
+
+def refuse_commit(
+    group: "Group", member_id: str, instance_id: str | None, generation: int
+) -> ErrorCode | None:
+    """Return why offsets may not be committed in the name of this member, or None.
+
+    Without a generation the request is of an admin, or of a consumer that chooses its partitions
+    itself: both may write while nobody is a member.
+    """
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return None
+    error = refuse_heartbeat(group, member_id, instance_id, generation)
+    if error is None and group.state is GroupState.COMPLETING_REBALANCE:
+        return ErrorCode.rebalance_in_progress
+    return error
+
+
+def _speaks_to_all(group: "Group", request: JoinRequest) -> bool:
+    if not request.protocol_type or not request.protocols:
+        return False
+    # A lone member may change what it speaks: it agrees with itself.
+    if all(member.member_id == request.member_id for member in group.members):
+        return True
+    if request.protocol_type != group.protocol_type:
+        return False
+    return any(name in group.members.common_protocols() for name, _ in request.protocols)
+
+
+def _has_room_for(members: Members, request: JoinRequest, max_size: int) -> bool:
+    if request.member_id in members:
+        return True
+    if request.instance_id is not None and members.of_instance(request.instance_id) is not None:
+        return True
+    return len(members) < max_size

@@ -1,0 +1,400 @@
+"""The classic consumer group protocol as a synchronous state machine.
+
+`Group` takes one event at a time together with the present monotonic time, changes its state and
+returns effects for the shell to perform: answers to requests that waited, and snapshots to store.
+It knows no socket, log, task or clock. (KIP-62, KIP-134, KIP-345, KIP-394, KIP-814.)
+
+States, as Kafka names them::
+
+    Empty                a member joins -> PreparingRebalance
+    PreparingRebalance   all have joined, or time is up -> CompletingRebalance; none left -> Empty
+    CompletingRebalance  the leader's assignment is stored -> Stable
+    Stable               a member joins, leaves, changes or falls silent -> PreparingRebalance
+    Dead                 deleted, or given up by this node; final
+
+Invariants: a generation number is used once; whoever waits is answered exactly once (`Joined` or
+`Synced`); in Stable every member has the assignment of this generation; a member id is either
+pending, or a member, or unknown.
+"""
+
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.group.answers import assignment_of, generation_for, unchanged_for
+from broker.coordinator.group.members import Member, Members
+from broker.coordinator.group.messages import (
+    UNKNOWN_MEMBER,
+    Effect,
+    GroupSettings,
+    GroupSnapshot,
+    GroupState,
+    JoinRequest,
+    JoinResult,
+    SyncRequest,
+    SyncResult,
+    Ticket,
+)
+from broker.coordinator.group.outbox import Outbox
+from broker.coordinator.group.rules import (
+    check_member,
+    refuse_commit,
+    refuse_heartbeat,
+    refuse_join,
+    refuse_sync,
+)
+
+
+class Group:
+    """One classic group. `new_member_id(prefix)` makes ids that are never used twice.
+
+    Every public event method returns the effects in the order in which they are to be performed.
+    """
+
+    def __init__(
+        self, group_id: str, settings: GroupSettings, new_member_id: Callable[[str], str]
+    ) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type = ""
+        self.protocol_name: str | None = None
+        self.members = Members()
+        self.pending: dict[str, float] = {}
+        """Ids given out with MEMBER_ID_REQUIRED, and when they are forgotten."""
+        self._settings = settings
+        self._new_member_id = new_member_id
+        self._outbox = Outbox()
+        self._rebalance_deadline: float | None = None
+        self._initial_remaining_ms: int | None = None
+        """During the first rebalance: how much longer it may be put off for members that still
+        arrive.
+        """
+        self._has_newcomers = False
+        self._sync_deadline: float | None = None
+        self._storing: tuple[int, dict[str, bytes]] | None = None
+
+    @classmethod
+    def restored(
+        cls,
+        group_id: str,
+        settings: GroupSettings,
+        new_member_id: Callable[[str], str],
+        snapshot: GroupSnapshot,
+        now: float,
+    ) -> "Group":
+        """Return the group as it was stored; its members have a session timeout to show that they
+        live.
+        """
+        group = cls(group_id, settings, new_member_id)
+        group.generation = snapshot.generation
+        group.protocol_type = snapshot.protocol_type
+        group.protocol_name = snapshot.protocol_name
+        for stored in snapshot.members:
+            group.members.add(Member.restored(stored, snapshot.protocol_name, now))
+        if snapshot.members:
+            group.state = GroupState.STABLE
+            group.members.leader = snapshot.leader
+        return group
+
+    def join(self, request: JoinRequest, ticket: Ticket, now: float) -> list[Effect]:
+        """A JoinGroup request. Answered by `Joined`, now or when the rebalance completes."""
+        error = refuse_join(self, request, self._settings)
+        if error is not None:
+            self._outbox.joined(ticket, JoinResult(error=error, member_id=request.member_id))
+            if self.pending.pop(request.member_id, None) is not None:
+                self._maybe_complete_join(now)
+        elif request.member_id == UNKNOWN_MEMBER:
+            self._join_unknown(request, ticket, now)
+        elif request.member_id in self.pending:
+            del self.pending[request.member_id]
+            self._add_member(request.member_id, request, ticket, now)
+        else:
+            self._join_known(request, ticket, now)
+        return self._outbox.take()
+
+    def sync(self, request: SyncRequest, ticket: Ticket, now: float) -> list[Effect]:
+        """A SyncGroup request. Answered by `Synced`, at the latest when the leader's assignment is
+        stored.
+        """
+        error = refuse_sync(self, request)
+        if error is not None:
+            self._outbox.synced(ticket, SyncResult(error=error))
+            return self._outbox.take()
+        member = self.members.get(request.member_id)
+        assert member is not None
+        member.has_synced = True
+        if self.state is GroupState.STABLE:
+            member.touch(now)
+            self._outbox.synced(ticket, assignment_of(self, member))
+            return self._outbox.take()
+        if member.sync_ticket is not None:  # a retry on another connection
+            self._outbox.fail_sync(member, ErrorCode.rebalance_in_progress)
+        member.sync_ticket = ticket
+        if member.member_id == self.members.leader and self._storing is None:
+            given = dict(request.assignments)
+            assignments = {m.member_id: given.get(m.member_id, b"") for m in self.members}
+            token = self._outbox.store(self.snapshot(), assignments)
+            self._storing = (token, assignments)
+        return self._outbox.take()
+
+    def stored(self, token: int, error: ErrorCode | None, now: float) -> list[Effect]:
+        """The outcome of a `Store` effect: None once it is durable."""
+        if self._storing is None or self._storing[0] != token:
+            return []
+        assignments = self._storing[1]
+        self._storing = None
+        if error is not None:
+            for member in self.members:
+                self._outbox.fail_sync(member, error)
+            self._prepare_rebalance(now)
+            return self._outbox.take()
+        self.state = GroupState.STABLE
+        for member in self.members:
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.sync_ticket is not None:
+                ticket, member.sync_ticket = member.sync_ticket, None
+                member.touch(now)
+                self._outbox.synced(ticket, assignment_of(self, member))
+        return self._outbox.take()
+
+    def heartbeat(
+        self, member_id: str, instance_id: str | None, generation: int, now: float
+    ) -> ErrorCode:
+        """A Heartbeat request. Never has effects."""
+        error = refuse_heartbeat(self, member_id, instance_id, generation)
+        if error is not None:
+            return error
+        self._touch(member_id, now)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def leave(
+        self, member_id: str, instance_id: str | None, now: float
+    ) -> tuple[ErrorCode, list[Effect]]:
+        """One member of a LeaveGroup request; a static one may come without its member id
+        (KIP-345).
+        """
+        if self.state is GroupState.DEAD:
+            return ErrorCode.coordinator_not_available, []
+        if member_id in self.pending:
+            del self.pending[member_id]
+            self._maybe_complete_join(now)
+            return ErrorCode.none, self._outbox.take()
+        if member_id == UNKNOWN_MEMBER and instance_id is not None:
+            static = self.members.of_instance(instance_id)
+            member_id = UNKNOWN_MEMBER if static is None else static.member_id
+        error = check_member(self.members, member_id, instance_id)
+        if error is not None:
+            return error, []
+        member = self.members.get(member_id)
+        assert member is not None
+        self._remove(member, ErrorCode.unknown_member_id, now)
+        return ErrorCode.none, self._outbox.take()
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now: float
+    ) -> ErrorCode:
+        """Whether offsets may be committed in the name of this member; a sign of life."""
+        error = refuse_commit(self, member_id, instance_id, generation)
+        if error is None:
+            self._touch(member_id, now)
+        return error or ErrorCode.none
+
+    def tick(self, now: float) -> list[Effect]:
+        """Let time pass: forget the silent, complete rebalances whose time is up."""
+        for member_id in [i for i, deadline in self.pending.items() if deadline <= now]:
+            del self.pending[member_id]
+            self._maybe_complete_join(now)
+        for member in list(self.members):
+            if member.can_expire and member.session_deadline <= now:
+                self._remove(member, ErrorCode.unknown_member_id, now)
+        if self._rebalance_deadline is not None and self._rebalance_deadline <= now:
+            self._end_of_rebalance_wait(now)
+        if self._sync_deadline is not None and self._sync_deadline <= now:
+            self._sync_deadline = None
+            for member in [m for m in self.members if not m.has_synced]:
+                self._remove(member, ErrorCode.unknown_member_id, now)
+        return self._outbox.take()
+
+    def kill(self, error: ErrorCode) -> list[Effect]:
+        """End the group here (deleted, or no longer ours); whoever waits gets `error`."""
+        for member in self.members:
+            self._outbox.fail_join(member, error)
+            self._outbox.fail_sync(member, error)
+        self.members = Members()
+        self.pending.clear()
+        self._clear_rebalance()
+        self.state = GroupState.DEAD
+        return self._outbox.take()
+
+    def next_deadline(self) -> float | None:
+        """Return when `tick` has something to do next, if nothing else happens."""
+        deadlines = [m.session_deadline for m in self.members if m.can_expire]
+        deadlines += self.pending.values()
+        deadlines += [d for d in (self._rebalance_deadline, self._sync_deadline) if d is not None]
+        return min(deadlines, default=None)
+
+    def snapshot(self) -> GroupSnapshot:
+        """Return the group as it is now, for storing and describing."""
+        return GroupSnapshot(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol_name=self.protocol_name,
+            leader=self.members.leader,
+            members=tuple(member.snapshot(self.protocol_name) for member in self.members),
+        )
+
+    def _join_unknown(self, request: JoinRequest, ticket: Ticket, now: float) -> None:
+        instance_id = request.instance_id
+        member_id = self._new_member_id(request.client_id if instance_id is None else instance_id)
+        if instance_id is not None:
+            static = self.members.of_instance(instance_id)
+            if static is not None:
+                self._replace_static(static, member_id, request, ticket, now)
+                return
+        elif request.needs_known_member_id:
+            self.pending[member_id] = now + request.session_timeout_ms / 1000
+            result = JoinResult(error=ErrorCode.member_id_required, member_id=member_id)
+            self._outbox.joined(ticket, result)
+            return
+        self._add_member(member_id, request, ticket, now)
+
+    def _join_known(self, request: JoinRequest, ticket: Ticket, now: float) -> None:
+        member = self.members.get(request.member_id)
+        assert member is not None
+        is_unchanged = member.protocols == request.protocols
+        is_leader = member.member_id == self.members.leader
+        is_repeat = (self.state is GroupState.COMPLETING_REBALANCE and is_unchanged) or (
+            self.state is GroupState.STABLE and is_unchanged and not is_leader
+        )
+        if is_repeat:  # its answer was lost, or nothing changed for a follower
+            member.touch(now)
+            self._outbox.joined(ticket, generation_for(self, member))
+            return
+        self._await_join(member, request, ticket)
+        self._prepare_or_complete(now)
+
+    def _add_member(self, member_id: str, request: JoinRequest, ticket: Ticket, now: float) -> None:
+        deadline = now + self._settings.new_member_join_timeout_ms / 1000
+        member = Member.joining(member_id, request, ticket, deadline)
+        if not self.members:
+            self.protocol_type = request.protocol_type
+        self.members.add(member)
+        self._has_newcomers = True
+        self._prepare_or_complete(now)
+
+    def _replace_static(
+        self, member: Member, member_id: str, request: JoinRequest, ticket: Ticket, now: float
+    ) -> None:
+        """A static member came back: it takes its place under a new id; the old id is fenced."""
+        self._outbox.fail_join(member, ErrorCode.fenced_instance_id)
+        self._outbox.fail_sync(member, ErrorCode.fenced_instance_id)
+        old_leader = self.members.leader
+        self.members.rename(member, member_id)
+        before = self.protocol_name
+        member.adopt(request)
+        member.touch(now)
+        if self.state is not GroupState.STABLE or self.members.select_protocol() != before:
+            self._await_join(member, request, ticket)
+            self._prepare_or_complete(now)
+            return
+        self._outbox.store(self.snapshot(), {m.member_id: m.assignment for m in self.members})
+        result = unchanged_for(self, member, old_leader, request.can_skip_assignment)
+        self._outbox.joined(ticket, result)
+
+    def _await_join(self, member: Member, request: JoinRequest, ticket: Ticket) -> None:
+        if member.join_ticket is not None:  # a retry on another connection
+            self._outbox.fail_join(member, ErrorCode.rebalance_in_progress)
+        member.adopt(request)
+        if len(self.members) == 1:
+            self.protocol_type = request.protocol_type
+        member.join_ticket = ticket
+
+    def _prepare_or_complete(self, now: float) -> None:
+        if self.state is GroupState.PREPARING_REBALANCE:
+            self._maybe_complete_join(now)
+        elif self.state is not GroupState.DEAD:
+            self._prepare_rebalance(now)
+
+    def _prepare_rebalance(self, now: float) -> None:
+        is_first = self.state is GroupState.EMPTY
+        for member in self.members:
+            self._outbox.fail_sync(member, ErrorCode.rebalance_in_progress)
+        self._clear_rebalance()
+        self.state = GroupState.PREPARING_REBALANCE
+        timeout_ms = self.members.rebalance_timeout_ms()
+        delay_ms = self._settings.initial_rebalance_delay_ms
+        if is_first and delay_ms > 0:
+            self._has_newcomers = False
+            self._initial_remaining_ms = max(timeout_ms - delay_ms, 0)
+            self._rebalance_deadline = now + delay_ms / 1000
+            return
+        self._rebalance_deadline = now + timeout_ms / 1000
+        if is_first:
+            self._complete_join(now)
+        else:
+            self._maybe_complete_join(now)
+
+    def _maybe_complete_join(self, now: float) -> None:
+        if (
+            self.state is GroupState.PREPARING_REBALANCE
+            and self._initial_remaining_ms is None
+            and not self.pending
+            and self.members.have_all_joined()
+        ):
+            self._complete_join(now)
+
+    def _end_of_rebalance_wait(self, now: float) -> None:
+        remaining_ms = self._initial_remaining_ms
+        if remaining_ms and self._has_newcomers:
+            delay_ms = min(self._settings.initial_rebalance_delay_ms, remaining_ms)
+            self._has_newcomers = False
+            self._initial_remaining_ms = remaining_ms - delay_ms
+            self._rebalance_deadline = now + delay_ms / 1000
+            return
+        self._complete_join(now)
+
+    def _complete_join(self, now: float) -> None:
+        for member in list(self.members):
+            # Static members keep their place until their session ends.
+            if not member.is_awaiting_join and member.instance_id is None:
+                self.members.remove(member)
+        self._clear_rebalance()
+        if self.members and not self.members.elect_joined_leader():
+            self._rebalance_deadline = now + self.members.rebalance_timeout_ms() / 1000
+            return
+        self.generation += 1
+        self.protocol_name = self.members.select_protocol()
+        if not self.members:
+            self.state = GroupState.EMPTY
+            self._outbox.store(self.snapshot(), {})
+            return
+        self.state = GroupState.COMPLETING_REBALANCE
+        self._sync_deadline = now + self.members.rebalance_timeout_ms() / 1000
+        for member in self.members:
+            member.has_synced = False
+            if member.join_ticket is not None:
+                ticket, member.join_ticket = member.join_ticket, None
+                member.is_new = False
+                member.touch(now)
+                self._outbox.joined(ticket, generation_for(self, member))
+
+    def _remove(self, member: Member, error: ErrorCode, now: float) -> None:
+        """Take a member out and rebalance the rest."""
+        self._outbox.fail_join(member, error)
+        self._outbox.fail_sync(member, error)
+        self.members.remove(member)
+        self._prepare_or_complete(now)
+
+    def _clear_rebalance(self) -> None:
+        self._rebalance_deadline = None
+        self._initial_remaining_ms = None
+        self._sync_deadline = None
+        self._storing = None
+
+    def _touch(self, member_id: str, now: float) -> None:
+        member = self.members.get(member_id)
+        if member is not None:
+            member.touch(now)
