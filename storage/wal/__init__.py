@@ -1,5 +1,17 @@
 """Write-ahead logs: what makes an append durable before it is part of any object."""
 
+from storage.wal.address import open_wal
+from storage.wal.block import BlockWal, BlockWalSettings
+from storage.wal.memory import MemoryWal
 from storage.wal.protocol import Buffer, WalListener, WalRecord, WriteAheadLog
 
-__all__ = ["Buffer", "WalListener", "WalRecord", "WriteAheadLog"]
+__all__ = [
+    "BlockWal",
+    "BlockWalSettings",
+    "Buffer",
+    "MemoryWal",
+    "WalListener",
+    "WalRecord",
+    "WriteAheadLog",
+    "open_wal",
+]

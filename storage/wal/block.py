@@ -1,0 +1,389 @@
+"""The write-ahead log on a block device: group commit into a ring.
+
+A record is copied once, into the page-aligned buffer of the current block. At the end of the loop's
+iteration the block is written if a slot is free; else it gathers more until a slot frees or it is
+full. Several writes are in flight; their completions are released strictly in order. Any error of
+the device ends the log: nothing is retried and nothing more is released, since what such a write
+left behind is unknown.
+
+Owned by one event loop. The layout, and the invariants that writing keeps, are in `block_format`;
+reading back is in `recovery`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+
+from crc32c import crc32c
+
+from storage.errors import Fenced, RecordTooLarge, WalClosed, WalFailed, WalFull
+from storage.failpoints import failpoint
+from storage.wal.block_buffer import Block, BlockPool
+from storage.wal.block_format import (
+    BODY,
+    BODY_MAGIC,
+    CRC,
+    DATA,
+    FORMAT_VERSION,
+    HEADER_CRC_AT,
+    OVERHEAD,
+    RECORD,
+    RECORD_MAGIC,
+    RING_OFFSET,
+    SECTOR,
+    SliceEntry,
+    SliceHeader,
+    lap_of,
+    record_seed,
+    sector_down,
+    sector_up,
+)
+from storage.wal.device import WalDevice
+from storage.wal.protocol import Buffer, WalListener, WalRecord
+from storage.wal.recovery import Ring, RingScan
+from storage.wal.slice_store import SliceStore, ended, started, trimmed_to
+
+_MIB = 1024 * 1024
+_pack_record = RECORD.pack_into
+_pack_body = BODY.pack_into
+_pack_crc = CRC.pack_into
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockWalSettings:
+    """Sizes in bytes. They may differ from start to start; small rings lower them."""
+
+    block_size: int = _MIB
+    """A block is written when it has reached this, if not before."""
+    writes_in_flight_max: int = 4
+    window_size: int = 16 * _MIB
+    """Writes in flight stay within this many bytes of the released position."""
+    record_size_max: int = 112 * _MIB
+    pending_size_max: int = 256 * _MIB
+    """What may be appended and not released: the memory that the log takes."""
+
+    def fitted_to(self, ring_length: int) -> BlockWalSettings:
+        """Return settings under which any record finds room once a ring is trimmed."""
+        block = max(SECTOR, sector_down(min(self.block_size, ring_length // 16)))
+        window = max(block, sector_down(min(self.window_size, ring_length // 4)))
+        record = min(self.record_size_max, ring_length // 2 - 2 * SECTOR)
+        return replace(self, block_size=block, window_size=window, record_size_max=record)
+
+
+class BlockWal:
+    """A WriteAheadLog in one slice of a block device. `open_wal` and `format_volume` prepare it."""
+
+    def __init__(
+        self,
+        device: WalDevice,
+        entry: SliceEntry,
+        store: SliceStore,
+        *,
+        settings: BlockWalSettings | None = None,
+    ) -> None:
+        self._device = device
+        self._store = store
+        self._ring = Ring(
+            start=entry.start + RING_OFFSET,
+            length=entry.length - RING_OFFSET,
+            seed=record_seed(store.header.volume_id, entry),
+        )
+        self._settings = (settings or BlockWalSettings()).fitted_to(self._ring.length)
+        self._loop = asyncio.get_running_loop()
+        self._pool = BlockPool(
+            self._settings.block_size, keep=self._settings.writes_in_flight_max + 2
+        )
+        self._listener: WalListener | None = None
+        self._epoch = store.header.node_epoch
+        self._trimmed = self._released = store.header.trimmed
+        self._recovered_end: int | None = None
+        self._block = Block.none_at(self._trimmed)
+        self._sealed: deque[Block] = deque()
+        self._writing: deque[Block] = deque()  # in log order; done ones wait for those before
+        self._in_flight = 0
+        self._flush_is_due = False
+        self._error: WalFailed | None = None
+        self._closing = False
+        self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def next_position(self) -> int:
+        """The next record goes here, or to the next sector boundary."""
+        block = self._block
+        return block.start + block.used if block.used else block.start - block.gap
+
+    @property
+    def released_position(self) -> int:
+        """The durable frontier."""
+        return self._released
+
+    @property
+    def trimmed_position(self) -> int:
+        """Nothing below is needed."""
+        return self._trimmed
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the ring."""
+        return self._ring.length
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not yet released."""
+        return self.next_position - self._released
+
+    async def recover(self) -> AsyncIterator[WalRecord]:
+        """Yield what was written and not trimmed. Raises WalCorrupted, StorageError, OSError.
+
+        May be repeated until `start()`.
+        """
+        header = self._store.header
+        scan = RingScan(self._device, self._ring, header)
+        async for record in scan.records():
+            yield record
+        start = sector_up(scan.end) + (0 if header.is_clean else header.window_length)
+        self._recovered_end = scan.end
+        self._released = start
+        self._block = Block.none_at(start)
+
+    async def start(self, *, epoch: int, listener: WalListener) -> None:
+        """Begin `epoch` beyond what was recovered, durably. Raises Fenced, WalFailed."""
+        header, end = self._store.header, self._recovered_end
+        if end is None or self._listener is not None:
+            raise RuntimeError("start() follows one whole recover(), once")
+        if epoch <= header.node_epoch:
+            raise Fenced(
+                f"{self._device.name}: node {header.node_id} started epoch {header.node_epoch} "
+                f"here, {epoch} is not newer"
+            )
+        await self._save(
+            lambda h: started(
+                ended(h, end),
+                epoch=epoch,
+                start=self._released,
+                window_length=self._settings.window_size,
+                scan_length=max(self._settings.window_size, self._settings.record_size_max),
+            ),
+            sync_first=not header.is_clean,
+        )
+        self._trimmed = self._store.header.trimmed
+        self._epoch = epoch
+        self._listener = listener
+
+    def append(
+        self, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
+    ) -> int:
+        """Add a record; see WriteAheadLog."""
+        size = OVERHEAD + len(payload)
+        block = self._block
+        used = block.used
+        end = used + size
+        if end > block.limit:
+            block = self._make_room(size)
+            used = 0
+            end = size
+        view = block.view
+        body = used + 48
+        _pack_body(view, body, BODY_MAGIC, stream_id, epoch, base_offset, count, size - OVERHEAD)
+        view[used + OVERHEAD : end] = payload
+        _pack_record(
+            view, used, RECORD_MAGIC, FORMAT_VERSION, DATA, 0, block.lap, size - 48,
+            block.start + used, self._epoch, block.released, crc32c(view[body:end]), 0,
+        )  # fmt: skip
+        crc_at = used + HEADER_CRC_AT
+        _pack_crc(view, crc_at, crc32c(view[used:crc_at], self._ring.seed))
+        block.used = end
+        return block.start + end
+
+    async def trim(self, position: int) -> None:
+        """Free what ends at or below `position`: an end position, at most the released one.
+
+        The space is reused only once the header that says so is durable. Raises WalFailed.
+        """
+        self._check_alive()
+        if self._recovered_end is None or position > self._released:
+            raise ValueError(f"cannot trim to {position}: released is {self._released}")
+        if position <= self._trimmed:
+            return
+        end, is_started = self._recovered_end, self._listener is not None
+        await self._save(
+            lambda h: trimmed_to(
+                h if is_started else ended(h, end),
+                position,
+                released=self._released,
+                start=self._released,
+            ),
+            sync_first=not is_started,
+        )
+        self._trimmed = max(self._trimmed, self._store.header.trimmed)
+
+    async def close(self) -> None:
+        """Write what was appended, mark the end, let go of the device. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._block.limit = -1
+        try:
+            if self._listener is not None and self._error is None:
+                self._pump()
+                await self._wait_drained()
+                await self._mark_clean()
+        except WalFailed:
+            pass  # the listener was told
+        finally:
+            await self._device.close()
+
+    # ---------------------------------------------------------------- blocks
+
+    def _make_room(self, size: int) -> Block:
+        """Open the block that the next record, of `size` bytes with its headers, begins."""
+        self._check_appendable(size)
+        end = self.next_position
+        start = sector_up(end)
+        left = self._ring.left_in_lap(start)
+        padding = left if size > left else 0
+        space_end = sector_down(self._trimmed) + self._ring.length
+        if start + padding + sector_up(size) > space_end:
+            raise WalFull(
+                f"{self._device.name}: {size} bytes do not fit until positions from "
+                f"{self._trimmed} on are trimmed"
+            )
+        pending = end - self._released
+        if pending and pending + padding + size > self._settings.pending_size_max:
+            raise WalFull(f"{self._device.name}: {pending} bytes wait to be written")
+        self._seal()
+        if padding:
+            lap = lap_of(start, self._ring.length)
+            self._sealed.append(Block.padding(start, padding, start - end, lap, self._epoch))
+            start, end = start + padding, start + padding
+            self._block = Block.none_at(start)
+        self._pump()
+        limit = size
+        if size <= self._settings.block_size:
+            limit = min(self._settings.block_size, self._ring.left_in_lap(start), space_end - start)
+        self._block = Block(
+            view=self._pool.take(limit),
+            start=start,
+            limit=limit,
+            gap=start - end,
+            lap=lap_of(start, self._ring.length),
+            released=self._released,
+        )
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+        return self._block
+
+    def _check_appendable(self, size: int) -> None:
+        self._check_alive()
+        if self._listener is None:
+            raise WalClosed(f"{self._device.name}: the WAL has not been started")
+        if size > self._settings.record_size_max:
+            raise RecordTooLarge(
+                f"{self._device.name}: {size} bytes, at most {self._settings.record_size_max}"
+            )
+
+    def _check_alive(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise WalClosed(f"{self._device.name}: the WAL is closed")
+
+    def _seal(self) -> None:
+        block = self._block
+        if block.used:
+            block.end = block.start + block.used
+            self._sealed.append(block)
+            self._block = Block.none_at(block.end)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Write sealed blocks, then the current one, as far as slots and the window allow."""
+        while self._error is None and self._in_flight < self._settings.writes_in_flight_max:
+            end = self._sealed[0].end if self._sealed else self.next_position
+            if self._in_flight and end - self._released > self._settings.window_size:
+                return
+            if not self._sealed:
+                self._seal()
+                if not self._sealed:
+                    return
+            self._write(self._sealed.popleft())
+
+    def _write(self, block: Block) -> None:
+        self._in_flight += 1
+        self._writing.append(block)
+        offset = self._ring.offset_of(block.start)
+        buffer = block.complete(self._released, self._ring.seed)
+        write = self._device.write(offset, buffer)
+        write.add_done_callback(lambda done: self._written(block, offset, done))
+
+    def _written(self, block: Block, offset: int, write: asyncio.Future[None]) -> None:
+        self._in_flight -= 1
+        failpoint("wal_written")
+        error = asyncio.CancelledError() if write.cancelled() else write.exception()
+        if error is not None:
+            self._fail(f"write at byte {offset}", error)
+        if self._error is not None:
+            return
+        block.is_done = True
+        while self._writing and self._writing[0].is_done:
+            first = self._writing.popleft()
+            self._released = first.end
+            self._pool.give(first.view)
+        self._pump()
+        if self._released >= block.end and self._listener is not None:
+            self._listener.released(self._released)
+        self._wake_if_drained()
+
+    # ---------------------------------------------------------------- ends
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        if self._error is not None:
+            return
+        self._error = WalFailed(f"{self._device.name}: {what} failed: {error!r}")
+        self._error.__cause__ = error
+        self._block.limit = -1
+        self._sealed.clear()
+        self._wake_if_drained()
+        if self._listener is not None:
+            self._listener.failed(self._error)
+
+    async def _save(
+        self, change: Callable[[SliceHeader], SliceHeader], *, sync_first: bool = False
+    ) -> None:
+        try:
+            if sync_first:  # what was recovered may only have reached a cache
+                await self._device.sync()
+            await self._store.save(change)
+        except OSError as error:
+            self._fail("header write", error)
+        if self._error is not None:
+            raise self._error
+
+    async def _wait_drained(self) -> None:
+        self._drained = self._loop.create_future()
+        self._wake_if_drained()
+        await self._drained
+        if self._error is not None:
+            raise self._error
+
+    def _wake_if_drained(self) -> None:
+        if self._drained is None or self._drained.done():
+            return
+        is_idle = not (self._sealed or self._writing or self._block.used)
+        if self._error is not None or is_idle:
+            self._drained.set_result(None)
+
+    async def _mark_clean(self) -> None:
+        end = self._released
+        await self._save(
+            lambda h: replace(
+                trimmed_to(ended(h, end), self._trimmed, released=end, start=end), is_clean=True
+            )
+        )

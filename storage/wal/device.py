@@ -1,0 +1,198 @@
+"""Where a block WAL keeps its bytes: the seam, and the device that is a file or a disk.
+
+A write is durable when its future is done, so there is no flush for writes of one's own; `sync()`
+is for what an earlier process may have left in a cache. Offsets and lengths are whole sectors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, native byte order
+_REFUSES_DIRECT = {errno.EINVAL, errno.EOPNOTSUPP}
+
+
+class WalDevice(Protocol):
+    """A block device. Errors are OSError; a write that failed has an unknown outcome."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it: a path."""
+
+    @property
+    def capacity(self) -> int:
+        """Bytes, from the first to the last usable one."""
+
+    def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
+        """Start a write; the future is done when the bytes are durable.
+
+        The buffer is page-aligned and left alone until then, even if the future is cancelled.
+        """
+
+    async def read(self, offset: int, length: int) -> memoryview:
+        """Return the bytes at `offset`, in a buffer of their own."""
+
+    async def sync(self) -> None:
+        """Make durable what any process wrote here before."""
+
+    def lock(self, start: int, length: int) -> bool:
+        """Take a range for the life of this device; False if somebody else holds part of it."""
+
+    async def close(self) -> None:
+        """Wait for what is running and let go, locks included."""
+
+
+def aligned_buffer(size: int) -> memoryview:
+    """Return zeroed memory that starts on a page, as direct I/O asks for."""
+    return memoryview(mmap.mmap(-1, size))
+
+
+class IoThreads:
+    """A few threads for calls that block; results come back on the loop."""
+
+    def __init__(self, count: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"wal-io-{i}", daemon=True)
+            for i in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `call` on a thread; its result or its error becomes the future's."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put(lambda: self._perform(call, future))
+        return future
+
+    async def close(self) -> None:
+        """Wait until all calls have returned."""
+        ended = self._loop.create_future()
+        for _ in self._threads:
+            self._jobs.put(None)
+
+        def join() -> None:
+            for thread in self._threads:
+                thread.join()
+            self._loop.call_soon_threadsafe(ended.set_result, None)
+
+        threading.Thread(target=join, name="wal-io-end", daemon=True).start()
+        await asyncio.shield(ended)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _perform(self, call: Callable[[], T], future: asyncio.Future[T]) -> None:
+        try:
+            result = call()
+        except Exception as error:  # noqa: BLE001 - the root of a thread: handed to who waits
+            self._loop.call_soon_threadsafe(_reject, future, error)
+        else:
+            self._loop.call_soon_threadsafe(_resolve, future, result)
+
+
+class FileDevice:
+    """A file or a disk, by `O_DIRECT` and `O_DSYNC`; by `fdatasync` where the first is refused.
+
+    Raises OSError from `open` and from every operation.
+    """
+
+    def __init__(self, path: Path, fd: int, capacity: int, threads: IoThreads, *, direct: bool):
+        self.name = str(path)
+        self.capacity = capacity
+        self.is_direct = direct
+        self._fd = fd
+        self._threads = threads
+        self._closed = False
+
+    @classmethod
+    def open(cls, path: Path, threads: IoThreads) -> FileDevice:
+        """Open an existing file or disk for reading and writing. Blocks shortly."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags | os.O_DIRECT | os.O_DSYNC)
+            direct = True
+        except OSError as error:
+            if error.errno not in _REFUSES_DIRECT:
+                raise
+            fd = os.open(path, flags)
+            direct = False
+            # A failed write-back leaves clean pages that the disk does not have: read the disk.
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        return cls(path, fd, os.lseek(fd, 0, os.SEEK_END), threads, direct=direct)
+
+    def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
+        """Start a write; see WalDevice."""
+        return self._threads.run(lambda: self._write(offset, buffer))
+
+    async def read(self, offset: int, length: int) -> memoryview:
+        """Return the bytes at `offset`; see WalDevice."""
+        return await self._threads.run(lambda: self._read(offset, length))
+
+    async def sync(self) -> None:
+        """Flush the device's own cache; see WalDevice."""
+        await self._threads.run(lambda: os.fdatasync(self._fd))
+
+    def lock(self, start: int, length: int) -> bool:
+        """Take an open-file-description lock: it ends with this device or with the process."""
+        return lock_range(self._fd, start, length)
+
+    async def close(self) -> None:
+        """Close the file after the last call has returned."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._threads.close()
+        finally:
+            os.close(self._fd)
+
+    def _write(self, offset: int, buffer: memoryview) -> None:
+        written = os.pwrite(self._fd, buffer, offset)
+        if written != len(buffer):
+            raise OSError(errno.EIO, f"only {written} of {len(buffer)} bytes written at {offset}")
+        if not self.is_direct:
+            os.fdatasync(self._fd)
+
+    def _read(self, offset: int, length: int) -> memoryview:
+        buffer = aligned_buffer(length)
+        got = os.preadv(self._fd, [buffer], offset)
+        if got != length:
+            raise OSError(errno.EIO, f"only {got} of {length} bytes read at {offset}")
+        return buffer
+
+
+def lock_range(fd: int, start: int, length: int) -> bool:
+    """Take an exclusive OFD lock (`fcntl(2)`, F_OFD_SETLK); length 0 reaches to the end."""
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+    except OSError as error:
+        if error.errno in {errno.EAGAIN, errno.EACCES}:
+            return False
+        raise
+    return True
+
+
+def _resolve(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _reject(future: asyncio.Future[T], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

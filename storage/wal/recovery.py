@@ -1,0 +1,176 @@
+"""Reading a ring back: which records there are, where they end, and whether that can be true.
+
+Reading changes nothing on the device, so a crash during recovery costs nothing. The layout and the
+invariants that this rests on are in `block_format`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from storage.errors import WalCorrupted
+from storage.wal.block_format import (
+    BODY,
+    BODY_MAGIC,
+    DATA,
+    PADDING,
+    RECORD,
+    SECTOR,
+    RecordHeader,
+    Segment,
+    SliceHeader,
+    lap_of,
+    read_record_header,
+    sector_down,
+    sector_up,
+)
+from storage.wal.device import WalDevice
+from storage.wal.protocol import WalRecord
+
+_CHUNK = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """Where the ring of a slice lies on its device, and the seed of its record checksums."""
+
+    start: int
+    length: int
+    seed: int
+
+    def offset_of(self, position: int) -> int:
+        """Return where `position` lies on the device."""
+        return self.start + position % self.length
+
+    def left_in_lap(self, position: int) -> int:
+        """Return the bytes from `position` to the end of its lap."""
+        return self.length - position % self.length
+
+
+class RingReader:
+    """Views of a ring's bytes by position, read in large pieces."""
+
+    def __init__(self, device: WalDevice, ring: Ring) -> None:
+        self._device = device
+        self.ring = ring
+        self._start = 0
+        self._chunk = memoryview(b"")
+
+    async def view(self, position: int, length: int) -> memoryview:
+        """Return `length` bytes, or fewer where the lap ends first."""
+        length = min(length, self.ring.left_in_lap(position))
+        if not self._start <= position <= position + length <= self._start + len(self._chunk):
+            self._start = sector_down(position)
+            wanted = max(_CHUNK, sector_up(position + length) - self._start)
+            size = min(wanted, self.ring.left_in_lap(self._start))
+            self._chunk = await self._device.read(self.ring.offset_of(self._start), size)
+        at = position - self._start
+        return self._chunk[at : at + length]
+
+
+class RingScan:
+    """One pass over the segments of a slice.
+
+    After `records()` has ended, `end` is the end of the last valid record: the first hole.
+    """
+
+    def __init__(self, device: WalDevice, ring: Ring, header: SliceHeader) -> None:
+        self._reader = RingReader(device, ring)
+        self._ring = ring
+        self._header = header
+        self._name = device.name
+        self.end = header.trimmed
+
+    async def records(self) -> AsyncIterator[WalRecord]:
+        """Yield what was written and not trimmed, in order.
+
+        Raises WalCorrupted at the place where data is missing that had been acknowledged.
+        """
+        for segment in self._header.segments:
+            self.end = max(segment.start, self._header.trimmed)
+            while segment.end is None or self.end < segment.end:
+                header = await self._header_after(self.end, segment.epoch)
+                if header is None:
+                    break
+                end = header.position + RECORD.size + header.body_length
+                if header.kind == DATA:
+                    body = await self._body(header)
+                    if body is None:
+                        break
+                    yield self._record(header, end, body)
+                self.end = end
+            if segment.end is None:
+                await self._check_open_end(segment)
+            elif self.end != segment.end:
+                raise self._damage(f"an epoch's data reaches to {segment.end}")
+
+    async def _header_after(self, position: int, epoch: int) -> RecordHeader | None:
+        """Return the header of the record that follows what ends at `position`, if there is one.
+
+        It begins there, or at the next sector boundary after a gap that it confirms.
+        """
+        boundary = sector_up(position)
+        for start in {position: None, boundary: None}:
+            header = read_record_header(
+                await self._reader.view(start, RECORD.size), self._ring.seed
+            )
+            if header is not None and header.gap == start - position:
+                fits = header.body_length <= self._ring.left_in_lap(start) - RECORD.size
+                if fits and self._is_current(header, start, epoch):
+                    return header
+        return None
+
+    def _is_current(self, header: RecordHeader, position: int, epoch: int) -> bool:
+        return (
+            header.position == position
+            and header.epoch == epoch
+            and header.lap == lap_of(position, self._ring.length)
+            and header.kind in {DATA, PADDING}
+        )
+
+    async def _body(self, header: RecordHeader) -> memoryview | None:
+        body = await self._reader.view(header.position + RECORD.size, header.body_length)
+        if len(body) < BODY.size or crc32c(body) != header.body_crc or body[0] != BODY_MAGIC:
+            return None
+        return body
+
+    @staticmethod
+    def _record(header: RecordHeader, end: int, body: memoryview) -> WalRecord:
+        _, stream_id, epoch, base_offset, count, _ = BODY.unpack_from(body)
+        return WalRecord(
+            position=header.position,
+            end_position=end,
+            stream_id=stream_id,
+            epoch=epoch,
+            base_offset=base_offset,
+            count=count,
+            payload=body[BODY.size :],
+        )
+
+    async def _check_open_end(self, segment: Segment) -> None:
+        """Tell writes that were cut off (left out, never acknowledged) from damage (an error)."""
+        header = self._header
+        if self.end < header.released:
+            raise self._damage(f"the slice header says released up to {header.released}")
+        first = sector_up(self.end)
+        last = min(first + header.scan_length + SECTOR, self.end + self._ring.length - SECTOR)
+        for position in range(first, last, SECTOR):
+            beyond = read_record_header(
+                await self._reader.view(position, RECORD.size), self._ring.seed
+            )
+            if beyond is None or not self._is_current(beyond, position, segment.epoch):
+                continue
+            if beyond.released > self.end:
+                raise self._damage(
+                    f"the record at {position} says released up to {beyond.released}"
+                )
+
+    def _damage(self, evidence: str) -> WalCorrupted:
+        offset = self._ring.offset_of(self.end)
+        return WalCorrupted(
+            f"{self._name}: no valid record at WAL position {self.end} (device offset {offset}), "
+            f"yet {evidence}: acknowledged data is damaged"
+        )

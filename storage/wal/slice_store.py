@@ -1,0 +1,112 @@
+"""The durable state of one slice: its header, written to two slots in turn.
+
+One header write is in flight at a time, so that a crash spoils at most the older of the two, and a
+write whose waiter was cancelled is waited for before the next one starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from storage.errors import StorageError, WalCorrupted
+from storage.failpoints import failpoint
+from storage.wal.block_format import (
+    RING_OFFSET,
+    SECTOR,
+    SEGMENTS_MAX,
+    Segment,
+    SliceEntry,
+    SliceHeader,
+    newest,
+)
+from storage.wal.device import WalDevice, aligned_buffer
+
+
+class SliceStore:
+    """Reads and writes the header of a slice. `header` is the newest durable one."""
+
+    def __init__(self, device: WalDevice, entry: SliceEntry, header: SliceHeader) -> None:
+        self.header = header
+        self._device = device
+        self._entry = entry
+        self._generation = header.generation
+        self._lock = asyncio.Lock()
+        self._write: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+
+    @classmethod
+    async def open(cls, device: WalDevice, entry: SliceEntry, volume_id: bytes) -> SliceStore:
+        """Read the newest header. Raises WalCorrupted when there is none of this volume."""
+        slots = await device.read(entry.start, RING_OFFSET)
+        header = newest(slots, SliceHeader.decode)
+        if header is None or (header.volume_id, header.node_id) != (volume_id, entry.node_id):
+            raise WalCorrupted(
+                f"{device.name}: no valid header of the slice of node {entry.node_id} "
+                f"at byte {entry.start}"
+            )
+        return cls(device, entry, header)
+
+    async def save(self, change: Callable[[SliceHeader], SliceHeader]) -> None:
+        """Make `change(header)` the durable header. Raises what the device raises.
+
+        Cancelled, the write goes on and counts if it succeeds. After a failed write there is one
+        good slot at most: every later call raises the same error.
+        """
+        async with self._lock:
+            if self._write is not None:
+                await asyncio.wait([self._write])
+            if self._error is not None:
+                raise self._error
+            self._generation += 1
+            header = replace(change(self.header), generation=self._generation)
+            buffer = aligned_buffer(SECTOR)
+            buffer[:] = header.encode()
+            slot = self._entry.start + self._generation % 2 * SECTOR
+            self._write = self._device.write(slot, buffer)
+            self._write.add_done_callback(lambda write: self._landed(header, write))
+            await asyncio.shield(self._write)
+
+    def _landed(self, header: SliceHeader, write: asyncio.Future[None]) -> None:
+        self._error = asyncio.CancelledError() if write.cancelled() else write.exception()
+        if self._error is None:
+            self.header = header
+            failpoint("wal_header_written")
+
+
+def ended(header: SliceHeader, end: int) -> SliceHeader:
+    """The last segment ends at `end`, whatever lies beyond; an empty segment is forgotten."""
+    if not header.segments or header.segments[-1].end is not None:
+        return header
+    *earlier, last = header.segments
+    closed = (replace(last, end=end),) if end > last.start else ()
+    return replace(header, segments=(*earlier, *closed))
+
+
+def trimmed_to(header: SliceHeader, position: int, *, released: int, start: int) -> SliceHeader:
+    """Nothing below `position` is needed; `start` is where the log goes on if nothing is left."""
+    segments = tuple(s for s in header.segments if s.end is None or s.end > position)
+    floor = segments[0].start if segments else start
+    trimmed = max(header.trimmed, position, floor)
+    return replace(header, trimmed=trimmed, released=released, segments=segments)
+
+
+def started(
+    header: SliceHeader, *, epoch: int, start: int, window_length: int, scan_length: int
+) -> SliceHeader:
+    """A new epoch begins at `start`. Raises StorageError when the table of segments is full."""
+    kept = trimmed_to(header, header.trimmed, released=start, start=start)
+    if len(kept.segments) >= SEGMENTS_MAX:
+        raise StorageError(
+            f"the WAL holds data of {len(kept.segments)} starts of node {header.node_id}, and none "
+            "of it could be uploaded: make the object store reachable"
+        )
+    return replace(
+        kept,
+        node_epoch=epoch,
+        is_clean=False,
+        window_length=window_length,
+        scan_length=scan_length,
+        segments=(*kept.segments, Segment(epoch=epoch, start=start, end=None)),
+    )
