@@ -1,0 +1,154 @@
+"""A server under measurement: one process tree, its log file, its CPU time and its memory."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
+
+
+class ServerFailed(Exception):
+    """The server ended or did not answer in time; the message holds the end of its log."""
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def log_tail(path: Path, lines: int = 15) -> str:
+    """The last lines of a log file; empty if there is none."""
+    if not path.exists():
+        return ""
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a process tree has used since it started."""
+
+    cpu_seconds: float
+    peak_rss_bytes: int
+
+
+class ServerProcess:
+    """A server that listens on one port of the loopback interface, started on entry to a `with`.
+
+    `command` is run with `environment` added to ours; its output goes to `log`. It counts as ready
+    when its port takes connections.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        port: int,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.port = port
+        self.log = log
+        self._command = list(command)
+        self._environment = dict(os.environ) | dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """Kafka's `bootstrap.servers` for this server."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, f"{self.name} is not started"
+        return self._process
+
+    def start(self) -> Self:
+        """Start the process and wait until its port takes connections, or raise ServerFailed."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self._listens():
+            if self.process.poll() is not None:
+                raise ServerFailed(
+                    f"{self.name} ended with status {self.process.returncode}:\n"
+                    f"{log_tail(self.log)}"
+                )
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServerFailed(f"{self.name} did not start:\n{log_tail(self.log)}")
+            time.sleep(0.02)
+        return self
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> int:
+        """End the process politely (SIGTERM), by force after a while; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                return self.process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.process.returncode
+
+    def kill(self) -> None:
+        """`kill -9` and wait for the end."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def usage(self) -> Usage:
+        """CPU seconds and peak resident bytes of the process and its children so far."""
+        root = psutil.Process(self.process.pid)
+        cpu, rss = 0.0, 0
+        for member in (root, *root.children(recursive=True)):
+            times = member.cpu_times()
+            cpu += times.user + times.system + times.children_user + times.children_system
+            rss += _peak_rss_bytes(member.pid)
+        return Usage(cpu_seconds=cpu, peak_rss_bytes=rss)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _peak_rss_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status")
+    if status.exists():
+        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+        if found:
+            return int(found[1]) * 1024
+    rss: int = psutil.Process(pid).memory_info().rss  # no peak outside Linux: the present value
+    return rss
