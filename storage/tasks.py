@@ -24,14 +24,20 @@ class TaskScope:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Start `coro` as a task of this scope. Raises RuntimeError once the scope is closed."""
+    def spawn(
+        self, coro: Coroutine[Any, Any, T], *, name: str, is_awaited: bool = False
+    ) -> asyncio.Task[T]:
+        """Start `coro` as a task of this scope. Raises RuntimeError once the scope is closed.
+
+        With `is_awaited` its errors are for whoever awaits the task, and are not reported as
+        crashes.
+        """
         if self._closed:
             coro.close()
             raise RuntimeError(f"task {name} started after its scope was closed")
         task = asyncio.get_running_loop().create_task(coro, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        task.add_done_callback(self._awaited if is_awaited else self._finished)
         return task
 
     async def close(self) -> None:
@@ -43,6 +49,11 @@ class TaskScope:
                 task.cancel()
             await asyncio.wait(tasks)
             self._tasks.difference_update(tasks)
+
+    def _awaited(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: asyncio need not complain when nobody waits any more
 
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -97,7 +97,7 @@ class ObjectWriter:
     def add(
         self, epoch: int, base_offset: int, count: int, payload: Buffer, max_timestamp: int
     ) -> None:
-        """Add one RecordBatch of the current stream, covering `count` offsets from `base_offset`."""
+        """Add one RecordBatch of the current stream: `count` offsets from `base_offset`."""
         end_offset = base_offset + count
         if self._block:
             if base_offset != self._end_offset:

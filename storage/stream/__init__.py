@@ -1,0 +1,1 @@
+"""Streams: append, fetch and trim over a write-ahead log, a cache and an object store."""

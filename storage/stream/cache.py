@@ -1,0 +1,140 @@
+"""The log cache: what was released by the write-ahead log, newest in memory, first in first out.
+
+Batches enter in WAL order into the *active* block. Sealing a block makes it a snapshot to upload;
+once it is committed it may be evicted, oldest first, when the cache is over its capacity. A block
+that is not committed is never evicted.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from typing import NamedTuple
+
+_OVERHEAD = 256
+"""Bytes charged per batch beside its payload, so that many tiny batches cannot outgrow the
+capacity.
+"""
+
+
+class CachedBatch(NamedTuple):
+    """One RecordBatch: offsets [base_offset, end_offset), and the epoch of its append."""
+
+    base_offset: int
+    end_offset: int
+    epoch: int
+    max_timestamp: int
+    payload: memoryview
+
+
+class CacheBlock:
+    """The batches that entered between two seals, by stream."""
+
+    __slots__ = ("batches", "is_committed", "size")
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[CachedBatch]] = {}
+        self.size = 0
+        self.is_committed = False
+
+    def add(self, stream_id: int, batch: CachedBatch) -> int:
+        """Add a batch and return the bytes that it is charged."""
+        batches = self.batches.get(stream_id)
+        if batches is None:
+            batches = self.batches[stream_id] = []
+        batches.append(batch)
+        charge = len(batch.payload) + _OVERHEAD
+        self.size += charge
+        return charge
+
+
+class _CachedLog:
+    """The cached batches of one stream over all blocks: contiguous, in offset order."""
+
+    __slots__ = ("base_offsets", "batches")
+
+    def __init__(self) -> None:
+        self.base_offsets: list[int] = []
+        self.batches: list[CachedBatch] = []
+
+
+class LogCache:
+    """Recent batches of every stream of a node. `capacity` in bytes."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.size = 0
+        self.uncommitted = 0
+        """Bytes that are not in committed objects yet."""
+        self.active = CacheBlock()
+        self._blocks: deque[CacheBlock] = deque()
+        self._logs: dict[int, _CachedLog] = {}
+
+    def add(self, stream_id: int, batch: CachedBatch) -> None:
+        """Add the next batch of a stream. It must continue what is cached of the stream."""
+        log = self._logs.get(stream_id)
+        if log is None:
+            log = self._logs[stream_id] = _CachedLog()
+        log.base_offsets.append(batch.base_offset)
+        log.batches.append(batch)
+        charge = self.active.add(stream_id, batch)
+        self.size += charge
+        self.uncommitted += charge
+
+    def seal(self) -> CacheBlock:
+        """Close the active block, begin the next one, and return the closed one."""
+        sealed = self.active
+        self._blocks.append(sealed)
+        self.active = CacheBlock()
+        return sealed
+
+    def committed(self, block: CacheBlock) -> None:
+        """Mark a sealed block as held by committed objects, and evict what is over the capacity."""
+        block.is_committed = True
+        self.uncommitted -= block.size
+        while self.size > self.capacity and self._blocks and self._blocks[0].is_committed:
+            self._evict(self._blocks.popleft())
+
+    def forget(self, stream_id: int) -> None:
+        """Drop what is cached of a stream that is closed here; its blocks still upload it."""
+        self._logs.pop(stream_id, None)
+
+    def fetch(self, stream_id: int, offset: int, max_bytes: int) -> list[memoryview] | None:
+        """Return whole batches from the one that contains `offset`: at least one, else up to
+        `max_bytes`.
+
+        None when that batch is not cached (any more). `offset` lies below the stream's end.
+        """
+        log = self._logs.get(stream_id)
+        if log is None:
+            return None
+        first = bisect_right(log.base_offsets, offset) - 1
+        if first < 0:
+            return None
+        found: list[memoryview] = []
+        batches = log.batches
+        for index in range(first, len(batches)):
+            payload = batches[index].payload
+            max_bytes -= len(payload)
+            if max_bytes < 0 and found:
+                break
+            found.append(payload)
+        return found
+
+    def batches_from(self, stream_id: int, offset: int) -> list[CachedBatch]:
+        """Return the cached batches of a stream that end above `offset`."""
+        log = self._logs.get(stream_id)
+        if log is None:
+            return []
+        return log.batches[max(0, bisect_right(log.base_offsets, offset) - 1) :]
+
+    def _evict(self, block: CacheBlock) -> None:
+        self.size -= block.size
+        for stream_id, batches in block.batches.items():
+            log = self._logs.get(stream_id)
+            # A stream may have been forgotten, and opened again, since.
+            if log is None or not log.batches or log.batches[0] is not batches[0]:
+                continue
+            if len(log.batches) == len(batches):
+                del self._logs[stream_id]
+            else:
+                del log.base_offsets[: len(batches)]
+                del log.batches[: len(batches)]

@@ -1,0 +1,428 @@
+"""The stream engine of one node: streams over one write-ahead log, one cache, one uploader, one
+metadata log.
+
+Order of things: append -> WAL -> (released) log cache, confirmed offset, answer -> snapshot ->
+objects -> metadata entry -> WAL trim. At start the node takes a new epoch, commits what its WAL
+still holds, and only then opens streams.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from storage.clock import Clock
+from storage.errors import Fenced, LakeheadError, StorageError, WalFailed
+from storage.failpoints import failpoint
+from storage.format.stream_object import StreamInfo
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import CloseStream, OpenStream, Record, RegisterNode
+from storage.metadata.state import ClusterState
+from storage.object_store.protocol import ObjectStore
+from storage.stream.cache import CacheBlock, CachedBatch, LogCache
+from storage.stream.reader import ColdReader
+from storage.stream.recovery import recovered_blocks
+from storage.stream.stream import OnDone, Stream
+from storage.stream.uploader import Snapshot, Uploader, Writer
+from storage.tasks import TaskScope
+from storage.wal.protocol import WriteAheadLog
+
+_log = structlog.get_logger("storage.engine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    """Who this node is and where clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """Sizes in bytes, times in seconds."""
+
+    upload_size: int = 256 * 1024 * 1024
+    """A snapshot is uploaded when this much is not uploaded yet …"""
+    upload_age_s: float = 10.0
+    """… or the oldest of it is this old."""
+    uploads_max: int = 3
+    """Uploads in flight."""
+    stream_object_size: int = 8 * 1024 * 1024
+    """A stream with this much in a snapshot gets an object of its own."""
+    cache_size: int = 512 * 1024 * 1024
+    """Log cache. Producers wait when this much is not uploaded."""
+    block_cache_size: int = 256 * 1024 * 1024
+    wal_pending_max: int = 64 * 1024 * 1024
+    """Producers wait when this much is on its way to the WAL."""
+    metadata_poll_s: float = 1.0
+
+
+class _Append(NamedTuple):
+    end_position: int
+    stream: Stream
+    batch: CachedBatch
+    on_done: OnDone | None
+
+
+class StreamEngine:
+    """Made by `open`. Everything runs on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        wal: WriteAheadLog,
+        metadata: MetadataLog,
+        node: NodeIdentity,
+        writer: Writer,
+        clock: Clock,
+        rng: random.Random,
+        settings: StorageSettings,
+        scope: TaskScope,
+    ) -> None:
+        self.metadata = metadata
+        self.node = node
+        self.node_epoch = writer.node_epoch
+        self.cache = LogCache(settings.cache_size)
+        self.reader = ColdReader(store, scope, cache_size=settings.block_cache_size)
+        self.on_writable: list[Callable[[], None]] = []
+        """Called when `writable()` turns true again."""
+        self._wal = wal
+        self._clock = clock
+        self._settings = settings
+        self._scope = scope
+        self._upload_size = min(settings.upload_size, settings.cache_size // 2, wal.capacity // 4)
+        self._uploader = Uploader(
+            store=store,
+            metadata=metadata,
+            writer=writer,
+            clock=clock,
+            rng=rng,
+            stream_object_size=settings.stream_object_size,
+            on_slow=_report_slow,
+        )
+        self._streams: dict[int, Stream] = {}
+        self._appends: deque[_Append] = deque()
+        self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._upload_wanted = asyncio.Event()
+        self._upload_slots = asyncio.Semaphore(settings.uploads_max)
+        self._last_upload: asyncio.Task[None] | None = None
+        self._sealed_at = clock.monotonic()
+        self._was_writable = True
+        self._drained: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        *,
+        store: ObjectStore,
+        wal: WriteAheadLog,
+        node: NodeIdentity,
+        clock: Clock,
+        rng: random.Random,
+        settings: StorageSettings,
+        scope: TaskScope,
+    ) -> "StreamEngine":
+        """Replay the metadata, register the node under its next epoch, commit what the WAL holds,
+        start.
+
+        Raises UnsupportedFormat, WalCorrupted, Fenced (another took this node id meanwhile),
+        StorageError.
+        """
+        incarnation = f"{rng.getrandbits(64):016x}"
+        metadata = await MetadataLog.open(
+            store, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
+        )
+        await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
+        state = await metadata.commit_with(lambda state: _registration(state, node, incarnation))
+        writer = Writer(
+            cluster_id=state.cluster_id,
+            node_id=node.node_id,
+            node_epoch=state.nodes[node.node_id].epoch,
+            incarnation=incarnation,
+        )
+        failpoint("node_registered")
+        engine = cls(
+            store=store,
+            wal=wal,
+            metadata=metadata,
+            node=node,
+            writer=writer,
+            clock=clock,
+            rng=rng,
+            settings=settings,
+            scope=scope,
+        )
+        recovered = await engine._recover()
+        await wal.start(epoch=writer.node_epoch, listener=engine)
+        if recovered is not None:
+            await wal.trim(recovered)
+            failpoint("wal_recovered")
+        scope.spawn(engine._upload_loop(), name="upload")
+        scope.spawn(engine._follow_loop(), name="follow metadata")
+        return engine
+
+    async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:
+        """Become the owner of streams, in one metadata entry. Raises EntryRejected."""
+        if not stream_ids:
+            return []
+        state = await self.metadata.commit_with(
+            lambda state: [
+                OpenStream(
+                    stream_id=stream_id,
+                    epoch=state.stream(stream_id).epoch + 1,
+                    node_id=self.node.node_id,
+                    node_epoch=self.node_epoch,
+                )
+                for stream_id in stream_ids
+            ]
+        )
+        opened = [Stream(self, state.stream(stream_id)) for stream_id in stream_ids]
+        self._streams.update((stream.stream_id, stream) for stream in opened)
+        return opened
+
+    def close_deleted(self, stream: Stream) -> None:
+        """Forget a stream that was deleted from the metadata."""
+        stream.is_open = False
+        self._streams.pop(stream.stream_id, None)
+        self.cache.forget(stream.stream_id)
+        self.reader.forget(stream.stream_id)
+
+    def append(
+        self,
+        stream: Stream,
+        payload: memoryview,
+        count: int,
+        max_timestamp: int,
+        on_done: OnDone | None,
+    ) -> None:
+        """Append a batch to a stream; see `Stream.append`."""
+        base_offset = stream.next_offset
+        position = self._wal.append(stream.stream_id, stream.epoch, base_offset, count, payload)
+        end_offset = stream.next_offset = base_offset + count
+        batch = CachedBatch(base_offset, end_offset, stream.epoch, max_timestamp, payload)
+        self._appends.append(_Append(position, stream, batch, on_done))
+
+    def writable(self) -> bool:
+        """Whether producers should be read from: WAL and cache are below their marks."""
+        self._was_writable = (
+            not self._failure.done()
+            and self._wal.pending_bytes < self._settings.wal_pending_max
+            and self.cache.uncommitted < self.cache.capacity
+            and self._wal.next_position - self._wal.trimmed_position < self._wal.capacity * 3 // 4
+        )
+        return self._was_writable
+
+    async def wait_failed(self) -> Exception:
+        """Return why this engine cannot go on: fenced, or its WAL failed. The node must stop."""
+        return await asyncio.shield(self._failure)
+
+    def fail(self, error: Exception) -> None:
+        """Stop acknowledging anything, for good."""
+        if not self._failure.done():
+            self._failure.set_result(error)
+        for stream in self._streams.values():
+            stream.is_open = False
+        while self._appends:
+            on_done = self._appends.popleft().on_done
+            if on_done is not None:
+                on_done(error)
+        self._note_drained()
+
+    async def upload_now(self) -> None:
+        """Upload and commit everything that is confirmed. Raises what stopped the engine."""
+        self._start_upload()
+        if self._last_upload is not None:
+            # It ends by itself when the engine fails.
+            await asyncio.wait([self._last_upload])
+        if self._failure.done():
+            raise self._failure.result()
+
+    async def close(self) -> None:
+        """Make everything durable, upload it, close streams and WAL: a clean shutdown."""
+        streams = list(self._streams.values())
+        for stream in streams:
+            stream.is_open = False
+        if self._appends and not self._failure.done():
+            self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._drained])
+        if self._failure.done():
+            await self._wal.close()
+            return
+        await self.upload_now()
+        await self.metadata.commit_with(
+            lambda state: [
+                CloseStream(stream_id=stream.stream_id, epoch=stream.epoch)
+                for stream in streams
+                if stream.stream_id in state.streams
+            ]
+        )
+        failpoint("streams_closed")
+        await self._wal.close()
+
+    # The WAL's listener.
+
+    def released(self, position: int) -> None:
+        """Everything up to `position` is durable: cache it, move confirmed offsets, wake readers,
+        answer.
+        """
+        appends = self._appends
+        done: list[OnDone] = []
+        advanced: dict[int, Stream] = {}
+        while appends and appends[0].end_position <= position:
+            append = appends.popleft()
+            stream = append.stream
+            self.cache.add(stream.stream_id, append.batch)
+            stream.confirmed_offset = append.batch.end_offset
+            advanced[stream.stream_id] = stream
+            if append.on_done is not None:
+                done.append(append.on_done)
+        failpoint("wal_released")
+        for stream in advanced.values():
+            if stream.on_advance is not None:
+                stream.on_advance()
+        for on_done in done:
+            on_done(None)
+        if self.cache.active.size >= self._upload_size:
+            self._upload_wanted.set()
+        if not appends:
+            self._note_drained()
+        self._check_writable()
+
+    def failed(self, error: Exception) -> None:
+        """The WAL is broken: nothing that is on its way will be acknowledged."""
+        _log.error("wal_failed", error=str(error), node_id=self.node.node_id)
+        self.fail(error if isinstance(error, StorageError) else WalFailed(str(error)))
+
+    def _note_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def _check_writable(self) -> None:
+        if not self._was_writable and self.writable():
+            for callback in self.on_writable:
+                callback()
+
+    # Upload and trim.
+
+    async def _upload_loop(self) -> None:
+        while True:
+            age = self._clock.monotonic() - self._sealed_at
+            try:
+                async with asyncio.timeout(max(0.0, self._settings.upload_age_s - age)):
+                    await self._upload_wanted.wait()
+            except TimeoutError:
+                pass
+            async with self._upload_slots:
+                pass  # all slots taken: let the active block grow meanwhile
+            self._upload_wanted.clear()
+            self._start_upload()
+
+    def _start_upload(self) -> None:
+        """Seal what is cached and upload it in the background; commits keep the order of seals."""
+        self._sealed_at = self._clock.monotonic()
+        if not self.cache.active.batches:
+            return
+        snapshot = self._seal()
+        self._last_upload = self._scope.spawn(
+            self._upload(snapshot, self._last_upload), name="upload snapshot"
+        )
+
+    def _seal(self) -> Snapshot:
+        block = self.cache.seal()
+        infos = {stream_id: self._info(stream_id, block) for stream_id in block.batches}
+        failpoint("upload_sealed")
+        return Snapshot(block=block, infos=infos, wal_position=self._wal.released_position)
+
+    def _info(self, stream_id: int, block: CacheBlock) -> StreamInfo:
+        """Describe a stream for an object; its partition state is taken as of the block's end."""
+        stream = self._streams.get(stream_id)
+        blob = None
+        if stream is not None and stream.state_snapshot is not None:
+            blob = stream.state_snapshot(block.batches[stream_id][-1].end_offset)
+        return stream_info(self.metadata.state, stream_id, blob)
+
+    async def _upload(self, snapshot: Snapshot, previous: asyncio.Task[None] | None) -> None:
+        try:
+            async with self._upload_slots:
+                await self._uploader.write(snapshot)
+                if previous is not None:
+                    await asyncio.wait([previous])
+                if self._failure.done():
+                    return
+                await self._uploader.commit(snapshot)
+            self.cache.committed(snapshot.block)
+            await self._wal.trim(snapshot.wal_position)
+            failpoint("wal_trimmed")
+        except LakeheadError as error:
+            _log.error("upload_failed", error=str(error), node_id=self.node.node_id)
+            self.fail(error)
+            return
+        self._check_writable()
+
+    async def _recover(self) -> int | None:
+        """Commit what the WAL holds above the committed offsets; return its end, if it held any."""
+        position = None
+        async for block, end_position in recovered_blocks(
+            self._wal, self.metadata.state, self.node.node_id, self._upload_size
+        ):
+            position = end_position
+            infos = {
+                stream_id: stream_info(self.metadata.state, stream_id, None)
+                for stream_id in block.batches
+            }
+            if block.batches:
+                snapshot = Snapshot(block=block, infos=infos, wal_position=end_position)
+                await self._uploader.write(snapshot)
+                await self._uploader.commit(snapshot)
+        if position is not None:
+            _log.info("wal_recovered", position=position, node_id=self.node.node_id)
+        return position
+
+    async def _follow_loop(self) -> None:
+        """Follow the metadata log; stop when another incarnation has taken this node's id."""
+        while not self._failure.done():
+            await asyncio.sleep(self._settings.metadata_poll_s)
+            state = await self.metadata.refresh()
+            node = state.nodes.get(self.node.node_id)
+            if node is None or node.epoch != self.node_epoch or node.is_fenced:
+                self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
+
+
+def stream_info(state: ClusterState, stream_id: int, blob: bytes | None) -> StreamInfo:
+    """Describe a stream for an object's extension block."""
+    stream = state.streams.get(stream_id)
+    if stream is None:
+        return StreamInfo(stream_id=stream_id, state=blob)
+    return StreamInfo(
+        stream_id=stream_id,
+        topic_id=stream.topic_id,
+        topic=state.topic_names[stream.topic_id],
+        partition=stream.partition,
+        state=blob,
+    )
+
+
+def _registration(state: ClusterState, node: NodeIdentity, incarnation: str) -> list[Record]:
+    known = state.nodes.get(node.node_id)
+    return [
+        RegisterNode(
+            node_id=node.node_id,
+            epoch=0 if known is None else known.epoch + 1,
+            incarnation=incarnation,
+            host=node.host,
+            port=node.port,
+            rack=node.rack,
+        )
+    ]
+
+
+def _report_slow(key: str, error: Exception) -> None:
+    _log.warning("store_unavailable", key=key, error=str(error))

@@ -1,0 +1,213 @@
+"""The stream engine over a memory WAL and a memory store: append, fetch hot and cold, restart."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from storage.clock import SystemClock
+from storage.errors import OffsetOutOfRange, StreamClosed, WalFailed
+from storage.format.record_batch import patch, read_header
+from storage.metadata.records import CreateStream, CreateTopic, Record
+from storage.metadata.state import ClusterState
+from storage.object_store import MemoryStore
+from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from storage.stream.stream import Stream
+from storage.tasks import TaskScope
+from storage.wal import MemoryWal
+from tests.support.record_batches import TestRecord, encode_batch
+
+TOPIC = "0" * 31 + "1"
+SMALL = StorageSettings(
+    upload_size=4096, upload_age_s=3600, stream_object_size=2048, cache_size=8192
+)
+
+
+def create_topic(partitions: int):  # type: ignore[no-untyped-def]
+    def plan(state: ClusterState) -> list[Record]:
+        if state.topics:
+            return []
+        streams = [
+            CreateStream(stream_id=n, topic_id=TOPIC, partition=n) for n in range(partitions)
+        ]
+        return [CreateTopic(name="t", topic_id=TOPIC), *streams]
+
+    return plan
+
+
+@asynccontextmanager
+async def running(
+    store: MemoryStore,
+    wal: MemoryWal,
+    *,
+    partitions: int = 1,
+    settings: StorageSettings = SMALL,
+    clean: bool = True,
+) -> AsyncIterator[tuple[StreamEngine, list[Stream]]]:
+    def crashed(name: str, error: BaseException) -> None:
+        engine.fail(RuntimeError(f"{name}: {error!r}"))
+
+    scope = TaskScope(crashed)
+    engine = await StreamEngine.open(
+        store=store,
+        wal=wal,
+        node=NodeIdentity(node_id=0, host="h", port=1),
+        clock=SystemClock(),
+        rng=random.Random(len(store.objects)),
+        settings=settings,
+        scope=scope,
+    )
+    state = await engine.metadata.commit_with(create_topic(partitions))
+    try:
+        yield engine, await engine.open_streams(list(state.topics["t"].partitions))
+        if clean:
+            await engine.close()
+    finally:
+        await scope.close()
+
+
+def make_batch(base: int, count: int, timestamp: int = 1000, size: int = 100) -> bytes:
+    return encode_batch(
+        [
+            TestRecord(offset=base + n, timestamp=timestamp + n, key=None, value=b"v" * size)
+            for n in range(count)
+        ]
+    )
+
+
+async def append(stream: Stream, count: int = 3, timestamp: int = 1000, size: int = 100) -> int:
+    """Append one batch, wait until it is durable, return its base offset."""
+    base = stream.next_offset
+    batch = bytearray(make_batch(base, count, timestamp, size))
+    patch(batch, 0, base, stream.epoch)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_done(error: Exception | None) -> None:
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    stream.append(
+        memoryview(batch), count=count, max_timestamp=timestamp + count - 1, on_done=on_done
+    )
+    await done
+    return base
+
+
+async def read_all(stream: Stream, max_bytes: int = 500) -> list[int]:
+    """Read a stream to its end and return the base offsets of its batches."""
+    bases, offset = [], stream.start_offset
+    while offset < stream.confirmed_offset:
+        for payload in await stream.fetch(offset, max_bytes):
+            header = read_header(payload)
+            bases.append(header.base_offset)
+            offset = header.end_offset
+    return bases
+
+
+async def test_what_was_appended_is_read_hot_and_cold_and_after_a_clean_restart() -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, partitions=3) as (engine, streams):
+        bases = {s.stream_id: [await append(s) for _ in range(40)] for s in streams[:2]}
+        for stream in streams[:2]:
+            assert await read_all(stream) == bases[stream.stream_id]
+        assert engine.cache.size <= SMALL.cache_size + 4096  # older batches came from objects
+        assert await streams[2].fetch(0, 100) == []
+    async with running(store, wal.reopen(), partitions=3) as (engine, streams):
+        assert [s.epoch for s in streams] == [1, 1, 1]
+        assert [s.next_offset for s in streams] == [120, 120, 0]
+        for stream in streams[:2]:
+            assert await read_all(stream) == bases[stream.stream_id]
+
+
+async def test_a_crash_loses_nothing_that_was_acknowledged() -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, clean=False) as (_, streams):
+        bases = [await append(streams[0]) for _ in range(5)]
+    assert not any(key.startswith("data/") for key in store.objects)
+    async with running(store, wal.reopen(), clean=False) as (_, streams):
+        assert await read_all(streams[0]) == bases
+        assert await append(streams[0]) == 15
+
+
+async def test_state_blobs_are_as_of_the_end_of_the_object() -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, clean=False) as (engine, streams):
+        streams[0].state_snapshot = lambda end: str(end).encode()
+        assert await streams[0].load_state() == (None, 0)
+        await append(streams[0])
+        await engine.upload_now()
+        await append(streams[0])
+    async with running(store, wal.reopen()) as (_, streams):
+        assert await streams[0].load_state() == (b"3", 3)
+        assert streams[0].next_offset == 6
+
+
+async def test_timestamps_are_found_exactly_in_objects_and_in_memory() -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal) as (engine, streams):
+        stream = streams[0]
+        for timestamp in range(1000, 1100, 10):
+            await append(stream, timestamp=timestamp)
+            if timestamp == 1050:
+                await engine.upload_now()
+        for wanted, offset in ((0, 0), (1000, 0), (1001, 1), (1003, 3), (1062, 20), (1092, 29)):
+            found = await stream.offset_for_timestamp(wanted)
+            assert found is not None
+            assert found.offset == offset
+        assert await stream.offset_for_timestamp(1093) is None
+        assert await stream.offset_of_max_timestamp() == (29, 1092)
+
+
+async def test_trim_moves_the_start_and_what_is_below_is_out_of_range() -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal) as (engine, streams):
+        for _ in range(4):
+            await append(streams[0])
+        await streams[0].trim(7)
+        assert streams[0].start_offset == 7
+        with pytest.raises(OffsetOutOfRange):
+            await streams[0].fetch(6, 100)
+        assert read_header((await streams[0].fetch(7, 1))[0]).base_offset == 6
+        with pytest.raises(OffsetOutOfRange):
+            await streams[0].trim(13)
+        await streams[0].trim(12)
+        assert engine.metadata.state.unreferenced_objects()
+
+
+async def test_a_failed_wal_acknowledges_nothing_more() -> None:
+    async with running(MemoryStore(), wal := MemoryWal(), clean=False) as (engine, streams):
+        await append(streams[0])
+        wal.break_with(OSError("EIO"))
+        with pytest.raises((WalFailed, StreamClosed)):
+            await append(streams[0])
+        assert isinstance(await engine.wait_failed(), WalFailed)
+        assert not engine.writable()
+        assert streams[0].confirmed_offset == 3
+
+
+async def test_a_second_incarnation_fences_the_first() -> None:
+    store = MemoryStore()
+    poll = StorageSettings(metadata_poll_s=0.01)
+    async with (
+        running(store, MemoryWal(), clean=False, settings=poll) as (first, _),
+        running(store, MemoryWal(), clean=False) as (second, _),
+    ):
+        assert second.node_epoch == first.node_epoch + 1
+        async with asyncio.timeout(5):
+            assert "fenced" in str(await first.wait_failed())
+
+
+async def test_a_deleted_stream_does_not_stop_the_uploads_of_others() -> None:
+    from storage.metadata.records import DeleteTopic
+
+    async with running(MemoryStore(), MemoryWal(), partitions=2) as (engine, streams):
+        for stream in streams:
+            await append(stream)
+        await engine.metadata.commit([DeleteTopic(topic_id=TOPIC)])
+        await engine.upload_now()
+        with pytest.raises(StreamClosed):
+            _ = streams[0].start_offset
