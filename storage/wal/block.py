@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from crc32c import crc32c
@@ -142,8 +143,9 @@ class BlockWal:
         """
         header = self._store.header
         scan = RingScan(self._device, self._ring, header)
-        async for record in scan.records():
-            yield record
+        async with aclosing(scan.records()) as records:
+            async for record in records:
+                yield record
         start = sector_up(scan.end) + (0 if header.is_clean else header.window_length)
         self._recovered_end = scan.end
         self._released = start

@@ -6,7 +6,7 @@ invariants that this rests on are in `block_format`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -84,7 +84,7 @@ class RingScan:
         self._name = device.name
         self.end = header.trimmed
 
-    async def records(self) -> AsyncIterator[WalRecord]:
+    async def records(self) -> AsyncGenerator[WalRecord, None]:
         """Yield what was written and not trimmed, in order.
 
         Raises WalCorrupted at the place where data is missing that had been acknowledged.

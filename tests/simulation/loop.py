@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -47,6 +48,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._time_limit = time_limit
         self._selector = self  # asked for events when an iteration begins
+        self._thread = threading.current_thread()
         self.iterations = 0
 
     def time(self) -> float:
@@ -79,7 +81,9 @@ class SimulationLoop(asyncio.BaseEventLoop):
             self._ready.extend(handles)
 
     def _write_to_self(self) -> None:
-        raise RuntimeError("a simulated world has no threads")
+        """Called when somebody calls `call_soon_threadsafe`, as asyncio does for generators."""
+        if threading.current_thread() is not self._thread:
+            raise RuntimeError("a simulated world has no threads")
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         """Fail: the world has no threads."""
