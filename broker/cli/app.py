@@ -1,0 +1,78 @@
+"""The `lakehead` command as a whole: its commands, and what a failure looks like.
+
+A user's mistake, a missing file or a refused connection is one line on standard error and exit
+status 1. A traceback is a defect of Lakehead.
+"""
+
+import asyncio
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from broker import __version__
+from broker.cli import inspection, start, topics
+from storage.errors import LakeheadError
+
+app = typer.Typer(
+    name="lakehead",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Where streams enter the lake: a Kafka broker whose data lies in an object store, "
+        "where Spark reads it in place."
+    ),
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lakehead {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+start.register(app)
+app.add_typer(topics.app, name="topics")
+app.add_typer(inspection.app, name="inspect")
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        app(prog_name="lakehead")
+    except LakeheadError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        # Whoever read our output has gone (`| head`); nothing can be said to them any more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(130)
+    except OSError as error:
+        _fail(_operating_error(error))
+
+
+def _operating_error(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason
+
+
+def _fail(reason: str) -> None:
+    typer.echo(f"lakehead: {' '.join(reason.split())}", err=True)
+    sys.exit(1)

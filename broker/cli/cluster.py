@@ -1,0 +1,74 @@
+"""Finding a cluster from what a user writes: a data folder, a store's folder or a store's URI."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from storage.clock import SystemClock
+from storage.errors import SettingsError
+from storage.metadata.log import MetadataLog
+from storage.metadata.state import ClusterState
+from storage.object_store import ObjectStore, open_store
+
+T = TypeVar("T")
+
+DEFAULT_PATH = "./lakehead-data"
+
+PathOption = Annotated[
+    str,
+    typer.Option(
+        "--path",
+        "-p",
+        metavar="PATH",
+        envvar="LAKEHEAD_PATH",
+        help="The cluster: the folder that `lakehead start` writes to, or its store's URI "
+        "(s3://bucket/prefix).",
+    ),
+]
+
+
+def store_uri(path: str) -> str:
+    """Return the URI of the object store of the cluster at `path`.
+
+    A data folder of `lakehead start` holds its store in `store`. Raises SettingsError for a local
+    folder in which there is no cluster.
+    """
+    scheme, colon, rest = path.partition(":")
+    if colon and "/" not in scheme and scheme != "file":
+        return path
+    folder = Path(rest.removeprefix("//") if scheme == "file" else path).expanduser().absolute()
+    for candidate in (folder / "store", folder):
+        if (candidate / "meta").is_dir():
+            return f"file:{candidate}"
+    raise SettingsError(
+        f"there is no cluster in {folder}: give its folder with --path, "
+        "or start one with: lakehead start"
+    )
+
+
+async def read_state(store: ObjectStore) -> ClusterState:
+    """Return the cluster's newest state. Raises SettingsError when the store holds no cluster."""
+    log = await MetadataLog.open(
+        store, writer_id="reader", clock=SystemClock(), rng=random.SystemRandom()
+    )
+    if not log.state.cluster_id:
+        raise SettingsError(f"there is no cluster in {store.uri}")
+    return log.state
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run the coroutine of a command to its end."""
+    return asyncio.run(coroutine)
+
+
+async def load_state(path: str) -> ClusterState:
+    """Return the newest state of the cluster at `path`."""
+    store = open_store(store_uri(path))
+    try:
+        return await read_state(store)
+    finally:
+        await store.close()

@@ -1,0 +1,69 @@
+"""How commands show things: tables for people, JSON for programs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], as_json: bool) -> None:
+    """Print rows as a table, or as one line of JSON each with every field.
+
+    `columns` gives the field and the heading of each column.
+    """
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for field, heading in columns.items():
+        is_number = bool(rows) and isinstance(rows[0].get(field), int)
+        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(row.get(field)) for field in columns))
+    _console().print(table)
+
+
+def show_fields(fields: Mapping[str, Any], as_json: bool) -> None:
+    """Print one thing: a name and a value a line, or JSON."""
+    if as_json:
+        typer.echo(json.dumps(fields))
+        return
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        typer.echo(f"{name.ljust(width)}  {_cell(value)}")
+
+
+def moment(milliseconds: int) -> str:
+    """Return a timestamp (ms since the epoch) as text in UTC; a dash for none."""
+    if milliseconds < 0:
+        return "-"
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[
+            :23
+        ]
+    except (ValueError, OverflowError, OSError):
+        return str(milliseconds)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", " ") if abs(value) >= 100_000 else str(value)
+    return str(value)
+
+
+def _console() -> Console:
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 10_000  # a pipe has no edge to wrap at
+    return console

@@ -1,0 +1,96 @@
+"""`lakehead start`: run a broker in the foreground until it is told to stop.
+
+The flags are the settings of `broker.settings`, one each, under Kafka's names; dashes and
+underscores are taken for dots (`--message-max-bytes`).
+"""
+
+import inspect
+import os
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli.sections import sections, shown_default
+from broker.settings import SETTINGS, Setting, Settings, load
+
+_KINDS = {"str": "TEXT", "int": "N", "bool": "BOOL"}
+_UNITS = {"bytes": "SIZE", "ms": "MS", "minutes": "MINUTES"}
+
+
+_HELP = """\
+Start a broker, and keep running until Ctrl-C or SIGTERM.
+
+Without any flag: port 9092 on this machine, data in ./lakehead-data. A line on standard output \
+says when clients can connect.
+
+Each setting is taken from its flag, else from the environment (LAKEHEAD_ and the setting's name, \
+like LAKEHEAD_NUM_PARTITIONS), else from the file given by --config, else its default. \
+Sizes take k, m, g and t (64MiB).
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command, with a flag for each setting."""
+    app.command(
+        "start",
+        help=_HELP,
+        context_settings={"token_normalize_func": _dotted},
+    )(_command())
+
+
+def _dotted(name: str) -> str:
+    return name.replace("-", ".").replace("_", ".")
+
+
+def _command() -> Any:
+    """Return a function whose signature has every setting; typer reads it to make the flags."""
+
+    def start(config: str | None = None, **flags: str | None) -> None:
+        given = {setting.name: flags[setting.field] for setting in SETTINGS}
+        _serve(load(given, os.environ, config))
+
+    annotations: dict[str, Any] = {"config": _config_option()}
+    for title, settings in sections():
+        annotations |= {setting.field: _option(setting, title) for setting in settings}
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in annotations.items()
+    ]
+    start.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    start.__annotations__ = annotations
+    return start
+
+
+def _config_option() -> Any:
+    return Annotated[
+        str | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", envvar="LAKEHEAD_CONFIG", help="Settings as TOML."
+        ),
+    ]
+
+
+def _option(setting: Setting, panel: str) -> Any:
+    default = shown_default(setting)
+    note = f" [dim]\\[default: {default}][/dim]" if default else ""
+    return Annotated[
+        str | None,
+        typer.Option(
+            f"--{setting.name}",
+            metavar=_UNITS.get(setting.unit, _KINDS[setting.kind]),
+            help=f"{setting.doc}{note}",
+            rich_help_panel=panel,
+            show_default=False,
+        ),
+    ]
+
+
+def _serve(settings: Settings) -> None:
+    """Run the broker to its end."""
+    from broker.node import run
+
+    run(settings, on_ready=lambda address: _announce(address, settings))
+
+
+def _announce(address: str, settings: Settings) -> None:
+    typer.echo(f"lakehead is ready at {address}, data in {settings.store_uri}")

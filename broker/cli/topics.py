@@ -1,0 +1,149 @@
+"""`lakehead topics`: list and describe from the metadata log, create and delete over Kafka.
+
+Reading needs no broker: everything is in the object store. Changes go through a broker, as those of
+any Kafka client do.
+"""
+
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run
+from broker.cli.listing import JsonOption, show_fields, show_rows
+from storage.errors import SettingsError
+from storage.metadata.state import ClusterState, StreamState, TopicState
+
+app = typer.Typer(no_args_is_help=True, help="List, describe, create and delete topics.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+BootstrapOption = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker of the cluster to ask."
+    ),
+]
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+
+@app.command("list")
+def list_topics(
+    path: PathOption = DEFAULT_PATH,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Show internal topics (__consumer_offsets) too.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List topics with their size in the object store; needs no broker."""
+    state = run(load_state(path))
+    rows = [
+        _summary(state, topic)
+        for name, topic in sorted(state.topics.items())
+        if internal or not name.startswith("__")
+    ]
+    columns = {
+        "topic": "TOPIC",
+        "partitions": "PARTITIONS",
+        "records": "OFFSETS",
+        "bytes": "BYTES",
+        "objects": "OBJECTS",
+    }
+    show_rows(rows, columns, as_json)
+
+
+def _streams(state: ClusterState, topic: TopicState) -> list[StreamState]:
+    return [state.streams[stream_id] for stream_id in topic.partitions]
+
+
+def _summary(state: ClusterState, topic: TopicState) -> dict[str, Any]:
+    streams = _streams(state, topic)
+    return {
+        "topic": topic.name,
+        "partitions": len(streams),
+        "records": sum(stream.end_offset - stream.start_offset for stream in streams),
+        "bytes": sum(extent.size for stream in streams for extent in stream.extents),
+        "objects": len({extent.object_key for stream in streams for extent in stream.extents}),
+    }
+
+
+@app.command("describe")
+def describe_topic(
+    name: NameArgument, path: PathOption = DEFAULT_PATH, as_json: JsonOption = False
+) -> None:
+    """Show a topic's settings and partitions; needs no broker.
+
+    Offsets are those in the object store: what a broker has accepted in the last seconds is still
+    in its write-ahead log.
+    """
+    state = run(load_state(path))
+    topic = state.topics.get(name)
+    if topic is None:
+        raise SettingsError(
+            f"there is no topic {name!r} in this cluster; see: lakehead topics list"
+        )
+    rows = [_partition(stream) for stream in _streams(state, topic)]
+    if as_json:
+        head = {"topic": name, "id": topic.topic_id, "configs": dict(topic.configs.items())}
+        show_fields({**head, "partitions": rows}, as_json)
+        return
+    configs = ", ".join(f"{key}={value}" for key, value in sorted(topic.configs.items()))
+    show_fields({"topic": name, "id": topic.topic_id, "configs": configs or "-"}, as_json)
+    typer.echo()
+    columns = {
+        "partition": "PARTITION",
+        "leader": "LEADER",
+        "leader_epoch": "EPOCH",
+        "start_offset": "START",
+        "end_offset": "END",
+        "objects": "OBJECTS",
+        "bytes": "BYTES",
+        "stream": "STREAM",
+    }
+    show_rows(rows, columns, as_json)
+
+
+def _partition(stream: StreamState) -> dict[str, Any]:
+    return {
+        "partition": stream.partition,
+        "leader": stream.node_id if stream.is_open else None,
+        "leader_epoch": stream.epoch,
+        "start_offset": stream.start_offset,
+        "end_offset": stream.end_offset,
+        "objects": len({extent.object_key for extent in stream.extents}),
+        "bytes": sum(extent.size for extent in stream.extents),
+        "stream": stream.stream_id,
+    }
+
+
+@app.command("create")
+def create_topic(
+    name: NameArgument,
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="How many partitions it has.")
+    ] = 1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="NAME=VALUE", help="A topic config; may be repeated."),
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create a topic through a broker."""
+    from broker.cli.kafka_admin import KafkaAdmin
+
+    KafkaAdmin(bootstrap).create_topic(name, partitions, dict(_pair(text) for text in config or ()))
+    typer.echo(f"created topic {name} with {partitions} partition{'s' * (partitions > 1)}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise SettingsError(f"--config {text!r}: write NAME=VALUE")
+    return name, value
+
+
+@app.command("delete")
+def delete_topic(name: NameArgument, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
+    """Delete a topic and its records through a broker."""
+    from broker.cli.kafka_admin import KafkaAdmin
+
+    KafkaAdmin(bootstrap).delete_topic(name)
+    typer.echo(f"deleted topic {name}")
