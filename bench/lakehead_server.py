@@ -1,23 +1,35 @@
 """A Lakehead broker on its embedded default: local object store, block WAL in a file."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.process import ServerProcess, free_port
 
+ROOT = Path(__file__).resolve().parent.parent
 
-def lakehead_server(folder: Path, *flags: str) -> ServerProcess:
-    """A broker of default settings with its data in `folder`, not started."""
-    port = free_port()
+
+def lakehead_server(
+    folder: Path,
+    *flags: str,
+    port: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ServerProcess:
+    """A broker of default settings with its data in `folder`, not started.
+
+    `flags` are those of `lakehead start`. Without a port it listens on a free one.
+    """
+    port = free_port() if port is None else port
     command = [
         sys.executable,
-        "-m",
-        "broker.cli",
-        "start",
-        "--data",
-        str(folder / "data"),
-        "--port",
-        str(port),
+        *("-m", "broker.cli", "start"),
+        *("--data", str(folder / "data"), "--port", str(port)),
         *flags,
     ]
-    return ServerProcess("Lakehead", command, port=port, log=folder / "lakehead.log")
+    return ServerProcess(
+        "Lakehead",
+        command,
+        port=port,
+        log=folder / "lakehead.log",
+        environment={"PYTHONPATH": str(ROOT)} | dict(environment or {}),
+    )
