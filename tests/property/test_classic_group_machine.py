@@ -136,7 +136,7 @@ class GroupMachine(RuleBasedStateMachine):
         )
         self.perform(self.group.join(request, self.tickets, self.now))
 
-    @rule(client=clients, lie=st.sampled_from([0, 0, 0, 0, 1, -1]))
+    @rule(client=clients, lie=st.sampled_from([0] * 8 + [1, -1]))
     def sync(self, client: Client, lie: int) -> None:
         self.tickets += 1
         generation = client.generation + lie
@@ -158,6 +158,21 @@ class GroupMachine(RuleBasedStateMachine):
         )
         self.perform(self.group.sync(request, self.tickets, self.now))
 
+    @rule(chosen=st.lists(clients, min_size=1, max_size=4), how_far=st.integers(1, 3))
+    def rally(self, chosen: list[Client], how_far: int) -> None:
+        """Well-behaved clients get the group (nearly) to a stable generation."""
+        chosen = list({id(client): client for client in chosen}.values())
+        for client in chosen + chosen:
+            if client not in self.open_joins.values():
+                self.join(client, False)
+        self.wait(2.1)
+        self.wait(2.1)
+        if how_far >= 2:
+            for client in chosen:
+                self.sync(client, 0)
+        if how_far >= 3:
+            self.finish_store(True)
+
     @rule(ok=st.sampled_from([True, True, True, False]))
     def finish_store(self, ok: bool) -> None:
         if self.stores:
@@ -176,7 +191,7 @@ class GroupMachine(RuleBasedStateMachine):
         if error is ErrorCode.none:
             assert client.member_id not in self.group.members
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, 2.1, 6.0, 11.0, 21.0]))
+    @rule(seconds=st.sampled_from([0.1, 0.1, 1.0, 1.0, 2.1, 2.1, 6.0, 11.0, 21.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.perform(self.group.tick(self.now))
