@@ -10,7 +10,6 @@ import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
-    NotFoundError,
     PermissionDeniedError,
     PreconditionError,
 )
@@ -27,6 +26,8 @@ from storage.errors import (
 from storage.object_store.protocol import Buffer, ObjectMeta
 
 _DELETE_BATCH = 1000
+_CLIENT_ERRORS = (BaseError, FileNotFoundError)
+"""What obstore raises; an absent key is Python's own error."""
 
 
 class S3Store:
@@ -43,7 +44,7 @@ class S3Store:
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         try:
             await obstore.put_async(self._open(), key, body, mode="create", use_multipart=False)
-        except BaseError as error:
+        except _CLIENT_ERRORS as error:
             self._raise(key, error, writing=True)
 
     async def get(self, key: str) -> bytes:
@@ -51,7 +52,7 @@ class S3Store:
         try:
             result = await obstore.get_async(self._open(), key)
             return (await result.bytes_async()).to_bytes()
-        except BaseError as error:
+        except _CLIENT_ERRORS as error:
             self._raise(key, error)
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
@@ -60,7 +61,7 @@ class S3Store:
             body = (
                 await obstore.get_range_async(self._open(), key, start=start, length=length)
             ).to_bytes()
-        except BaseError as error:
+        except _CLIENT_ERRORS as error:
             self._raise(key, error)
         if len(body) != length:
             raise CorruptObject(key, start, f"wanted {length} bytes, got {len(body)}")
@@ -74,7 +75,7 @@ class S3Store:
             )
             size = result.meta["size"]
             return (await result.bytes_async()).to_bytes(), size
-        except BaseError as error:
+        except _CLIENT_ERRORS as error:
             self._raise(key, error)
 
     async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
@@ -94,7 +95,7 @@ class S3Store:
                     for meta in page
                     if meta["path"].startswith(prefix) and meta["path"] > start_after
                 ]
-        except BaseError as error:
+        except _CLIENT_ERRORS as error:
             self._raise(prefix, error)
         found.sort(key=lambda meta: meta.key)
         return found
@@ -104,9 +105,9 @@ class S3Store:
         for first in range(0, len(keys), _DELETE_BATCH):
             try:
                 await obstore.delete_async(self._open(), list(keys[first : first + _DELETE_BATCH]))
-            except NotFoundError:
+            except FileNotFoundError:
                 continue
-            except BaseError as error:
+            except _CLIENT_ERRORS as error:
                 self._raise(keys[first], error)
 
     async def close(self) -> None:
@@ -117,17 +118,18 @@ class S3Store:
         if self._client is None:
             try:
                 self._client = Client.from_url(self.uri)
-            except BaseError as error:
+            except _CLIENT_ERRORS as error:
                 raise SettingsError(f"cannot use the store {self.uri}: {error}") from error
         return self._client
 
-    def _raise(self, key: str, error: BaseError, *, writing: bool = False) -> NoReturn:
+    def _raise(self, key: str, error: Exception, *, writing: bool = False) -> NoReturn:
         if isinstance(error, AlreadyExistsError | PreconditionError):
             raise ObjectExists(key) from None
-        if isinstance(error, NotFoundError):
+        if isinstance(error, FileNotFoundError):
             raise ObjectNotFound(key) from None
+        summary = str(error).partition("\n")[0]  # the rest is a dump of the client's state
         if isinstance(error, PermissionDeniedError):
             raise StoreUnavailable(f"{self.uri}: permission denied for {key}") from error
         if writing:
-            raise OutcomeUnknown(f"{self.uri}: put of {key}: {error}") from error
-        raise StoreUnavailable(f"{self.uri}: {key}: {error}") from error
+            raise OutcomeUnknown(f"{self.uri}: put of {key}: {summary}") from error
+        raise StoreUnavailable(f"{self.uri}: {key}: {summary}") from error
