@@ -1,0 +1,1 @@
+"""Topics as tables: values to columns, Parquet files with statistics, commits that happen once."""

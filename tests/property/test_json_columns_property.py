@@ -1,0 +1,104 @@
+"""The JSON check and Arrow's reader against Python's own parser."""
+
+import json
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lake.tables.ddl import parse_schema
+from lake.tables.json_columns import json_columns
+from lake.tables.json_inference import infer_schema
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+SCHEMA = parse_schema("key_that_is_not_there INT")
+
+
+def is_object(value: bytes) -> bool:
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        text = value.decode("utf-8")
+        decoded = json.loads(text, parse_constant=refuse)
+        json.dumps(decoded, ensure_ascii=False).encode("utf-8")  # lone surrogates
+    except ValueError:
+        return False
+    return isinstance(decoded, dict) and not text.startswith("\ufeff")
+
+
+@st.composite
+def values(draw):
+    text = json.dumps(
+        {"x": draw(ANYTHING)} if draw(st.booleans()) else draw(ANYTHING),
+        ensure_ascii=draw(st.booleans()),
+        indent=draw(st.sampled_from([None, 1])),
+        allow_nan=True,
+    )
+    encoded = bytearray(text.encode("utf-8", "surrogatepass"))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(encoded)))
+        encoded[at : at + draw(st.integers(0, 2))] = draw(
+            st.binary(max_size=2) | st.sampled_from([b'"', b"{", b"}", b"\\", b",", b"0", b"\n"])
+        )
+    return bytes(encoded)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.none() | values(), max_size=12))
+def test_a_value_is_good_exactly_if_python_reads_an_object(block) -> None:
+    found = json_columns(pa.array(block, pa.binary()), SCHEMA)
+    faults = {row for row, _ in found.faults}
+    # Arrow also refuses numbers beyond a double; Python makes them infinite.
+    expected = {
+        row for row, value in enumerate(block) if value is not None and not is_object(value)
+    }
+    beyond = {
+        row for row in faults - expected if b"e" in block[row].lower() or len(block[row]) > 300
+    }
+    assert faults - beyond == expected
+    assert found.rows.to_pylist() == [row for row in range(len(block)) if row not in faults]
+    assert found.columns.num_rows == len(found.rows)
+
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "i": st.none() | st.integers(-(1 << 63), (1 << 63) - 1),
+        "s": st.none() | st.text(),
+        "b": st.none() | st.booleans(),
+        "l": st.none() | st.lists(st.none() | st.integers(0, 9)),
+        "o": st.none() | st.fixed_dictionaries({}, optional={"x": st.text(), "y": st.booleans()}),
+    },
+)
+DECLARED = parse_schema(
+    "i BIGINT, s STRING, b BOOLEAN, l ARRAY<BIGINT>, o STRUCT<x: STRING, y: BOOLEAN>"
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(FIELDS, max_size=20), st.booleans())
+def test_rows_are_what_python_reads(rows, ascii_only) -> None:
+    encoded = [json.dumps(row, ensure_ascii=ascii_only).encode() for row in rows]
+    found = json_columns(pa.array(encoded, pa.binary()), DECLARED)
+    assert found.faults == ()
+    for row, read in zip(rows, found.columns.to_pylist(), strict=True):
+        for name, value in read.items():
+            expected = row.get(name)
+            if name == "o" and expected is not None:
+                expected = {"x": expected.get("x"), "y": expected.get("y")}
+            assert value == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(FIELDS.filter(bool), min_size=1, max_size=10))
+def test_every_sampled_value_fits_the_inferred_schema(rows) -> None:
+    encoded = [json.dumps(row).encode() for row in rows]
+    if not any(value not in ({}, []) for row in rows for value in row.values()):
+        return
+    schema = infer_schema(encoded)
+    assert json_columns(pa.array(encoded, pa.binary()), schema).faults == ()

@@ -1,0 +1,164 @@
+import datetime as dt
+import json
+
+import pyarrow as pa
+import pytest
+
+from lake.tables.ddl import parse_schema, to_ddl
+from lake.tables.json_columns import json_columns
+from lake.tables.json_inference import infer_schema
+from storage.errors import SettingsError
+
+SCHEMA = parse_schema("a BIGINT, b STRING")
+
+
+def columns(values, schema=SCHEMA, **options):
+    return json_columns(pa.array(values, pa.binary()), schema, **options)
+
+
+def test_values_become_rows_in_order() -> None:
+    found = columns([b'{"a":1,"b":"x"}', b"{}", b'{"b":null,"c":[1]}'])
+    assert found.columns.to_pylist() == [
+        {"a": 1, "b": "x"},
+        {"a": None, "b": None},
+        {"a": None, "b": None},
+    ]
+    assert found.rows.to_pylist() == [0, 1, 2]
+    assert found.faults == ()
+
+
+def test_a_null_value_is_a_row_of_nulls() -> None:
+    found = columns([None, b'{"a":1}', None])
+    assert [row["a"] for row in found.columns.to_pylist()] == [None, 1, None]
+    assert found.rows.to_pylist() == [0, 1, 2]
+
+
+def test_nothing_and_only_nulls() -> None:
+    assert columns([]).columns.num_rows == 0
+    assert columns([None, None]).columns.to_pylist() == [{"a": None, "b": None}] * 2
+
+
+def test_line_breaks_inside_a_value_are_harmless() -> None:
+    pretty = json.dumps({"a": 1, "b": "x\ny"}, indent=2).replace("\n", "\r\n").encode()
+    found = columns([pretty, b'{"a":\n2}', b"\n{\r}\n"])
+    assert [row["a"] for row in found.columns.to_pylist()] == [1, 2, None]
+    assert found.columns.to_pylist()[0]["b"] == "x\ny"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b" ",
+        b"null",
+        b"[1]",
+        b'{"a":1}{"a":2}',
+        b'{"a":1}\n{"a":2}',
+        b'{"a":',
+        b'1},"b":{',
+        b'{"a":1.5}',
+        b'{"a":"1"}',
+        b'{"a":99999999999999999999}',
+        b'{"b":{"a":1}}',
+        b'{"b":"\xff"}',
+        b'{"b":"\xed\xa0\x80"}',
+        b'{"b":"\\ud800"}',
+        b'{"b":"\\ud800\\u0041"}',
+        b'{"b":"a\nb"}',
+        b'{"a":NaN}',
+        b'{"a":1,"a":2}',
+        b'{"a":1e999}',
+        b'{"a":1}\x00',
+        b"\xef\xbb\xbf{}",
+        b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_a_bad_value_is_set_aside_alone(bad: bytes) -> None:
+    good = [b'{"a":%d}' % n for n in range(50)]
+    found = columns([*good[:20], bad, *good[20:], None])
+    assert [row for row, _ in found.faults] == [20]
+    assert "\n" not in found.faults[0][1]
+    assert [row["a"] for row in found.columns.to_pylist()] == [*range(50), None]
+    assert found.rows.to_pylist() == [*range(20), *range(21, 52)]
+
+
+def test_values_that_make_a_pair_only_together_are_both_bad() -> None:
+    found = columns([b'{"a":', b"1}", b"{}{}", b" "])
+    assert [row for row, _ in found.faults] == [0, 1, 2, 3]
+    assert found.columns.num_rows == 0
+
+
+def test_a_slice_of_an_array_is_read_from_its_own_beginning() -> None:
+    values = pa.array([b"bad", None, b'{"a":1}', b'{"a":\n2}', b"bad"], pa.binary())
+    found = json_columns(values.slice(2, 2), SCHEMA)
+    assert [row["a"] for row in found.columns.to_pylist()] == [1, 2]
+    assert json_columns(values.slice(1, 1), SCHEMA).columns.to_pylist() == [{"a": None, "b": None}]
+
+
+def test_views_and_strings_are_accepted() -> None:
+    values = pa.array([b'{"a":1}'], pa.binary_view())
+    assert json_columns(values, SCHEMA).columns.to_pylist() == [{"a": 1, "b": None}]
+
+
+def test_every_type_is_converted() -> None:
+    schema = parse_schema(
+        "t TIMESTAMP, d DATE, n DECIMAL(10, 2), l ARRAY<DATE>, s STRUCT<d: DATE, i: TINYINT>, "
+        "f FLOAT, b BOOLEAN"
+    )
+    value = {
+        "t": "2013-01-01T10:00:00+01:00",
+        "d": "2013-01-01",
+        "n": 1.25,
+        "l": ["2013-01-02", None],
+        "s": {"d": "2013-01-03", "i": 7},
+        "f": 0.5,
+        "b": True,
+    }
+    (row,) = columns([json.dumps(value).encode()], schema).columns.to_pylist()
+    assert row["t"] == dt.datetime(2013, 1, 1, 9, tzinfo=dt.UTC)
+    assert row["d"] == dt.date(2013, 1, 1)
+    assert str(row["n"]) == "1.25"
+    assert row["l"] == [dt.date(2013, 1, 2), None]
+    assert row["s"] == {"d": dt.date(2013, 1, 3), "i": 7}
+    bad = columns([b'{"d":"yesterday"}', b'{"s":{"i":300}}', b"{}"], schema)
+    assert [row for row, _ in bad.faults] == [0, 1]
+
+
+def test_a_value_of_several_megabytes_between_small_ones() -> None:
+    big = json.dumps({"a": 1, "b": "x" * 5_000_000}).encode()
+    found = columns([b'{"a":0}', big, b'{"a":2}'])
+    assert [row["a"] for row in found.columns.to_pylist()] == [0, 1, 2]
+
+
+def test_looking_for_faults_stops_at_the_limit() -> None:
+    found = columns([b'{"a":"x"}'] * 1000, fault_count_max=1)
+    assert len(found.faults) == 1
+
+
+def test_a_schema_is_inferred() -> None:
+    schema = infer_schema(
+        [
+            b'{"a":1,"b":null,"c":"x","d":{"e":1,"f":[]}}',
+            None,
+            b"bad",
+            b'{"a":1.5,"b":null,"d":{"e":2,"f":[{"g":true}]},"h":99999999999999999999,"i":{}}',
+        ]
+    )
+    assert to_ddl(schema) == (
+        "a DOUBLE, b STRING, c STRING, d STRUCT<e: BIGINT, f: ARRAY<STRUCT<g: BOOLEAN>>>, h DOUBLE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([b'{"a":{"b":1}}', b'{"a":{"b":"x"}}'], "field a.b .* both BIGINT and STRING"),
+        ([b'{"a":[1]}', b'{"a":{}}'], "field a .* both an array and an object"),
+        ([b"1", None], "no JSON object"),
+        ([b'{"a":1,"A":2}'], "'a' and 'A'"),
+        ([b'{"a b":1}'], "'a b'"),
+    ],
+)
+def test_what_cannot_be_inferred_is_said(values: list[bytes | None], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        infer_schema(values)
