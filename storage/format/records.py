@@ -22,7 +22,7 @@ from storage.format.record_batch import (
 )
 
 INFLATED_SIZE_MAX = 512 * 1024 * 1024
-_XERIAL_MAGIC = b"\\x82SNAPPY\\x00"
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
 
 
