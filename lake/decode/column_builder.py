@@ -1,0 +1,192 @@
+"""Builds Arrow record batches from parsed records: the last step of a decode."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lake.decode import binary
+from lake.decode.columns import HEADERS
+from storage.object_store.protocol import Buffer
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+
+
+class HeadersFault(Exception):
+    """The headers of the record in `row` are malformed."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+
+
+class Named(Protocol):
+    """Whose records they are."""
+
+    @property
+    def topic(self) -> str:
+        """Topic name."""
+
+    @property
+    def partition(self) -> int:
+        """Partition index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordColumns:
+    """Parsed records, by column. Arrays of columns that are not asked for have length 0.
+
+    A position is >= 0 in `data` (the array over `buffer`), else `~position` in `inflated`; a size
+    of -1 is a null.
+    """
+
+    buffer: Buffer
+    data: Bytes
+    inflated: Bytes
+    offsets: Longs
+    timestamps: Longs
+    timestamp_types: Ints
+    key_at: Ints
+    key_size: Ints
+    value_at: Ints
+    value_size: Ints
+    headers_at: Ints
+    headers_size: Ints
+
+
+class ColumnBuilder:
+    """Cuts parsed records into batches and builds their columns by `pa.Array.from_buffers`.
+
+    (`pa.array` of a NumPy array imports pandas, which costs a fresh worker more than the decode.)
+    """
+
+    def __init__(self, schema: pa.Schema, *, rows_max: int, bytes_max: int) -> None:
+        self._schema = schema
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._constants: dict[tuple[str, object], pa.Array] = {}
+
+    def build(self, columns: RecordColumns, rows: int, source: Named) -> Iterator[pa.RecordBatch]:
+        """Yield the first `rows` records as batches. Raises HeadersFault."""
+        cuts = np.empty(rows, np.int32)
+        pieces = binary.cut_rows(
+            columns.key_size,
+            columns.value_size,
+            columns.headers_size,
+            rows,
+            self._rows_max,
+            self._bytes_max,
+            cuts,
+        )
+        start = 0
+        for stop in cuts[:pieces].tolist():
+            arrays = [
+                self._column(field, columns, start, stop - start, source) for field in self._schema
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            start = stop
+
+    def _column(
+        self, field: pa.Field, columns: RecordColumns, start: int, count: int, source: Named
+    ) -> pa.Array:
+        stop = start + count
+        match field.name:
+            case "key":
+                return _binary(field.type, columns, columns.key_at, columns.key_size, start, count)
+            case "value":
+                at, size = columns.value_at, columns.value_size
+                return _binary(field.type, columns, at, size, start, count)
+            case "offset":
+                return _fixed(field.type, columns.offsets[start:stop])
+            case "timestamp":
+                return _fixed(field.type, columns.timestamps[start:stop])
+            case "timestampType":
+                return _fixed(field.type, columns.timestamp_types[start:stop])
+            case "topic":
+                return self._constant(field, source.topic, count)
+            case "partition":
+                return self._constant(field, source.partition, count)
+            case _:
+                assert field.name == HEADERS
+                return _headers(field.type, columns, start, count)
+
+    def _constant(self, field: pa.Field, value: object, count: int) -> pa.Array:
+        """A column of one value: made once at full length, then cut without a copy."""
+        array = self._constants.get((field.name, value))
+        if array is None or len(array) < count:
+            array = pa.repeat(pa.scalar(value, field.type), max(count, self._rows_max))
+            self._constants[field.name, value] = array
+        return array.slice(0, count)
+
+
+def _fixed(kind: pa.DataType, values: npt.NDArray[np.generic]) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _binary(
+    kind: pa.DataType, columns: RecordColumns, at: Ints, size: Ints, start: int, count: int
+) -> pa.Array:
+    sizes = size[start : start + count]
+    nulls = int(np.count_nonzero(sizes < 0))
+    validity = np.zeros((count + 7) // 8 if nulls else 0, np.uint8)
+    buffers = [pa.py_buffer(validity) if nulls else None]
+    if pa.types.is_binary_view(kind):
+        views = np.zeros(count * 16, np.uint8)
+        binary.build_views(columns.data, columns.inflated, at, size, start, count, views, validity)
+        buffers += [pa.py_buffer(views), pa.py_buffer(columns.buffer)]
+        buffers.append(pa.py_buffer(columns.inflated))
+    else:
+        total = int(sizes.sum(dtype=np.int64)) + nulls
+        offsets = np.empty(count + 1, np.int32)
+        values = np.empty(total, np.uint8)
+        binary.gather(columns.data, columns.inflated, at, size, start, offsets, values, validity)
+        buffers += [pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(kind, count, buffers, nulls)
+
+
+def _headers(kind: pa.ListType, columns: RecordColumns, start: int, count: int) -> pa.Array:
+    from lake.decode import headers  # loaded only for reads that ask for headers
+
+    data, inflated = columns.data, columns.inflated
+    at, size = columns.headers_at, columns.headers_size
+    fault, row, total = headers.count_headers(data, inflated, at, size, start, count)
+    if fault:
+        raise HeadersFault(row, headers.FAULTS[fault])
+    offsets = np.empty(count + 1, np.int32)
+    validity = np.zeros((count + 7) // 8, np.uint8)
+    key_at, key_size, value_at, value_size = np.empty((4, total), np.int32)
+    nulls = headers.list_headers(
+        data,
+        inflated,
+        at,
+        size,
+        start,
+        count,
+        offsets,
+        validity,
+        key_at,
+        key_size,
+        value_at,
+        value_size,
+    )
+    keys = _binary(pa.binary(), columns, key_at, key_size, 0, total)
+    values = _binary(pa.binary(), columns, value_at, value_size, 0, total)
+    entries = pa.StructArray.from_arrays(
+        [_text(keys), values], fields=[kind.value_type.field(0), kind.value_type.field(1)]
+    )
+    return pa.Array.from_buffers(
+        kind, count, [pa.py_buffer(validity), pa.py_buffer(offsets)], nulls, children=[entries]
+    )
+
+
+def _text(keys: pa.Array) -> pa.Array:
+    """Header keys as strings. Malformed UTF-8 is replaced, as Java's clients do, not refused."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors="replace") for key in keys.to_pylist()], pa.string())

@@ -1,0 +1,262 @@
+"""Decodes a range of data blocks to Arrow record batches. What the Spark source, `lake.scan` and
+the jobs share.
+
+Four steps, each one call for the whole range: find the batches, check and inflate them, parse their
+records to positions, and build the asked columns from the positions. Compressed batches are taken
+in groups that inflate to at most `inflated_bytes_max`, so memory stays bounded whatever they
+inflate to.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from lake.decode import batches as scan
+from lake.decode import records as parse
+from lake.decode.column_builder import ColumnBuilder, HeadersFault, RecordColumns
+from lake.decode.columns import HEADERS, arrow_schema
+from lake.decode.compression import BufferTooSmall, Inflater
+from storage.errors import CorruptObject
+from storage.format.record_batch import ATTRIBUTES_POSITION, CODEC_MASK, TRANSACTIONAL
+from storage.object_store.protocol import Buffer
+
+_INT = np.int32
+_LONG = np.int64
+_RANGE_SIZE_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort:
+    """An aborted transaction: its producer's batches from `first_offset` to `last_offset`
+    (inclusive) do not count.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRange:
+    """Where bytes come from and which of their records count: [first_offset, end_offset) of one
+    stream.
+
+    `position` is where the bytes begin in object `key`, for error messages.
+    """
+
+    key: str
+    position: int
+    stream_id: int
+    topic: str
+    partition: int
+    first_offset: int
+    end_offset: int
+    aborted: tuple[Abort, ...] = ()
+
+
+class RecordDecoder:
+    """Decodes ranges to batches of one schema. Re-uses its buffers, so it belongs to one thread.
+
+    `views`: key and value as `binary_view` into the range's bytes (no copy), else `binary`. A batch
+    has at most `rows_max` rows and `bytes_max` bytes of key, value and headers (more only if one
+    record has).
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        views: bool = False,
+        rows_max: int = 10_000,
+        bytes_max: int = 8 * 1024 * 1024,
+        inflated_bytes_max: int = 32 * 1024 * 1024,
+        inflated_batch_bytes_max: int = 256 * 1024 * 1024,
+    ) -> None:
+        self.schema = arrow_schema(columns, views=views)
+        self._columns = tuple(columns)
+        self._views = views
+        self._builder = ColumnBuilder(self.schema, rows_max=rows_max, bytes_max=bytes_max)
+        self._inflated_bytes_max = inflated_bytes_max
+        self._inflated_batch_bytes_max = inflated_batch_bytes_max
+        self._inflater = Inflater()
+        self._inflated = np.empty(0, np.uint8)
+
+    def decode(self, data: Buffer, source: BlockRange) -> Iterator[pa.RecordBatch]:
+        """Yield the records of `data`, whole data blocks, in offset order.
+
+        Raises CorruptObject, naming object and position, for bytes that are not what they should
+        be.
+        """
+        if len(data) > _RANGE_SIZE_MAX:
+            raise ValueError(f"a range of {len(data)} bytes: at most {_RANGE_SIZE_MAX} at once")
+        view = memoryview(data)
+        table = self._scan(view, source)
+        _check_crcs(view, table, source)
+        table = _without_aborted(table, source.aborted)
+        first = 0
+        while first < len(table):
+            group = self._inflate(view, table, first, source)
+            first += len(group)
+            yield from self._parse(view, group, source)
+
+    def _scan(self, data: memoryview, source: BlockRange) -> npt.NDArray[_LONG]:
+        rows_max = len(data) // scan.BATCH_SIZE_MIN + 1
+        table = np.empty((rows_max, scan.TABLE_WIDTH), _LONG)
+        fault, position, rows = scan.scan_batches(
+            np.frombuffer(data, np.uint8),
+            source.stream_id,
+            source.first_offset,
+            source.end_offset,
+            table,
+        )
+        if fault:
+            raise CorruptObject(source.key, source.position + position, scan.FAULTS[fault])
+        return table[:rows]
+
+    def _inflate(
+        self, data: memoryview, table: npt.NDArray[_LONG], first: int, source: BlockRange
+    ) -> npt.NDArray[_LONG]:
+        """Inflate batches from row `first` on until the buffer is full; return their rows with
+        bodies located.
+        """
+        codecs = table[first:, scan.ATTRIBUTES] & CODEC_MASK
+        if not codecs.any():
+            return table[first:]
+        if self._views or not len(self._inflated):  # views keep the old buffer alive
+            self._inflated = np.empty(self._inflated_bytes_max, np.uint8)
+        group = table[first:].copy()
+        filled = 0
+        for row, codec in enumerate(codecs.tolist()):
+            if not codec:
+                continue
+            try:
+                size = self._inflate_batch(data, group[row], codec, filled, source)
+            except BufferTooSmall:
+                return group[:row]
+            group[row, scan.BODY_POSITION] = ~filled
+            group[row, scan.BODY_SIZE] = size
+            filled += size
+        return group
+
+    def _inflate_batch(
+        self,
+        data: memoryview,
+        batch: npt.NDArray[_LONG],
+        codec: int,
+        filled: int,
+        source: BlockRange,
+    ) -> int:
+        start, size = int(batch[scan.BODY_POSITION]), int(batch[scan.BODY_SIZE])
+        while True:
+            try:
+                return self._inflater.inflate(
+                    codec, data[start : start + size], self._inflated[filled:].data
+                )
+            except ValueError as error:
+                raise self._corrupt(source, batch, str(error)) from None
+            except BufferTooSmall:
+                capacity = len(self._inflated)
+                if filled:
+                    raise
+                if capacity >= self._inflated_batch_bytes_max:
+                    raise self._corrupt(
+                        source, batch, f"its records inflate to more than {capacity} bytes"
+                    ) from None
+                self._inflated = np.empty(
+                    min(2 * capacity, self._inflated_batch_bytes_max), np.uint8
+                )
+
+    def _parse(
+        self, data: memoryview, table: npt.NDArray[_LONG], source: BlockRange
+    ) -> Iterator[pa.RecordBatch]:
+        counts = table[:, scan.RECORD_COUNT]
+        crowded = np.flatnonzero(counts * parse.RECORD_SIZE_MIN > table[:, scan.BODY_SIZE])
+        if len(crowded):
+            batch = table[crowded[0]]
+            raise self._corrupt(
+                source, batch, f"{batch[scan.RECORD_COUNT]} records do not fit its size"
+            )
+        columns = self._empty_columns(data, int(counts.sum()))
+        fault, row, record, rows = parse.parse_records(
+            columns.data,
+            columns.inflated,
+            np.ascontiguousarray(table),
+            source.first_offset,
+            source.end_offset,
+            columns.offsets,
+            columns.timestamps,
+            columns.timestamp_types,
+            columns.key_at,
+            columns.key_size,
+            columns.value_at,
+            columns.value_size,
+            columns.headers_at,
+            columns.headers_size,
+        )
+        if fault:
+            raise self._corrupt(source, table[row], f"record {record}: {parse.FAULTS[fault]}")
+        try:
+            yield from self._builder.build(columns, rows, source)
+        except HeadersFault as error:
+            offset = int(columns.offsets[error.row])
+            row = int(np.searchsorted(table[:, scan.BASE_OFFSET], offset, "right")) - 1
+            raise self._corrupt(source, table[row], f"offset {offset}: {error}") from None
+
+    def _empty_columns(self, data: memoryview, rows: int) -> RecordColumns:
+        def column(name: str) -> npt.NDArray[_INT]:
+            return np.empty(rows if name in self._columns else 0, _INT)
+
+        return RecordColumns(
+            buffer=data.obj if isinstance(data.obj, bytes) else data,
+            data=np.frombuffer(data, np.uint8),
+            inflated=self._inflated,
+            offsets=np.empty(rows, _LONG),
+            timestamps=np.empty(rows if "timestamp" in self._columns else 0, _LONG),
+            timestamp_types=column("timestampType"),
+            key_at=column("key"),
+            key_size=column("key"),
+            value_at=column("value"),
+            value_size=column("value"),
+            headers_at=column(HEADERS),
+            headers_size=column(HEADERS),
+        )
+
+    @staticmethod
+    def _corrupt(source: BlockRange, batch: npt.NDArray[_LONG], reason: str) -> CorruptObject:
+        return CorruptObject(
+            source.key,
+            source.position + int(batch[scan.BATCH_POSITION]),
+            f"batch at offset {batch[scan.BASE_OFFSET]} of "
+            f"{source.topic}-{source.partition}: {reason}",
+        )
+
+
+def _check_crcs(data: memoryview, table: npt.NDArray[_LONG], source: BlockRange) -> None:
+    """Raise CorruptObject unless the bytes of every batch are those its producer sent."""
+    rows = table[:, [scan.BATCH_POSITION, scan.BATCH_SIZE, scan.CRC, scan.BASE_OFFSET]]
+    for position, size, crc, offset in rows.tolist():
+        if crc32c(data[position + ATTRIBUTES_POSITION : position + size]) != crc:
+            raise CorruptObject(
+                source.key,
+                source.position + position,
+                f"batch at offset {offset} of {source.topic}-{source.partition} fails its checksum",
+            )
+
+
+def _without_aborted(table: npt.NDArray[_LONG], aborted: Sequence[Abort]) -> npt.NDArray[_LONG]:
+    """Drop the batches of aborted transactions."""
+    kept = np.ones(len(table), np.bool_)
+    transactional = table[:, scan.ATTRIBUTES] & TRANSACTIONAL != 0
+    for abort in aborted:
+        offsets = table[:, scan.BASE_OFFSET]
+        kept &= ~(
+            transactional
+            & (table[:, scan.PRODUCER_ID] == abort.producer_id)
+            & (offsets >= abort.first_offset)
+            & (offsets <= abort.last_offset)
+        )
+    return table if kept.all() else table[kept]
