@@ -1,0 +1,244 @@
+"""Keys and values of the records in `__consumer_offsets`, byte by byte as Kafka writes them.
+
+Big-endian. string: i16 length and UTF-8, -1 is null; bytes: i32 length and bytes. Both key and
+value open with an i16: of a key it says what the record is about, of a value its version::
+
+    key 0, 1   a committed offset: group string, topic string, partition i32
+       value   offset i64, leader epoch i32 (3+), metadata string, commit timestamp i64 (ms),
+               expire timestamp i64 (version 1 only); version 4 is flexible and may bear a topic id
+    key 2      a group: group string
+       value   protocol type string, generation i32, protocol string|null, leader string|null,
+               state timestamp i64 (2+, ms), members i32 count and each: member id string,
+               instance id string|null (3+), client id string, client host string,
+               rebalance timeout i32 (1+, ms), session timeout i32 (ms), subscription bytes,
+               assignment bytes
+
+Written are key 1 and key 2 with values of version 3, which every Kafka since 2.1 and its tools
+read; read are all versions listed. A record without value deletes its key. Source: Kafka's message
+definitions OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
+
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+
+_OFFSET_KEYS = (0, 1)
+_GROUP_KEY = 2
+_WRITTEN_VERSION = 3
+_FLEXIBLE_VERSION = 4
+_NO_TIMESTAMP = -1
+_NO_LEADER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetKey:
+    """What a committed offset is of."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupKey:
+    """The group that a snapshot is of."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """A committed offset. `leader_epoch` is -1 when the client gave none."""
+
+    offset: int
+    leader_epoch: int = _NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = _NO_TIMESTAMP
+
+
+class UnknownRecord(ValueError):
+    """A key or value of a kind or version that is not read here, or one that is cut short."""
+
+
+def encode_key(key: OffsetKey | GroupKey) -> bytes:
+    """Return the key's bytes."""
+    if isinstance(key, GroupKey):
+        return _SHORT.pack(_GROUP_KEY) + _string(key.group_id)
+    partition = _INT.pack(key.partition)
+    return _SHORT.pack(1) + _string(key.group_id) + _string(key.topic) + partition
+
+
+def encode_offset(value: CommittedOffset) -> bytes:
+    """Return the value of a committed offset."""
+    return b"".join(
+        (
+            _SHORT.pack(_WRITTEN_VERSION),
+            _LONG.pack(value.offset),
+            _INT.pack(value.leader_epoch),
+            _string(value.metadata),
+            _LONG.pack(value.commit_timestamp_ms),
+        )
+    )
+
+
+def encode_group(value: GroupSnapshot) -> bytes:
+    """Return the value of a group."""
+    parts = [
+        _SHORT.pack(_WRITTEN_VERSION),
+        _string(value.protocol_type),
+        _INT.pack(value.generation),
+        _string(value.protocol_name),
+        _string(value.leader),
+        _LONG.pack(value.state_timestamp_ms),
+        _INT.pack(len(value.members)),
+    ]
+    for member in value.members:
+        parts += (
+            _string(member.member_id),
+            _string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _INT.pack(member.rebalance_timeout_ms),
+            _INT.pack(member.session_timeout_ms),
+            _bytes(member.subscription),
+            _bytes(member.assignment),
+        )
+    return b"".join(parts)
+
+
+def decode_key(data: bytes) -> OffsetKey | GroupKey:
+    """Return what a record is about. Raises UnknownRecord."""
+    reader = _Reader(data)
+    kind = reader.i16()
+    if kind in _OFFSET_KEYS:
+        group_id, topic = reader.text(), reader.text()
+        return OffsetKey(group_id=group_id, topic=topic, partition=reader.i32())
+    if kind == _GROUP_KEY:
+        return GroupKey(group_id=reader.text())
+    raise UnknownRecord(f"key of kind {kind}")
+
+
+def decode_offset(data: bytes) -> CommittedOffset:
+    """Return a committed offset. Raises UnknownRecord."""
+    reader = _Reader(data)
+    version = reader.version()
+    offset = reader.i64()
+    leader_epoch = reader.i32() if version >= 3 else _NO_LEADER_EPOCH
+    metadata = reader.compact_text() if version == _FLEXIBLE_VERSION else reader.text()
+    return CommittedOffset(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp_ms=reader.i64(),
+    )
+
+
+def decode_group(data: bytes) -> GroupSnapshot:
+    """Return a group. Raises UnknownRecord, also for version 4, which nothing writes yet."""
+    reader = _Reader(data)
+    version = reader.version()
+    if version == _FLEXIBLE_VERSION:
+        raise UnknownRecord("group value of version 4")
+    protocol_type = reader.text()
+    generation = reader.i32()
+    protocol_name, leader = reader.string(), reader.string()
+    timestamp = reader.i64() if version >= 2 else _NO_TIMESTAMP
+    members = tuple(_member(reader, version) for _ in range(reader.i32()))
+    return GroupSnapshot(
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol_name=protocol_name,
+        leader=leader,
+        members=members,
+        state_timestamp_ms=timestamp,
+    )
+
+
+def _member(reader: "_Reader", version: int) -> MemberSnapshot:
+    member_id = reader.text()
+    instance_id = reader.string() if version >= 3 else None
+    client_id, client_host = reader.text(), reader.text()
+    rebalance_timeout_ms = reader.i32() if version >= 1 else None
+    session_timeout_ms = reader.i32()
+    return MemberSnapshot(
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=rebalance_timeout_ms or session_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        subscription=reader.data(),
+        assignment=reader.data(),
+    )
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return _SHORT.pack(-1)
+    data = text.encode()
+    return _SHORT.pack(len(data)) + data
+
+
+def _bytes(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+class _Reader:
+    """Takes fields off bytes; a field that is cut short is an UnknownRecord."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise UnknownRecord(f"cut short at byte {self._position}")
+        data = self._data[self._position : end]
+        self._position = end
+        return data
+
+    def i16(self) -> int:
+        return int(_SHORT.unpack(self.take(2))[0])
+
+    def i32(self) -> int:
+        return int(_INT.unpack(self.take(4))[0])
+
+    def i64(self) -> int:
+        return int(_LONG.unpack(self.take(8))[0])
+
+    def version(self) -> int:
+        version = self.i16()
+        if not 0 <= version <= _FLEXIBLE_VERSION:
+            raise UnknownRecord(f"value of version {version}")
+        return version
+
+    def data(self) -> bytes:
+        return self.take(self.i32())
+
+    def string(self) -> str | None:
+        size = self.i16()
+        return None if size < 0 else self._decoded(size)
+
+    def text(self) -> str:
+        return self.string() or ""
+
+    def compact_text(self) -> str:
+        size = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            size |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return self._decoded(size - 1)
+            shift += 7
+
+    def _decoded(self, size: int) -> str:
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise UnknownRecord(f"text is not UTF-8 at byte {self._position}") from error

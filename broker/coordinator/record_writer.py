@@ -1,0 +1,84 @@
+"""Writes record batches for the coordinators' own topics: magic 2, uncompressed, no producer.
+
+The batch layout is in `storage.format.record_batch`. A record is: length varint, attributes i8 = 0,
+timestamp delta varint, offset delta varint, key and value each as varint length (-1: null) and
+bytes, header count varint. Varints are zigzag (KIP-98).
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from crc32c import crc32c
+
+from storage.format.record_batch import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
+
+KeyValue: TypeAlias = tuple[bytes, bytes | None]
+"""Key and value of a record; no value means that the key is deleted."""
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_NO_LEADER_EPOCH = -1
+_NO_PRODUCER_EPOCH = -1
+
+
+def encode_batch(records: Sequence[KeyValue], timestamp_ms: int) -> bytearray:
+    """Return one batch with base offset 0 for the log to patch. All records bear one timestamp."""
+    assert records
+    body = bytearray()
+    for offset_delta, (key, value) in enumerate(records):
+        record = b"".join(
+            (
+                b"\0",  # attributes
+                b"\0",  # timestamp delta
+                varint(offset_delta),
+                varint(len(key)),
+                key,
+                _NULL if value is None else varint(len(value)) + value,
+                b"\0",  # headers
+            )
+        )
+        body += varint(len(record))
+        body += record
+    batch = bytearray(
+        _HEADER.pack(
+            0,
+            HEADER_SIZE - LENGTH_END + len(body),
+            _NO_LEADER_EPOCH,
+            MAGIC,
+            0,
+            0,
+            len(records) - 1,
+            timestamp_ms,
+            timestamp_ms,
+            NO_PRODUCER_ID,
+            _NO_PRODUCER_EPOCH,
+            NO_SEQUENCE,
+            len(records),
+        )
+    )
+    batch += body
+    crc = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
+    batch[CRC_POSITION:ATTRIBUTES_POSITION] = crc.to_bytes(4, "big")
+    return batch
+
+
+def varint(value: int) -> bytes:
+    """Return a signed number as a zigzag varint."""
+    zigzag = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while zigzag >= 0x80:
+        encoded.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    encoded.append(zigzag)
+    return bytes(encoded)
+
+
+_NULL = varint(-1)
