@@ -1,8 +1,10 @@
-"""Decodes request bodies into kio's entities, with every length checked before anything is allocated.
+"""Decodes request bodies into kio's entities, with every length checked before anything is
+allocated.
 
-kio's own reader reserves room for as many elements as an array's length field says, so that five bytes from a stranger
-would end the process. This one is built from the same classes, but takes an array's length only when the frame has at
-least a byte for each element, and stops at `ELEMENTS_MAX` elements in all.
+kio's own reader reserves room for as many elements as an array's length field says, so that five
+bytes from a stranger would end the process. This one is built from the same classes, but takes an
+array's length only when the frame has at least a byte for each element, and stops at `ELEMENTS_MAX`
+elements in all.
 """
 
 import dataclasses
@@ -12,13 +14,15 @@ import typing
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from broker.protocol.errors import MalformedFrame
 
 ELEMENTS_MAX = 1_000_000
-"""Most array elements in one request: what a request costs in memory is bounded by this, not only by its bytes."""
+"""Most array elements in one request: what a request costs in memory is bounded by this, not only
+by its bytes.
+"""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIXED = {
@@ -123,14 +127,15 @@ def decode(cls: type[Any], data: memoryview, position: int = 0) -> Any:
 
     Bytes that are left over are ignored, as Kafka does.
     """
+    reader: Reader = _entity_reader(cast(Any, cls))
     try:
-        return _entity_reader(cls)(Cursor(data, position))
+        return reader(Cursor(data, position))
     except (ValueError, OverflowError, RecursionError) as error:
         raise MalformedFrame(str(error)) from error
 
 
 @cache
-def _entity_reader(cls: type[Any]) -> Reader:
+def _entity_reader(cls: Any) -> Reader:
     flexible: bool = cls.__flexible__
     hints = typing.get_type_hints(cls)
     plain: list[tuple[str, Reader]] = []

@@ -42,7 +42,7 @@ _CODES: dict[type[BaseException], ErrorCode] = {
 
 
 def error_code(error: BaseException) -> ErrorCode:
-    """Return the Kafka code for an exception; UNKNOWN_SERVER_ERROR for those that nobody foresaw."""
+    """Return the Kafka code for an exception; UNKNOWN_SERVER_ERROR for those nobody foresaw."""
     if isinstance(error, KafkaError):
         return error.code
     for kind in type(error).__mro__:

@@ -1,7 +1,8 @@
 """Request and response headers of a frame, and the encoding of response bodies.
 
-A frame is a 4-byte length, which the connection has read already, and then: api key i16, version i16, correlation id
-i32, client id (nullable string, always in the old encoding), and tagged fields in header version 2.
+A frame is a 4-byte length, which the connection has read already, and then: api key i16, version
+i16, correlation id i32, client id (nullable string, always in the old encoding), and tagged fields
+in header version 2.
 """
 
 import io
@@ -36,8 +37,9 @@ class RequestHeader(NamedTuple):
 def read_header(frame: memoryview, registry: Registry) -> RequestHeader:
     """Return the header of a frame.
 
-    Raises UnsupportedVersion for an api or version that is not served, except for ApiVersions, whose header is
-    returned with the version asked for and the schema of version 0; MalformedFrame for bytes that are no request.
+    Raises UnsupportedVersion for an api or version that is not served, except for ApiVersions,
+    whose header is returned with the version asked for and the schema of version 0; MalformedFrame
+    for bytes that are no request.
     """
     if len(frame) < FRAME_MIN:
         raise MalformedFrame(f"a frame of {len(frame)} bytes")

@@ -1,0 +1,199 @@
+"""The Produce request looked at in place, and its response: versions 3 to 13.
+
+Records stay views into the frame. Since version 9 lengths are compact (unsigned varint of length +
+1) and structures end with tagged fields; since 13 a topic is named by its id.
+"""
+
+import struct
+from typing import NamedTuple
+
+from broker.protocol.decode import Cursor
+from broker.protocol.errors import MalformedFrame
+
+NO_TIMESTAMP = -1
+FLEXIBLE = 9
+TOPIC_IDS = 13
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_PARTITION_RECORDS = struct.Struct(">ii")
+
+TopicKey = str | bytes
+"""A topic's name, or its id as 16 bytes (version 13)."""
+
+
+class PartitionData(NamedTuple):
+    """What one partition is given: `records` is None when the client sent null."""
+
+    partition: int
+    records: memoryview | None
+
+
+class TopicData(NamedTuple):
+    """The partitions of one topic."""
+
+    key: TopicKey
+    partitions: list[PartitionData]
+
+
+class ProduceRequest(NamedTuple):
+    """A request; `timeout_ms` is how long the client waits."""
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[TopicData]
+
+
+class PartitionResult(NamedTuple):
+    """What one partition answers. `leader` is (node id, epoch) if the client should go there."""
+
+    partition: int
+    error: int
+    base_offset: int
+    log_start_offset: int
+    message: str | None = None
+    leader: tuple[int, int] | None = None
+
+
+class TopicResult(NamedTuple):
+    """The answers of one topic, in the order of the request."""
+
+    key: TopicKey
+    partitions: list[PartitionResult]
+
+
+def parse(frame: memoryview, position: int, version: int) -> ProduceRequest:
+    """Return the request whose body begins at `position`. Raises MalformedFrame."""
+    cursor = Cursor(frame, position)
+    try:
+        if version >= FLEXIBLE:
+            return _parse_flexible(cursor, version)
+        return _parse_plain(cursor)
+    except (struct.error, IndexError) as error:
+        raise MalformedFrame(str(error)) from error
+
+
+def _parse_flexible(cursor: Cursor, version: int) -> ProduceRequest:
+    transactional_id = cursor.text(compact=True)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack(cursor.take(6))
+    topics = []
+    for _ in range(_some(cursor.count(compact=True))):
+        by_id = version >= TOPIC_IDS
+        key = bytes(cursor.take(16)) if by_id else _named(cursor.text(compact=True))
+        partitions = []
+        for _ in range(_some(cursor.count(compact=True))):
+            index = cursor.fixed(_INT32)
+            size = cursor.uvarint() - 1
+            partitions.append(PartitionData(index, None if size < 0 else cursor.take(size)))
+            cursor.skip_tags()
+        cursor.skip_tags()
+        topics.append(TopicData(key, partitions))
+    cursor.skip_tags()
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _parse_plain(cursor: Cursor) -> ProduceRequest:
+    transactional_id = cursor.text(compact=False)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack(cursor.take(6))
+    topics = []
+    for _ in range(_some(cursor.count(compact=False))):
+        name = _named(cursor.text(compact=False))
+        partitions = []
+        for _ in range(_some(cursor.count(compact=False))):
+            index, size = _PARTITION_RECORDS.unpack(cursor.take(8))
+            partitions.append(PartitionData(index, None if size == -1 else cursor.take(size)))
+        topics.append(TopicData(name, partitions))
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _some(count: int) -> int:
+    if count < 0:
+        raise MalformedFrame("an array is null that must not be")
+    return count
+
+
+def _named(name: str | None) -> str:
+    if name is None:
+        raise MalformedFrame("a topic without name")
+    return name
+
+
+def uvarint(value: int) -> bytes:
+    """Return an unsigned variable-length number."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact_text(text: str | None) -> bytes:
+    """Return a nullable string in the compact encoding."""
+    if text is None:
+        return b"\x00"
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def plain_text(text: str | None) -> bytes:
+    """Return a nullable string in the old encoding."""
+    if text is None:
+        return b"\xff\xff"
+    data = text.encode()
+    return _INT16.pack(len(data)) + data
+
+
+_PARTITION_V3 = struct.Struct(">ihqq")
+_PARTITION_V5 = struct.Struct(">ihqqq")
+_PARTITION_V9 = struct.Struct(">ihqqqBBB")
+_LEADER_TAG = struct.Struct(">BBBiiB")
+
+
+def encode(topics: list[TopicResult], version: int, correlation_id: int) -> bytes:
+    """Return the whole response frame, length included."""
+    if version >= FLEXIBLE:
+        parts = [b"", uvarint(len(topics) + 1)]
+        for topic in topics:
+            parts.append(topic.key if isinstance(topic.key, bytes) else compact_text(topic.key))
+            parts.append(uvarint(len(topic.partitions) + 1))
+            parts.extend([_flexible_partition(result, version) for result in topic.partitions])
+            parts.append(b"\x00")
+        parts.append(b"\x00\x00\x00\x00\x00")
+        size = sum(map(len, parts)) + 5
+        parts[0] = _PARTITION_RECORDS.pack(size, correlation_id) + b"\x00"
+        return b"".join(parts)
+    parts = [b"", _INT32.pack(len(topics))]
+    for topic in topics:
+        assert isinstance(topic.key, str)
+        parts.append(plain_text(topic.key))
+        parts.append(_INT32.pack(len(topic.partitions)))
+        parts.extend([_plain_partition(result, version) for result in topic.partitions])
+    parts.append(b"\x00\x00\x00\x00")
+    parts[0] = _PARTITION_RECORDS.pack(sum(map(len, parts)) + 4, correlation_id)
+    return b"".join(parts)
+
+
+def _flexible_partition(result: PartitionResult, version: int) -> bytes:
+    partition, error, base_offset, log_start_offset, message, leader = result
+    if message is None and leader is None:
+        return _PARTITION_V9.pack(
+            partition, error, base_offset, NO_TIMESTAMP, log_start_offset, 1, 0, 0
+        )
+    head = _PARTITION_V5.pack(partition, error, base_offset, NO_TIMESTAMP, log_start_offset)
+    tags = b"\x00"
+    if leader is not None and version >= 10:
+        tags = _LEADER_TAG.pack(1, 0, 9, leader[0], leader[1], 0)
+    return head + b"\x01" + compact_text(message) + tags
+
+
+def _plain_partition(result: PartitionResult, version: int) -> bytes:
+    partition, error, base_offset, log_start_offset, message, _ = result
+    if version >= 8:
+        head = _PARTITION_V5.pack(partition, error, base_offset, NO_TIMESTAMP, log_start_offset)
+        return head + b"\x00\x00\x00\x00" + plain_text(message)
+    if version >= 5:
+        return _PARTITION_V5.pack(partition, error, base_offset, NO_TIMESTAMP, log_start_offset)
+    return _PARTITION_V3.pack(partition, error, base_offset, NO_TIMESTAMP)

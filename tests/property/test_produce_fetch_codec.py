@@ -1,0 +1,306 @@
+"""The hand-written Produce and Fetch codecs against kio's, all versions, and against garbage."""
+
+import io
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.serial import entity_reader, entity_writer
+
+from broker.protocol import fetch, produce
+from broker.protocol.api import schema
+from broker.protocol.decode import decode
+from broker.protocol.errors import MalformedFrame
+from broker.protocol.messages import entity
+
+PRODUCE_VERSIONS = range(3, 14)
+FETCH_VERSIONS = range(4, 19)
+names = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=9)
+int32 = st.integers(-(2**31), 2**31 - 1)
+int64 = st.integers(-(2**63), 2**63 - 1)
+ids = st.uuids()
+
+
+def written(message: object) -> bytes:
+    out = io.BytesIO()
+    entity_writer(type(message))(out, message)
+    return out.getvalue()
+
+
+@given(
+    version=st.sampled_from(PRODUCE_VERSIONS),
+    transactional_id=st.none() | names,
+    acks=st.integers(-2, 2),
+    topics=st.lists(
+        st.tuples(names, ids, st.lists(st.tuples(int32, st.none() | st.binary(max_size=300)))),
+        max_size=3,
+    ),
+)
+def test_produce_request_is_read_as_kio_writes_it(version, transactional_id, acks, topics):
+    module = schema(0, version).request_module
+    message = entity(
+        module,
+        "ProduceRequest",
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout=1500,
+        topic_data=[
+            entity(
+                module,
+                "TopicProduceData",
+                name=name,
+                topic_id=topic_id,
+                partition_data=[
+                    entity(module, "PartitionProduceData", index=index, records=records)
+                    for index, records in partitions
+                ],
+            )
+            for name, topic_id, partitions in topics
+        ],
+    )
+    body = written(message)
+    request = produce.parse(memoryview(b"head" + body), 4, version)
+    assert (request.transactional_id, request.acks, request.timeout_ms) == (
+        transactional_id,
+        acks,
+        1500,
+    )
+    assert [
+        (
+            t.key,
+            [(p.partition, None if p.records is None else bytes(p.records)) for p in t.partitions],
+        )
+        for t in request.topics
+    ] == [
+        (topic_id.bytes if version >= 13 else name, partitions)
+        for name, topic_id, partitions in topics
+    ]
+    for cut in range(len(body)):
+        with pytest.raises(MalformedFrame):
+            produce.parse(memoryview(body)[:cut], 0, version)
+
+
+@given(
+    version=st.sampled_from(PRODUCE_VERSIONS),
+    topics=st.lists(
+        st.tuples(
+            names,
+            ids,
+            st.lists(
+                st.builds(
+                    produce.PartitionResult,
+                    int32,
+                    st.sampled_from([0, 3, 6, 45]),
+                    int64,
+                    int64,
+                    st.none() | names,
+                    st.none() | st.tuples(int32, int32),
+                )
+            ),
+        ),
+        max_size=3,
+    ),
+)
+def test_produce_response_is_read_by_kio(version, topics):
+    frame = produce.encode(
+        [
+            produce.TopicResult(topic_id.bytes if version >= 13 else name, partitions)
+            for name, topic_id, partitions in topics
+        ],
+        version,
+        77,
+    )
+    message = schema(0, version)
+    head = 9 if message.flexible_response else 8
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    assert int.from_bytes(frame[4:8], "big") == 77
+    response, size = entity_reader(message.response_class)(frame, head)
+    assert size == len(frame) - head
+    for answer, (name, topic_id, partitions) in zip(response.responses, topics, strict=True):
+        assert (answer.topic_id if version >= 13 else answer.name) == (
+            topic_id if version >= 13 else name
+        )
+        for got, result in zip(answer.partition_responses, partitions, strict=True):
+            assert (got.index, got.error_code, got.base_offset) == result[:3]
+            if version >= 5:
+                assert got.log_start_offset == result.log_start_offset
+            if version >= 8:
+                assert got.error_message == result.message
+            if version >= 10 and result.leader is not None:
+                leader = got.current_leader
+                assert (leader.leader_id, leader.leader_epoch) == result.leader
+
+
+@given(
+    version=st.sampled_from(FETCH_VERSIONS),
+    session=st.tuples(int32, int32),
+    topics=st.lists(
+        st.tuples(
+            names, ids, st.lists(st.builds(fetch.FetchPartition, int32, int32, int64, int32, int32))
+        ),
+        max_size=3,
+    ),
+    forgotten=st.lists(st.tuples(names, ids, st.lists(int32)), max_size=2),
+    rack=names,
+)
+def test_fetch_request_is_read_as_kio_writes_it(version, session, topics, forgotten, rack):
+    module = schema(1, version).request_module
+    values = {
+        "max_wait": 500,
+        "min_bytes": 1,
+        "max_bytes": 2**20,
+        "isolation_level": 1,
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "rack_id": rack,
+        "replica_id": -1,
+        "cluster_id": "c",
+        "topics": [
+            entity(
+                module,
+                "FetchTopic",
+                topic=name,
+                topic_id=topic_id,
+                partitions=[
+                    entity(
+                        module,
+                        "FetchPartition",
+                        partition=p.partition,
+                        current_leader_epoch=p.current_leader_epoch,
+                        fetch_offset=p.fetch_offset,
+                        last_fetched_epoch=p.last_fetched_epoch,
+                        log_start_offset=5,
+                        partition_max_bytes=p.max_bytes,
+                    )
+                    for p in partitions
+                ],
+            )
+            for name, topic_id, partitions in topics
+        ],
+    }
+    if version >= 7:
+        values["forgotten_topics_data"] = [
+            entity(module, "ForgottenTopic", topic=name, topic_id=topic_id, partitions=partitions)
+            for name, topic_id, partitions in forgotten
+        ]
+    body = written(entity(module, "FetchRequest", **values))
+    request = fetch.parse(memoryview(body), 0, version)
+    assert request[:4] == (500, 1, 2**20, 1)
+    if version >= 7:
+        assert (request.session_id, request.session_epoch) == session
+        assert request.forgotten == [
+            (topic_id.bytes if version >= 13 else name, partitions)
+            for name, topic_id, partitions in forgotten
+        ]
+    if version >= 11:
+        assert request.rack_id == rack
+    for got, (name, topic_id, partitions) in zip(request.topics, topics, strict=True):
+        assert got.key == (topic_id.bytes if version >= 13 else name)
+        for read, sent in zip(got.partitions, partitions, strict=True):
+            assert (read.partition, read.fetch_offset, read.max_bytes) == (
+                sent.partition,
+                sent.fetch_offset,
+                sent.max_bytes,
+            )
+            if version >= 9:
+                assert read.current_leader_epoch == sent.current_leader_epoch
+            if version >= 12:
+                assert read.last_fetched_epoch == sent.last_fetched_epoch
+
+
+results = st.builds(
+    fetch.PartitionResult,
+    int32,
+    st.sampled_from([0, 1, 6]),
+    int64,
+    int64,
+    int64,
+    st.lists(st.binary(min_size=1, max_size=40).map(memoryview), max_size=3),
+    st.none() | st.lists(st.tuples(int64, int64), max_size=2),
+    st.none() | st.tuples(int32, int32),
+    st.none() | st.tuples(int32, int64),
+)
+
+
+@given(
+    version=st.sampled_from(FETCH_VERSIONS),
+    topics=st.lists(st.tuples(names, ids, st.lists(results, max_size=3)), max_size=3),
+)
+def test_fetch_response_is_read_by_kio(version, topics):
+    writer = fetch.ResponseWriter(version)
+    writer.begin(0, 9, len(topics))
+    for name, topic_id, partitions in topics:
+        writer.begin_topic(topic_id.bytes if version >= 13 else name, len(partitions))
+        for result in partitions:
+            writer.partition(result)
+        writer.end_topic()
+    frame = b"".join(writer.finish(5))
+    message = schema(1, version)
+    head = 9 if message.flexible_response else 8
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    response, size = entity_reader(message.response_class)(frame, head)
+    assert size == len(frame) - head
+    for answer, (name, topic_id, partitions) in zip(response.responses, topics, strict=True):
+        assert (answer.topic_id if version >= 13 else answer.topic) == (
+            topic_id if version >= 13 else name
+        )
+        for got, result in zip(answer.partitions, partitions, strict=True):
+            assert (got.partition_index, got.error_code) == result[:2]
+            assert (got.high_watermark, got.last_stable_offset) == result[2:4]
+            assert (got.records or b"") == b"".join(result.records)
+            assert (got.aborted_transactions is None) == (result.aborted is None)
+            if version >= 12 and result.leader is not None:
+                assert got.current_leader.leader_id == result.leader[0]
+            if version >= 12 and result.diverging is not None:
+                assert got.diverging_epoch.end_offset == result.diverging[1]
+
+
+@settings(max_examples=300)
+@given(data=st.binary(max_size=200), key=st.sampled_from([0, 1, 3, 11, 18]), index=st.integers(0))
+def test_random_bytes_give_a_clean_error_or_a_message(data, key, index):
+    versions = {0: PRODUCE_VERSIONS, 1: FETCH_VERSIONS, 3: range(14), 11: range(10), 18: range(5)}
+    version = versions[key][index % len(versions[key])]
+    try:
+        if key == 0:
+            produce.parse(memoryview(data), 0, version)
+        elif key == 1:
+            fetch.parse(memoryview(data), 0, version)
+        else:
+            decode(schema(key, version).request_class, memoryview(data))
+    except MalformedFrame:
+        pass
+
+
+def test_an_array_longer_than_its_frame_is_refused_before_anything_is_reserved():
+    cls = schema(3, 9).request_class
+    for length in (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x80\x80"):
+        with pytest.raises(MalformedFrame):
+            decode(cls, memoryview(length + bytes(20)))
+
+
+@given(data=st.data(), key=st.sampled_from([3, 11, 12, 14, 19, 18, 22, 23]))
+def test_decode_reads_what_kio_reads(data, key):
+    version = data.draw(st.integers(0, 13))
+    try:
+        message = schema(key, version)
+    except KeyError:
+        return
+    body = data.draw(st.binary(max_size=60))
+    try:
+        ours = decode(message.request_class, memoryview(body))
+    except MalformedFrame:
+        return
+    theirs, _ = entity_reader(message.request_class)(body, 0)
+    assert ours == theirs
+
+
+def test_entities_convert_durations_and_drop_what_a_version_lacks():
+    module = schema(3, 1).response_module
+    answer = entity(module, "MetadataResponse", brokers=[], topics=[], cluster_id="x")
+    assert answer.brokers == ()
+    module = schema(3, 12).response_module
+    answer = entity(module, "MetadataResponse", brokers=[], topics=[], throttle_time=5)
+    assert answer.throttle_time == timedelta(milliseconds=5)
+    assert UUID(int=0).int == 0
