@@ -1,1 +1,1 @@
-"""Partitions: what a batch must be, who may append it, and what was made durable."""
+"""Partitions: offsets, producer states and waiting readers over one stream each."""

@@ -1,84 +1,67 @@
-"""One partition on its leader: decides about each batch, synchronously, and lets its stream make it
-durable.
+"""One partition: a synchronous state machine over one stream.
+
+Owns the producer states and those who wait for the high watermark. `plan` checks a batch and
+changes nothing; `perform` appends what was planned. No await stands between them. Only the node's
+event loop may call in here.
 """
 
-from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
-
-from broker.partition.batch_rules import checked_header
 from broker.partition.producer_state import ProducerStates
-from broker.protocol.errors import KafkaError
+from broker.partition.topic import Topic
+from broker.partition.validation import check_batch
 from storage.clock import Clock
-from storage.format.record_batch import BatchHeader, patch, read_header
+from storage.format.record_batch import (
+    NO_PRODUCER_ID,
+    BatchHeader,
+    iter_headers,
+    patch,
+    read_header,
+)
 from storage.stream.stream import Stream
 
 OnDone = Callable[[Exception | None], None]
+REPLAY_BYTES = 4 << 20
 
-_REPLAY_BYTES = 1024 * 1024
+
+class Plan(NamedTuple):
+    """A batch that may be appended now, or that was already: `known_offset` is its base offset
+    then.
+    """
+
+    records: memoryview
+    header: BatchHeader
+    known_offset: int
+    known_end: int
 
 
 class Partition:
-    """The leader of a partition. Made by `open`; all calls come from the node's loop."""
+    """One partition of a topic, led by this node. Made by `open_partition`."""
+
+    __slots__ = ("_clock", "_waiters", "index", "producers", "stream", "topic")
 
     def __init__(
-        self,
-        *,
-        topic: str,
-        topic_id: str,
-        index: int,
-        stream: Stream,
-        producers: ProducerStates,
-        clock: Clock,
-        producer_expiration_ms: int,
+        self, topic: Topic, index: int, stream: Stream, producers: ProducerStates, clock: Clock
     ) -> None:
         self.topic = topic
-        self.topic_id = topic_id
         self.index = index
         self.stream = stream
-        self._producers = producers
+        self.producers = producers
         self._clock = clock
-        self._producer_expiration_ms = producer_expiration_ms
-        self._repeats: deque[tuple[int, OnDone]] = deque()
-        self._watchers: dict[object, Callable[[], None]] = {}
+        self._waiters: dict[Callable[[], None], None] = {}
         stream.on_advance = self._advanced
-        stream.state_snapshot = self._snapshot
-
-    @classmethod
-    async def open(
-        cls,
-        *,
-        topic: str,
-        topic_id: str,
-        index: int,
-        stream: Stream,
-        clock: Clock,
-        producer_expiration_ms: int,
-    ) -> "Partition":
-        """Read the newest producer state in objects and replay the batch headers after it."""
-        blob, offset = await stream.load_state()
-        producers = ProducerStates() if blob is None else ProducerStates.restore(blob)
-        while offset < stream.confirmed_offset:
-            for batch in await stream.fetch(offset, _REPLAY_BYTES):
-                header = read_header(batch)
-                if header.base_offset >= offset:
-                    producers.replay(header, clock.now_ms())
-                offset = header.end_offset
-        return cls(
-            topic=topic,
-            topic_id=topic_id,
-            index=index,
-            stream=stream,
-            producers=producers,
-            clock=clock,
-            producer_expiration_ms=producer_expiration_ms,
-        )
+        stream.state_snapshot = producers.snapshot
 
     @property
     def leader_epoch(self) -> int:
-        """The stream's epoch."""
+        """Kafka's leader epoch: the stream's."""
         return self.stream.epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """The end of what is durable, and so of what consumers may read."""
+        return self.stream.confirmed_offset
 
     @property
     def log_start_offset(self) -> int:
@@ -86,88 +69,129 @@ class Partition:
         return self.stream.start_offset
 
     @property
-    def high_watermark(self) -> int:
-        """The end of what is durable."""
-        return self.stream.confirmed_offset
+    def log_end_offset(self) -> int:
+        """The offset of the next batch."""
+        return self.stream.next_offset
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what read-committed consumers see: the high watermark, for now."""
+        """The end of what read-committed consumers may read."""
         return self.stream.confirmed_offset
 
-    def produce(self, batch: memoryview, max_message_bytes: int, on_done: OnDone) -> int:
-        """Check and append a producer's batch; return its base offset.
+    def plan(self, records: memoryview | None, *, version: int, latest_ms: int) -> Plan:
+        """Check a client's batch against the rules and this partition's state.
 
-        `on_done` is called in order once it is durable, or with an error when nobody can know. A
-        batch that repeats an earlier one is not appended again: its first offset is returned, and
-        it is done when the first one is. Patches the batch in place. Raises KafkaError and what
-        `Stream.append` raises: then nothing happened.
+        Raises KafkaError. Changes nothing.
         """
-        header = checked_header(batch, max_message_bytes)
-        if header.producer_id >= 0:
-            repeated = self._producers.check(header)
-            if repeated is not None:
-                self._done_at(repeated.end_offset, on_done)
-                return repeated.base_offset
-        return self._append(batch, header, on_done)
+        header = check_batch(
+            records, version=version, max_bytes=self.topic.max_message_bytes, latest_ms=latest_ms
+        )
+        assert records is not None
+        if header.producer_id != NO_PRODUCER_ID:
+            known = self.producers.check(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_offset_delta + 1,
+            )
+            if known is not None:
+                return Plan(records, header, known.base_offset, known.end_offset)
+        return Plan(records, header, -1, -1)
 
-    def append(self, batch: memoryview, on_done: OnDone) -> int:
-        """Append a batch of the broker's own; return its base offset. Like `produce`, without the
-        checks.
+    def perform(self, plan: Plan, on_done: OnDone | None) -> int:
+        """Append what was planned; return its base offset. `on_done` as in `Stream.append`.
+
+        Raises WalFull and the other errors of `Stream.append`; then nothing happened.
         """
-        return self._append(batch, read_header(batch), on_done)
-
-    def watch(self, key: object, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever the high watermark moves, until `unwatch(key)`."""
-        self._watchers[key] = callback
-
-    def unwatch(self, key: object) -> None:
-        """Stop calling what `watch(key, …)` set."""
-        self._watchers.pop(key, None)
-
-    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the largest epoch at or below `epoch` (KIP-101, KIP-279).
-
-        (-1, -1) when the partition knows of none.
-        """
-        epochs = self.stream.epochs
-        if epoch > self.leader_epoch:
-            raise KafkaError(ErrorCode.unknown_leader_epoch)
-        for place in range(len(epochs) - 1, -1, -1):
-            if epochs[place][0] <= epoch:
-                is_last = place == len(epochs) - 1
-                return epochs[place][0], self.high_watermark if is_last else epochs[place + 1][1]
-        return -1, -1
-
-    def _append(self, batch: memoryview, header: BatchHeader, on_done: OnDone) -> int:
-        stream = self.stream
+        stream, header = self.stream, plan.header
         base_offset = stream.next_offset
-        patch(batch, 0, base_offset, stream.epoch)
+        patch(plan.records, 0, base_offset, stream.epoch)
         stream.append(
-            batch,
+            plan.records,
             count=header.last_offset_delta + 1,
             max_timestamp=header.max_timestamp,
             on_done=on_done,
         )
-        if header.producer_id >= 0:
-            self._producers.append(
-                header, base_offset, stream.confirmed_offset, self._clock.now_ms()
-            )
+        if header.producer_id != NO_PRODUCER_ID:
+            self.producers.add(header, base_offset, stream.confirmed_offset, self._clock.now_ms())
         return base_offset
 
-    def _done_at(self, end_offset: int, on_done: OnDone) -> None:
-        """Answer a repeated batch when the first one is durable."""
-        if end_offset <= self.stream.confirmed_offset:
+    def append(self, batch: memoryview, on_done: OnDone | None = None) -> int:
+        """Append a batch of the broker's own, unchecked; return its base offset.
+
+        `batch` is a writable view of one whole batch; it must not change afterwards. Raises the
+        errors of `Stream.append`.
+        """
+        return self.perform(Plan(batch, read_header(batch), -1, -1), on_done)
+
+    def wait(self, waiter: Callable[[], None]) -> None:
+        """Call `waiter` each time the high watermark moves, until `unwait`."""
+        self._waiters[waiter] = None
+
+    def unwait(self, waiter: Callable[[], None]) -> None:
+        """Stop calling `waiter`. Harmless when it does not wait."""
+        self._waiters.pop(waiter, None)
+
+    def when_confirmed(self, offset: int, on_done: OnDone) -> None:
+        """Call `on_done(None)` as soon as the high watermark is at `offset` or above."""
+        if self.stream.confirmed_offset >= offset:
             on_done(None)
-        else:
-            self._repeats.append((end_offset, on_done))
+            return
+
+        def advanced() -> None:
+            if self.stream.confirmed_offset >= offset:
+                self.unwait(advanced)
+                on_done(None)
+
+        self.wait(advanced)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) of the last epoch that is not above `epoch`; (-1, -1) for
+        none.
+
+        The end of the current epoch is the high watermark: nobody may see more.
+        """
+        found_epoch, found_end = -1, -1
+        epochs = self.stream.epochs
+        for position, (known, _) in enumerate(epochs):
+            if known > epoch:
+                break
+            found_epoch = known
+            last = position + 1 == len(epochs)
+            found_end = self.high_watermark if last else epochs[position + 1][1]
+        return found_epoch, found_end
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch under which `offset` was, or will be, written."""
+        found = self.stream.epoch
+        for epoch, start in reversed(self.stream.epochs):
+            found = epoch
+            if start <= offset:
+                break
+        return found
 
     def _advanced(self) -> None:
-        while self._repeats and self._repeats[0][0] <= self.stream.confirmed_offset:
-            self._repeats.popleft()[1](None)
-        for callback in list(self._watchers.values()):
-            callback()
+        if self._waiters:
+            for waiter in list(self._waiters):
+                waiter()
 
-    def _snapshot(self, end_offset: int) -> bytes:
-        self._producers.expire(self._clock.now_ms() - self._producer_expiration_ms)
-        return self._producers.snapshot(end_offset)
+
+async def open_partition(topic: Topic, index: int, stream: Stream, clock: Clock) -> Partition:
+    """Return the partition with its producer states: the newest snapshot and what came after it.
+
+    Raises StorageError, UnsupportedFormat.
+    """
+    if stream.confirmed_offset == stream.start_offset:
+        blob, offset = None, stream.start_offset
+    else:
+        blob, offset = await stream.load_state()
+    producers = ProducerStates() if blob is None else ProducerStates.restore(blob)
+    now_ms = clock.now_ms()
+    offset = max(offset, stream.start_offset)
+    while offset < stream.confirmed_offset:
+        for piece in await stream.fetch(offset, REPLAY_BYTES):
+            for _, header in iter_headers(piece):
+                if header.base_offset >= offset:
+                    producers.add(header, header.base_offset, stream.confirmed_offset, now_ms)
+                offset = max(offset, header.end_offset)
+    return Partition(topic, index, stream, producers, clock)

@@ -1,12 +1,17 @@
-"""Idempotent producers of one partition: the last batches of each, to know a retry from a loss
-(KIP-98, KIP-360).
+"""What a partition knows of its idempotent producers: Kafka's rules, in one place (KIP-98,
+KIP-360).
 
-A producer numbers its records; a batch must continue its last one, or be one of those remembered,
-which is answered with the offset it got the first time. A producer that is not known, or was
-expired, may begin anywhere, as in Kafka.
+A producer has an epoch and its last batches by sequence number. A batch that is already known is
+answered with its first offset again; one out of order, or of an older epoch, is refused. Kafka
+keeps five batches, since a client has at most five in flight; so do we, of those that are durable,
+and besides them all that are still on their way: a snapshot for an offset below the newest batch
+must hold its five too.
+
+Snapshot, version 1, msgpack: `[1, [[producer id, epoch, timestamp ms, [[first sequence, last
+sequence, base offset, end offset], …]], …]]`, batches oldest first.
 """
 
-from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -14,140 +19,149 @@ from kio.schema.errors import ErrorCode
 
 from broker.protocol.errors import KafkaError
 from storage.errors import UnsupportedFormat
-from storage.format.record_batch import BatchHeader
+from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
 
 WINDOW = 5
-"""Durable batches remembered of each producer: Kafka's, and the most a client may have in flight.
-"""
+"""Durable batches remembered for each producer."""
+SEQUENCE_MAX = 0x7FFFFFFF
 SNAPSHOT_VERSION = 1
-_SEQUENCES = 2**31
 
 
-class AppendedBatch(NamedTuple):
-    """One batch of a producer: its epoch, first and last sequence, offsets [base_offset,
-    end_offset), and when it was appended (milliseconds).
-    """
+class ProducerBatch(NamedTuple):
+    """One batch of a producer: its sequence numbers, inclusive, and offsets [base, end)."""
 
-    epoch: int
     first_sequence: int
     last_sequence: int
     base_offset: int
     end_offset: int
-    appended_ms: int
 
 
-class _Snapshot(msgspec.Struct, frozen=True):
-    """Batches of each producer id, oldest first."""
+class ProducerEntry:
+    """One producer. `batches` oldest first."""
 
-    producers: dict[int, list[AppendedBatch]]
+    __slots__ = ("batches", "epoch", "timestamp")
+
+    def __init__(self, epoch: int, timestamp: int) -> None:
+        self.epoch = epoch
+        self.timestamp = timestamp
+        self.batches: list[ProducerBatch] = []
+
+
+_PackedEntry = tuple[int, int, int, list[ProducerBatch]]
+_Packed = tuple[int, list[_PackedEntry]]
+
+
+def next_sequence(sequence: int) -> int:
+    """Return the sequence number after `sequence`: after 2^31 - 1 comes 0."""
+    return 0 if sequence == SEQUENCE_MAX else sequence + 1
+
+
+def sequence_after(first: int, count: int) -> int:
+    """Return the last sequence number of `count` records that begin with `first`."""
+    return (first + count - 1) & SEQUENCE_MAX
 
 
 class ProducerStates:
-    """Every producer that a partition remembers."""
+    """The producers of one partition."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, deque[AppendedBatch]] = {}
+        self._producers: dict[int, ProducerEntry] = {}
 
-    def check(self, header: BatchHeader) -> AppendedBatch | None:
-        """Return the batch that `header` repeats; None for one that may be appended. Raises
-        KafkaError.
+    def __len__(self) -> int:
+        return len(self._producers)
 
-        INVALID_PRODUCER_EPOCH: a newer incarnation of the producer has written.
-        OUT_OF_ORDER_SEQUENCE_NUMBER: batches are missing, or the repeated one is no longer
-        remembered.
+    def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
+        return iter(self._producers.items())
+
+    def check(
+        self, producer_id: int, epoch: int, first_sequence: int, count: int
+    ) -> ProducerBatch | None:
+        """Return the known batch when this one is a repetition, None when it is the next one.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
-        batches = self._producers.get(header.producer_id)
-        if not batches:
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            return None  # unknown or expired: any sequence begins it anew, as in Kafka
+        if epoch != entry.epoch:
+            if epoch < entry.epoch:
+                raise KafkaError(
+                    ErrorCode.invalid_producer_epoch,
+                    f"producer {producer_id} has epoch {entry.epoch}, the batch has {epoch}",
+                )
+            if first_sequence != 0:
+                raise KafkaError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}",
+                )
             return None
-        last = batches[-1]
-        if header.producer_epoch == last.epoch:
-            if header.base_sequence == (last.last_sequence + 1) % _SEQUENCES:
-                return None
-            return self._repeated(header, batches)
-        if header.producer_epoch < last.epoch:
-            raise KafkaError(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id}: epoch {header.producer_epoch}, now {last.epoch}",
-            )
-        if header.base_sequence != 0:
-            raise _out_of_order(header, "the first of its epoch")
-        return None
+        batches = entry.batches
+        if not batches or first_sequence == next_sequence(batches[-1].last_sequence):
+            return None
+        last_sequence = sequence_after(first_sequence, count)
+        for batch in reversed(batches):
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        raise KafkaError(
+            ErrorCode.out_of_order_sequence_number,
+            f"producer {producer_id} sends sequence {first_sequence} after "
+            f"{batches[-1].last_sequence}",
+        )
 
-    def append(
+    def add(
         self, header: BatchHeader, base_offset: int, confirmed_offset: int, now_ms: int
     ) -> None:
-        """Remember a checked batch that got `base_offset`. What ends at or below `confirmed_offset`
-        is durable.
-        """
-        batches = self._producers.get(header.producer_id)
-        if batches is None:
-            batches = self._producers[header.producer_id] = deque()
+        """Remember a batch that was appended at `base_offset`."""
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER_ID:
+            return
+        entry = self._producers.get(producer_id)
+        if entry is None or entry.epoch != header.producer_epoch:
+            entry = self._producers[producer_id] = ProducerEntry(header.producer_epoch, now_ms)
+        entry.timestamp = now_ms
+        if header.is_control:
+            return  # transaction markers have no sequence
         count = header.last_offset_delta + 1
+        batches = entry.batches
         batches.append(
-            AppendedBatch(
-                header.producer_epoch,
+            ProducerBatch(
                 header.base_sequence,
-                (header.base_sequence + count - 1) % _SEQUENCES,
+                sequence_after(header.base_sequence, count),
                 base_offset,
                 base_offset + count,
-                now_ms,
             )
         )
-        # A crash may undo the batches that are not durable yet, so they do not count for the
-        # window.
         while len(batches) > WINDOW and batches[WINDOW].end_offset <= confirmed_offset:
-            batches.popleft()
+            del batches[0]
 
-    def replay(self, header: BatchHeader, now_ms: int) -> None:
-        """Remember a batch that is in the log."""
-        if header.producer_id >= 0 and not header.is_control:
-            self.append(header, header.base_offset, header.end_offset, now_ms)
-
-    def expire(self, before_ms: int) -> None:
-        """Forget producers whose last batch was appended before `before_ms`."""
-        idle = [
-            key for key, batches in self._producers.items() if batches[-1].appended_ms < before_ms
-        ]
-        for producer_id in idle:
+    def expire(self, before_ms: int) -> int:
+        """Forget producers whose last batch came before `before_ms`; return how many."""
+        old = [pid for pid, entry in self._producers.items() if entry.timestamp < before_ms]
+        for producer_id in old:
             del self._producers[producer_id]
+        return len(old)
 
     def snapshot(self, end_offset: int) -> bytes:
-        """Return the state as of `end_offset`: version u8, then MessagePack. `restore` reads it."""
-        producers = {
-            producer_id: kept[-WINDOW:]
-            for producer_id, batches in self._producers.items()
-            if (kept := [batch for batch in batches if batch.end_offset <= end_offset])
-        }
-        return bytes([SNAPSHOT_VERSION]) + msgspec.msgpack.encode(_Snapshot(producers))
+        """Return the state as of `end_offset`: of the batches that end at or below it."""
+        packed: list[_PackedEntry] = []
+        for producer_id, entry in self._producers.items():
+            batches = [b for b in entry.batches if b.end_offset <= end_offset][-WINDOW:]
+            if batches:
+                packed.append((producer_id, entry.epoch, entry.timestamp, batches))
+        return msgspec.msgpack.encode((SNAPSHOT_VERSION, packed))
 
     @classmethod
     def restore(cls, blob: bytes) -> "ProducerStates":
-        """Return the state in a snapshot. Raises UnsupportedFormat for one of a newer release."""
-        if blob[0] > SNAPSHOT_VERSION:
+        """Return the states of a snapshot. Raises UnsupportedFormat."""
+        version = msgspec.msgpack.decode(blob, type=list)[0]
+        if version != SNAPSHOT_VERSION:
             raise UnsupportedFormat(
-                f"producer state has version {blob[0]}, newer than this release: upgrade Lakehead"
+                f"a partition state has version {version}, this Lakehead reads {SNAPSHOT_VERSION}: "
+                "upgrade it"
             )
+        _, packed = msgspec.msgpack.decode(blob, type=_Packed)
         states = cls()
-        snapshot = msgspec.msgpack.decode(blob[1:], type=_Snapshot)
-        states._producers = {key: deque(batches) for key, batches in snapshot.producers.items()}
+        for producer_id, epoch, timestamp, batches in packed:
+            entry = states._producers[producer_id] = ProducerEntry(epoch, timestamp)
+            entry.batches.extend(batches)
         return states
-
-    @staticmethod
-    def _repeated(header: BatchHeader, batches: deque[AppendedBatch]) -> AppendedBatch:
-        last_sequence = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
-        for batch in batches:
-            if (batch.epoch, batch.first_sequence, batch.last_sequence) == (
-                header.producer_epoch,
-                header.base_sequence,
-                last_sequence,
-            ):
-                return batch
-        raise _out_of_order(header, f"the last was {batches[-1].last_sequence}")
-
-
-def _out_of_order(header: BatchHeader, what: str) -> KafkaError:
-    return KafkaError(
-        ErrorCode.out_of_order_sequence_number,
-        f"producer {header.producer_id} epoch {header.producer_epoch}: sequence "
-        f"{header.base_sequence} where {what}",
-    )

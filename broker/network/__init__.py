@@ -1,0 +1,1 @@
+"""Sockets, frames, order of responses and back-pressure."""

@@ -1,0 +1,126 @@
+"""The listener: accepts connections, keeps within their number, closes the idle and the stalled."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import structlog
+
+from broker.network.connection import Connection, FrameHandler
+from broker.settings import Settings
+from storage.clock import Clock
+from storage.errors import SettingsError
+
+TICK_S = 1.0
+_log = structlog.get_logger("broker.network")
+
+
+class Server:
+    """One listening socket and its connections. `handle` starts the request of a whole frame."""
+
+    def __init__(self, settings: Settings, clock: Clock, handle: FrameHandler) -> None:
+        self.handle = handle
+        self.request_max_bytes = settings.socket_request_max_bytes
+        self.write_buffer_bytes = settings.write_buffer_bytes
+        self.now = clock.monotonic()
+        """Monotonic seconds, as of the last tick: cheap to ask for each frame."""
+        self.connections: set[Connection] = set()
+        self.accepted_total = 0
+        self.refused_total = 0
+        self.rejected_total = 0
+        self.lag_s = 0.0
+        """How late the last tick was: the event loop's lag."""
+        self.lag_max_s = 0.0
+        self._settings = settings
+        self._clock = clock
+        self._listener: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._all_closed: Callable[[], None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port. Raises SettingsError when the address cannot be had."""
+        try:
+            listening = _listening_socket(host, port, self._settings)
+        except OSError as error:
+            raise SettingsError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}"
+            ) from None
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(self), sock=listening, backlog=1024
+        )
+        self._timer = loop.call_later(TICK_S, self._tick, self._clock.monotonic() + TICK_S)
+        return int(listening.getsockname()[1])
+
+    def stop_accepting(self) -> None:
+        """Take no more connections."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def close(self) -> None:
+        """Close every connection and wait until they are gone."""
+        self.stop_accepting()
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.abort()
+        if self.connections:
+            gone = asyncio.get_running_loop().create_future()
+            self._all_closed = lambda: None if gone.done() else gone.set_result(None)
+            await gone
+
+    def opened(self, connection: Connection) -> None:
+        """Take note of a new connection; refuse it when there are too many."""
+        self.accepted_total += 1
+        if len(self.connections) >= self._settings.max_connections:
+            self.refused_total += 1
+            connection.abort()
+            return
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+        if not self.connections and self._all_closed is not None:
+            self._all_closed()
+
+    def rejected(self, connection: Connection, reason: str) -> None:
+        """Close a connection that does not speak Kafka."""
+        self.rejected_total += 1
+        _log.info("connection_rejected", client_host=connection.client_host, reason=reason)
+        connection.abort()
+
+    def _tick(self, due: float) -> None:
+        now = self.now = self._clock.monotonic()
+        self.lag_s = max(0.0, now - due)
+        self.lag_max_s = max(self.lag_max_s, self.lag_s)
+        idle_s = self._settings.connections_max_idle_ms / 1000
+        for connection in list(self.connections):
+            idle = now - connection.active_at >= idle_s
+            stalled = connection.is_in_frame and now - connection.frame_began_at >= idle_s
+            if idle or stalled:
+                connection.abort()
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick, now + TICK_S)
+
+
+def _listening_socket(host: str, port: int, settings: Settings) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit these.
+        for option, size in (
+            (socket.SO_SNDBUF, settings.socket_send_buffer_bytes),
+            (socket.SO_RCVBUF, settings.socket_receive_buffer_bytes),
+        ):
+            if size > 0:
+                listening.setsockopt(socket.SOL_SOCKET, option, size)
+        listening.bind(address)
+        listening.listen(1024)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening

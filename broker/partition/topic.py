@@ -1,0 +1,75 @@
+"""A topic as the broker serves it: identity, the configs of the hot path, its partitions."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from broker.partition.partition import Partition
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics that only the broker writes to."""
+
+_NAME_MAX = 249
+_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether Kafka allows this name for a topic."""
+    return (
+        0 < len(name) <= _NAME_MAX and name not in {".", ".."} and not set(name) - _NAME_CHARACTERS
+    )
+
+
+class Topic:
+    """One topic. `partitions` are by index; None until the partition is open on this node."""
+
+    __slots__ = ("id_bytes", "is_internal", "max_message_bytes", "name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: str, partitions: int) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.id_bytes = bytes.fromhex(topic_id)
+        self.is_internal = name in INTERNAL_TOPICS
+        self.partitions: list[Partition | None] = [None] * partitions
+        self.max_message_bytes = 0
+
+    @property
+    def uuid(self) -> UUID:
+        """The topic id as messages carry it."""
+        return UUID(bytes=self.id_bytes)
+
+    def configure(self, configs: Mapping[str, str], message_max_bytes: int) -> None:
+        """Take over the configs that matter here; the broker's default where there is none."""
+        given = configs.get("max.message.bytes")
+        self.max_message_bytes = message_max_bytes if given is None else int(given)
+
+
+class TopicRegistry:
+    """The topics of the cluster, as far as this node serves them."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[bytes, Topic] = {}
+
+    def add(self, topic: Topic) -> None:
+        """Serve a topic."""
+        self.by_name[topic.name] = topic
+        self.by_id[topic.id_bytes] = topic
+
+    def remove(self, topic: Topic) -> None:
+        """Serve a topic no more."""
+        self.by_id.pop(topic.id_bytes, None)
+        if self.by_name.get(topic.name) is topic:
+            del self.by_name[topic.name]
+
+    def find(self, key: str | bytes) -> Topic | None:
+        """Return the topic of a name, or of an id of 16 bytes."""
+        return self.by_name.get(key) if isinstance(key, str) else self.by_id.get(key)
+
+    def get(self, name: str, index: int) -> "Partition | None":
+        """Return a partition that is open here, None otherwise."""
+        topic = self.by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]

@@ -1,0 +1,100 @@
+"""The checks of a batch that a client produces: by its header alone, as Kafka 4 makes them.
+
+Kafka 4 refuses what is not exactly one batch of magic 2 in a partition's records, and what its
+header already shows to be wrong; it also looks into the records, which we never do.
+"""
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.errors import KafkaError
+from storage.format.record_batch import (
+    CODEC_MASK,
+    CODECS,
+    CONTROL,
+    HEADER_SIZE,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+    BatchHeader,
+    crc_ok,
+    read_header,
+)
+
+ZSTD = CODECS.index("zstd")
+ZSTD_SINCE = 7
+"""First version of Produce that may carry zstd (KIP-110)."""
+
+
+def invalid(message: str) -> KafkaError:
+    """Return the error for a batch that breaks a rule."""
+    return KafkaError(ErrorCode.invalid_record, message)
+
+
+def check_batch(
+    records: memoryview | None, *, version: int, max_bytes: int, latest_ms: int
+) -> BatchHeader:
+    """Return the header of the one batch in a partition's `records`.
+
+    `max_bytes` is the topic's max.message.bytes, `latest_ms` the latest timestamp accepted. Raises
+    KafkaError.
+    """
+    if records is None or len(records) < HEADER_SIZE:
+        return _too_short(records)
+    header = read_header(records)
+    if header.magic != MAGIC:
+        raise invalid(f"the batch has magic {header.magic}; only 2 is accepted")
+    size = LENGTH_END + header.length
+    if size < HEADER_SIZE or size > len(records):
+        raise KafkaError(ErrorCode.corrupt_message, f"a batch of {size} bytes in {len(records)}")
+    if size != len(records):
+        raise invalid("a partition's records must be exactly one batch")
+    if size > max_bytes:
+        raise KafkaError(
+            ErrorCode.message_too_large, f"a batch of {size} bytes; at most {max_bytes} are taken"
+        )
+    if not crc_ok(records):
+        raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC does not match")
+    _check_header(header, version, latest_ms)
+    return header
+
+
+def _too_short(records: memoryview | None) -> BatchHeader:
+    if records is not None and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < MAGIC:
+        raise invalid(f"the batch has magic {records[MAGIC_POSITION]}; only 2 is accepted")
+    raise invalid("a partition's records must be exactly one batch")
+
+
+def _check_header(header: BatchHeader, version: int, latest_ms: int) -> None:
+    attributes = header.attributes
+    if header.base_offset != 0:
+        raise invalid(f"the batch's base offset must be 0, not {header.base_offset}")
+    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+        raise invalid(
+            f"the batch has {header.record_count} records "
+            f"but its last offset delta is {header.last_offset_delta}"
+        )
+    if attributes & CONTROL:
+        raise invalid("clients may not write control batches")
+    if attributes & LOG_APPEND_TIME:
+        raise KafkaError(ErrorCode.invalid_timestamp, "producers may not set LogAppendTime")
+    codec = attributes & CODEC_MASK
+    if codec > ZSTD or (codec == ZSTD and version < ZSTD_SINCE):
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type, f"codec {codec} with Produce version {version}"
+        )
+    if header.max_timestamp > latest_ms:
+        raise KafkaError(
+            ErrorCode.invalid_timestamp,
+            f"timestamp {header.max_timestamp} lies too far in the future",
+        )
+    if attributes & TRANSACTIONAL:
+        raise KafkaError(
+            ErrorCode.transactional_id_authorization_failed, "transactions are not served yet"
+        )
+    if header.producer_id != NO_PRODUCER_ID and (
+        header.base_sequence < 0 or header.producer_epoch < 0
+    ):
+        raise invalid("a batch of an idempotent producer needs an epoch and a sequence number")
