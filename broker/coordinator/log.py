@@ -13,7 +13,7 @@ from typing import Protocol
 from broker.coordinator.record_writer import KeyValue, encode_batch
 from storage.clock import Clock
 from storage.errors import LakeheadError
-from storage.format.record_batch import read_header
+from storage.format.record_batch import iter_headers
 from storage.format.records import iter_kafka_records
 from storage.tasks import TaskScope
 
@@ -52,7 +52,7 @@ class LogPartition(Protocol):
     def stream(self) -> LogStream:
         """Its storage."""
 
-    def append(self, batch: memoryview, on_done: OnDone) -> object:
+    def append(self, batch: memoryview, on_done: OnDone | None = None) -> object:
         """Append a batch; `on_done` is called in order, once it is durable."""
 
 
@@ -91,13 +91,16 @@ class CoordinatorLog:
         stream = self._partition.stream
         offset = stream.start_offset
         while offset < stream.confirmed_offset:
-            for batch in await stream.fetch(offset, _FETCH_SIZE):
-                header = read_header(batch)
-                if not header.is_control:
-                    for record in iter_kafka_records(batch):
-                        if record.offset >= offset and record.key is not None:
-                            self._remember(record.key, record.value)
-                offset = header.end_offset
+            for piece in await stream.fetch(offset, _FETCH_SIZE):
+                for position, header in iter_headers(piece):
+                    if header.end_offset > offset and not header.is_control:
+                        self._replay_batch(piece[position : position + header.size], offset)
+                    offset = max(offset, header.end_offset)
+
+    def _replay_batch(self, batch: memoryview, start_offset: int) -> None:
+        for record in iter_kafka_records(batch):
+            if record.offset >= start_offset and record.key is not None:
+                self._remember(record.key, record.value)
 
     def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
         """Append records, in order. `on_done` is called once all of them are durable, or with what

@@ -1,0 +1,318 @@
+"""The groups of one partition of `__consumer_offsets`: their machines, their offsets, their timers.
+
+A shard is used by one event loop, between `load` and `close`. Its methods are synchronous: they
+change state, append to the log and hand out futures; whoever called awaits those. Offsets become
+visible to fetches when they are durable.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.group.messages import (
+    Effect,
+    GroupSettings,
+    GroupSnapshot,
+    GroupState,
+    Joined,
+    JoinRequest,
+    JoinResult,
+    Store,
+    Synced,
+    SyncRequest,
+    SyncResult,
+)
+from broker.coordinator.group.record_formats import (
+    CommittedOffset,
+    GroupKey,
+    OffsetKey,
+    UnknownRecord,
+    decode_group,
+    decode_key,
+    decode_offset,
+    encode_group,
+    encode_key,
+    encode_offset,
+)
+from broker.coordinator.group.state_machine import Group
+from broker.coordinator.log import CoordinatorLog
+from broker.coordinator.record_writer import KeyValue
+from storage.clock import Clock
+
+TopicPartition: TypeAlias = tuple[str, int]
+Offsets: TypeAlias = dict[TopicPartition, CommittedOffset]
+
+_TICK_SECONDS_MIN = 0.01
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class LiveGroup:
+    """A group with what surrounds its state machine."""
+
+    group: Group
+    offsets: Offsets = field(default_factory=dict)
+    uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
+    """Commits under way, by partition: on their way to the log, not yet in `offsets`."""
+    empty_since_ms: int = -1
+    timer: asyncio.TimerHandle | None = None
+    timer_deadline: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is a member or about to be one."""
+        return self.group.state is GroupState.EMPTY and not self.group.pending
+
+    @property
+    def is_void(self) -> bool:
+        """Whether nothing of it is worth remembering: no generation was ever made."""
+        return self.is_empty and self.group.generation == 0 and not self.places
+
+    @property
+    def places(self) -> set[TopicPartition]:
+        """Every partition with an offset in the log, or soon."""
+        return self.offsets.keys() | self.uncommitted.keys()
+
+
+class GroupShard:
+    """One partition's groups."""
+
+    def __init__(
+        self,
+        log: CoordinatorLog,
+        settings: GroupSettings,
+        clock: Clock,
+        new_member_id: Callable[[str], str],
+    ) -> None:
+        self.groups: dict[str, LiveGroup] = {}
+        self._log = log
+        self._settings = settings
+        self._clock = clock
+        self._new_member_id = new_member_id
+        self._is_closed = False
+
+    # The life of a shard.
+
+    async def load(self) -> None:
+        """Read the log. Members go on where they were, if they show in time that they live."""
+        await self._log.replay()
+        now = self._clock.monotonic()
+        for key_bytes, value in self._log.latest.items():
+            try:
+                key = decode_key(key_bytes)
+                if isinstance(key, OffsetKey):
+                    live = self._live(key.group_id)
+                    live.offsets[key.topic, key.partition] = decode_offset(value)
+                else:
+                    self._restore(key.group_id, decode_group(value), now)
+            except UnknownRecord as error:
+                _log.warning("group record not understood", error=str(error))
+        for live in self.groups.values():
+            self._arm(live)
+
+    def close(self, error: ErrorCode) -> None:
+        """Answer whoever waits with `error` and take no more requests."""
+        self._is_closed = True
+        for live in self.groups.values():
+            self._perform(live, live.group.kill(error))
+        self.groups.clear()
+
+    # Members.
+
+    def join(self, group_id: str, request: JoinRequest) -> asyncio.Future[JoinResult]:
+        """Take a JoinGroup; the future gets its answer."""
+        ticket: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        if group_id not in self.groups and request.member_id:
+            ticket.set_result(
+                JoinResult(error=ErrorCode.unknown_member_id, member_id=request.member_id)
+            )
+            return ticket
+        live = self._live(group_id)
+        self._perform(live, live.group.join(request, ticket, self._clock.monotonic()))
+        return ticket
+
+    def sync(self, group_id: str, request: SyncRequest) -> asyncio.Future[SyncResult]:
+        """Take a SyncGroup; the future gets its answer."""
+        ticket: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+        live = self.groups.get(group_id)
+        if live is None:
+            ticket.set_result(SyncResult(error=ErrorCode.unknown_member_id))
+            return ticket
+        self._perform(live, live.group.sync(request, ticket, self._clock.monotonic()))
+        return ticket
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Take a Heartbeat."""
+        live = self.groups.get(group_id)
+        if live is None:
+            return ErrorCode.unknown_member_id
+        return live.group.heartbeat(member_id, instance_id, generation, self._clock.monotonic())
+
+    def leave(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Take one member of a LeaveGroup."""
+        live = self.groups.get(group_id)
+        if live is None:
+            return ErrorCode.unknown_member_id
+        error, effects = live.group.leave(member_id, instance_id, self._clock.monotonic())
+        self._perform(live, effects)
+        return error
+
+    # Offsets.
+
+    def check_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Whether this member may commit offsets; a group that is not known needs no members."""
+        live = self.groups.get(group_id)
+        if live is None:
+            return ErrorCode.none if generation < 0 else ErrorCode.illegal_generation
+        now = self._clock.monotonic()
+        return live.group.check_commit(member_id, instance_id, generation, now)
+
+    def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> asyncio.Future[Exception | None]:
+        """Store offsets; the future tells how it went."""
+        live = self._live(group_id)
+        records: list[KeyValue] = [
+            (_offset_key(group_id, where), encode_offset(offset))
+            for where, offset in offsets.items()
+        ]
+        live.uncommitted.update(offsets.keys())
+
+        def then(error: Exception | None) -> None:
+            if error is None:
+                live.offsets.update(offsets)
+            live.uncommitted -= Counter(offsets.keys())
+
+        return self._append(records, then)
+
+    def delete_offsets(
+        self, group_id: str, where: Iterable[TopicPartition]
+    ) -> asyncio.Future[Exception | None]:
+        """Forget offsets; the future tells how it went."""
+        live = self._live(group_id)
+        gone = live.places.intersection(where)
+
+        def then(error: Exception | None) -> None:
+            if error is None:
+                for place in gone:
+                    live.offsets.pop(place, None)
+
+        return self._append([(_offset_key(group_id, place), None) for place in gone], then)
+
+    def delete_topics(self, topics: set[str]) -> None:
+        """Forget every group's offsets of topics that are no more."""
+        for group_id, live in self.groups.items():
+            gone = [where for where in live.places if where[0] in topics]
+            if gone:
+                self.delete_offsets(group_id, gone)
+
+    def delete_group(self, group_id: str) -> asyncio.Future[Exception | None]:
+        """Forget a group without members, and its offsets; the future tells how it went."""
+        live = self.groups.pop(group_id)
+        assert live.is_empty
+        self._perform(live, live.group.kill(ErrorCode.coordinator_not_available))
+        keys = [_offset_key(group_id, where) for where in live.places]
+        keys.append(encode_key(GroupKey(group_id=group_id)))
+        return self._append([(key, None) for key in keys])
+
+    def expire(self, retention_ms: int) -> None:
+        """Forget offsets of groups without members after the retention time, then the groups."""
+        limit = self._clock.now_ms() - retention_ms
+        for group_id, live in list(self.groups.items()):
+            if not live.is_empty or live.empty_since_ms > limit:
+                continue
+            old = [w for w, offset in live.offsets.items() if offset.commit_timestamp_ms <= limit]
+            if len(old) == len(live.places):
+                self.delete_group(group_id)
+            elif old:
+                self.delete_offsets(group_id, old)
+
+    # Inside.
+
+    def _live(self, group_id: str) -> LiveGroup:
+        live = self.groups.get(group_id)
+        if live is None:
+            group = Group(group_id, self._settings, self._new_member_id)
+            live = self.groups[group_id] = LiveGroup(group)
+        return live
+
+    def _restore(self, group_id: str, snapshot: GroupSnapshot, now: float) -> None:
+        live = self._live(group_id)
+        live.empty_since_ms = snapshot.state_timestamp_ms
+        live.group = Group.restored(group_id, self._settings, self._new_member_id, snapshot, now)
+
+    def _perform(self, live: LiveGroup, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Joined() | Synced():
+                    if not effect.ticket.done():  # done: its connection is gone
+                        effect.ticket.set_result(effect.result)
+                case Store():
+                    self._store(live, effect)
+        self._arm(live)
+        if live.is_void and self.groups.get(live.group.group_id) is live:
+            del self.groups[live.group.group_id]
+
+    def _store(self, live: LiveGroup, effect: Store) -> None:
+        now_ms = self._clock.now_ms()
+        if not effect.snapshot.members:
+            live.empty_since_ms = now_ms
+        snapshot = replace(effect.snapshot, state_timestamp_ms=now_ms)
+        key = encode_key(GroupKey(group_id=live.group.group_id))
+
+        def on_done(error: Exception | None) -> None:
+            code = None if error is None else ErrorCode.coordinator_not_available
+            now = self._clock.monotonic()
+            self._perform(live, live.group.stored(effect.token, code, now))
+
+        self._log.append([(key, encode_group(snapshot))], on_done)
+
+    def _append(
+        self, records: Sequence[KeyValue], then: Callable[[Exception | None], None] | None = None
+    ) -> asyncio.Future[Exception | None]:
+        future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        def on_done(error: Exception | None) -> None:
+            if then is not None:
+                then(error)
+            if not future.done():
+                future.set_result(error)
+
+        if records:
+            self._log.append(records, on_done)
+        else:
+            on_done(None)
+        return future
+
+    def _arm(self, live: LiveGroup) -> None:
+        """See to it that the group is ticked by its next deadline."""
+        deadline = None if self._is_closed else live.group.next_deadline()
+        if deadline is None:
+            if live.timer is not None:
+                live.timer.cancel()
+                live.timer = None
+            return
+        if live.timer is not None:
+            if live.timer_deadline <= deadline:
+                return  # it will fire in time, find little to do and be armed anew
+            live.timer.cancel()
+        delay = max(deadline - self._clock.monotonic(), _TICK_SECONDS_MIN)
+        live.timer_deadline = deadline
+        live.timer = asyncio.get_running_loop().call_later(delay, self._on_timer, live)
+
+    def _on_timer(self, live: LiveGroup) -> None:
+        live.timer = None
+        self._perform(live, live.group.tick(self._clock.monotonic()))
+
+
+def _offset_key(group_id: str, where: TopicPartition) -> bytes:
+    return encode_key(OffsetKey(group_id=group_id, topic=where[0], partition=where[1]))
