@@ -129,7 +129,8 @@ def create_topic(
     """Create a topic through a broker."""
     from broker.cli.kafka_admin import KafkaAdmin
 
-    KafkaAdmin(bootstrap).create_topic(name, partitions, dict(_pair(text) for text in config or ()))
+    configs = dict(_pair(text) for text in config or ())
+    KafkaAdmin(bootstrap).create_topic(name, partitions, configs)
     typer.echo(f"created topic {name} with {partitions} partition{'s' * (partitions > 1)}")
 
 

@@ -1,0 +1,17 @@
+"""What every test gets: which tests share a worker when several run at once."""
+
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark tests share one worker, and so one session; `serial` tests share another group."""
+    for item in items:
+        folder = item.path.relative_to(_ROOT).parts[0] if _ROOT in item.path.parents else ""
+        if folder == "spark":
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.get_closest_marker("serial") is not None:
+            item.add_marker(pytest.mark.xdist_group("serial"))

@@ -1,0 +1,201 @@
+"""The `lakehead` command on a small cluster in a folder: what it shows, and how it fails."""
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from broker.settings import SETTINGS
+from storage.clock import SystemClock
+from storage.format.record_batch import patch
+from storage.metadata.records import CreateStream, CreateTopic
+from storage.object_store import FileStore
+from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from storage.tasks import TaskScope
+from storage.wal import open_wal
+from tests.support.command_line import CommandLine
+from tests.support.record_batches import TestRecord, encode_batch
+
+TOPIC_ID = "ab" * 16
+
+
+@pytest.fixture
+def lakehead(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    monkeypatch.setenv("TERM", "dumb")
+    return CommandLine(monkeypatch, capsys)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    """The data folder of a cluster: topic `orders`, two partitions; 9 records uploaded, 2 in the
+    WAL.
+    """
+    asyncio.run(_fill(tmp_path))
+    return str(tmp_path)
+
+
+async def _fill(folder: Path) -> None:
+    def crashed(name: str, error: BaseException) -> None:
+        raise AssertionError(name) from error
+
+    scope = TaskScope(crashed)
+    engine = await StreamEngine.open(
+        store=FileStore(str(folder / "store")),
+        wal=await open_wal(f"block:{folder}/wal?size=64MiB", rng=random.Random(1), node_id=3),
+        node=NodeIdentity(node_id=3, host="localhost", port=9092, rack="a"),
+        clock=SystemClock(),
+        rng=random.Random(2),
+        settings=StorageSettings(upload_age_s=3600),
+        scope=scope,
+    )
+    try:
+        topic = CreateTopic(name="orders", topic_id=TOPIC_ID, configs={"retention.ms": "1000"})
+        streams = [CreateStream(stream_id=n, topic_id=TOPIC_ID, partition=n) for n in range(2)]
+        await engine.metadata.commit([topic, *streams])
+        first, second = await engine.open_streams([0, 1])
+        for stream, count in ((first, 4), (second, 3), (first, 2)):
+            await _append(stream, count)
+        await engine.upload_now()
+        await _append(second, 2)
+    finally:
+        await scope.close()
+
+
+async def _append(stream, count: int) -> None:  # type: ignore[no-untyped-def]
+    base = stream.next_offset
+    records = [
+        TestRecord(offset=base + n, timestamp=1_700_000_000_000, key=b"k", value=b"v")
+        for n in range(count)
+    ]
+    batch = bytearray(encode_batch(records, codec="zstd"))
+    patch(batch, 0, base, stream.epoch)
+    done = asyncio.Event()
+    stream.append(
+        memoryview(batch),
+        count=count,
+        max_timestamp=1_700_000_000_000,
+        on_done=lambda _: done.set(),
+    )
+    await done.wait()
+
+
+def rows(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_topics_are_listed_from_the_store_alone(lakehead: CommandLine, data: str) -> None:
+    found = rows(lakehead("topics", "list", "--path", data, "--json").out)
+    assert [(row["topic"], row["partitions"], row["records"]) for row in found] == [
+        ("orders", 2, 9)
+    ]
+    table = lakehead("topics", "list", "--path", data).out
+    assert table.split()[:5] == ["TOPIC", "PARTITIONS", "OFFSETS", "BYTES", "OBJECTS"]
+    assert "orders" in table
+
+
+def test_a_topic_is_described_with_its_settings_and_partitions(
+    lakehead: CommandLine, data: str
+) -> None:
+    (found,) = rows(lakehead("topics", "describe", "orders", "-p", data, "--json").out)
+    assert found["id"] == TOPIC_ID
+    assert found["configs"] == {"retention.ms": "1000"}
+    partitions = found["partitions"]
+    assert isinstance(partitions, list)
+    assert [(p["partition"], p["leader"], p["end_offset"]) for p in partitions] == [
+        (0, 3, 6),
+        (1, 3, 3),
+    ]
+    assert "retention.ms=1000" in lakehead("topics", "describe", "orders", "-p", data).out
+
+
+def test_state_names_the_cluster_and_its_nodes(lakehead: CommandLine, data: str) -> None:
+    (found,) = rows(lakehead("inspect", "state", "--path", data, "--json").out)
+    assert (found["topics"], found["streams"]) == (1, 2)
+    assert found["nodes"] == [
+        {"node": 3, "epoch": 0, "address": "localhost:9092", "rack": "a", "fenced": False}
+        | {"streams": 2}
+    ]
+    assert "localhost:9092" in lakehead("inspect", "state", "--path", data).out
+
+
+def test_the_log_is_listed_and_an_entry_is_shown(lakehead: CommandLine, data: str) -> None:
+    entries = rows(lakehead("inspect", "log", "--path", data, "--json").out)
+    assert [row["entry"] for row in entries] == list(range(len(entries)))
+    assert any("CreateTopic, 2 x CreateStream" in str(row["records"]) for row in entries)
+    entry = json.loads(lakehead("inspect", "log", "0", "--path", data).out)
+    assert entry["records"][0]["type"] == "ClusterCreated"
+    assert "no entry 999" in lakehead.fails("inspect", "log", "999", "--path", data)
+
+
+def test_an_object_is_shown_by_item_and_by_batch(lakehead: CommandLine, data: str) -> None:
+    (listed,) = rows(lakehead("inspect", "objects", "--path", data, "--json").out)
+    key = str(listed["key"])
+    items = rows(lakehead("inspect", "object", key, "--path", data, "--json").out)
+    assert [(i["topic"], i["partition"], i["end_offset"], i["crc"]) for i in items] == [
+        ("orders", 0, 6, "ok"),
+        ("orders", 1, 3, "ok"),
+    ]
+    batches = rows(lakehead("inspect", "object", key, "--batches", "--path", data, "--json").out)
+    assert [(b["partition"], b["offset"], b["records"], b["codec"]) for b in batches] == [
+        (0, 0, 4, "zstd"),
+        (0, 4, 2, "zstd"),
+        (1, 0, 3, "zstd"),
+    ]
+
+
+def test_damage_in_an_object_is_found_and_named(lakehead: CommandLine, data: str) -> None:
+    (listed,) = rows(lakehead("inspect", "objects", "--path", data, "--json").out)
+    file = Path(data) / "store" / str(listed["key"])
+    body = bytearray(file.read_bytes())
+    body[60] ^= 1
+    file.chmod(0o644)
+    file.write_bytes(body)
+    outcome = lakehead("inspect", "object", str(listed["key"]), "--path", data, "--json")
+    assert outcome.status == 1
+    assert [row["crc"] for row in rows(outcome.out)] == ["BAD", "ok"]
+    assert "1 damaged" in outcome.err
+
+
+def test_a_write_ahead_log_shows_what_is_not_uploaded(lakehead: CommandLine, data: str) -> None:
+    (summary,) = rows(lakehead("inspect", "wal", f"{data}/wal", "--json").out)
+    assert (summary["node"], summary["clean shutdown"]) == (3, False)
+    records = rows(lakehead("inspect", "wal", f"{data}/wal", "--records", "--json").out)
+    assert (records[-1]["stream"], records[-1]["offset"], records[-1]["records"]) == (1, 3, 2)
+
+
+def test_mistakes_are_one_line_that_says_what_to_do(
+    lakehead: CommandLine, data: str, tmp_path: Path
+) -> None:
+    assert "lakehead start" in lakehead.fails("topics", "list", "--path", str(tmp_path / "none"))
+    assert "topics list" in lakehead.fails("topics", "describe", "nope", "--path", data)
+    assert "inspect objects" in lakehead.fails("inspect", "object", "data/x", "--path", data)
+    assert "no topic 'nope'" in lakehead.fails("inspect", "objects", "-t", "nope", "--path", data)
+    assert "folder" in lakehead.fails("inspect", "wal", data)
+    assert "No such file" in lakehead.fails("inspect", "wal", f"{data}/none")
+    (tmp_path / "text").write_bytes(b"x" * 10_000)
+    assert "no write-ahead log" in lakehead.fails("inspect", "wal", str(tmp_path / "text"))
+    assert "whole number" in lakehead.fails("start", "--port", "x")
+    assert "settings file" in lakehead.fails("start", "--config", str(tmp_path / "none.toml"))
+    assert "NAME=VALUE" in lakehead.fails("topics", "create", "t", "--config", "x")
+    assert "no broker answers" in lakehead.fails("topics", "delete", "t", "-b", "127.0.0.1:1")
+
+
+def test_a_store_of_a_newer_format_is_refused(lakehead: CommandLine, data: str) -> None:
+    entry = Path(data) / "store/meta/log" / f"{0:020d}.json"
+    entry.chmod(0o644)
+    entry.write_text(entry.read_text().replace('"version":1', '"version":99'))
+    assert "upgrade" in lakehead.fails("topics", "list", "--path", data)
+
+
+def test_help_shows_every_setting(lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = lakehead("start", "--help").out
+    assert [s.name for s in SETTINGS if f"--{s.name} " not in text] == []
+
+
+def test_version_is_shown(lakehead: CommandLine) -> None:
+    outcome = lakehead("--version")
+    assert outcome.status == 0
+    assert outcome.out.startswith("lakehead ")
