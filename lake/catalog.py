@@ -1,0 +1,97 @@
+"""What a cluster holds, as its metadata log says: topics, partitions, offsets and the objects they
+lie in.
+
+Read-only, and one snapshot: open a catalog again to see what came later. Brokers are not asked.
+"""
+
+import random
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lake.errors import DataLoss
+from storage.clock import SystemClock
+from storage.errors import SettingsError, UnknownTopic
+from storage.metadata.log import MetadataLog
+from storage.metadata.state import ClusterState, Extent, TopicState
+from storage.object_store import ObjectStore
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLog:
+    """A partition's records that lie in objects: offsets [start_offset, end_offset), by extent."""
+
+    id: TopicPartition
+    topic_id: str
+    stream_id: int
+    start_offset: int
+    end_offset: int
+    extents: tuple[Extent, ...]
+
+
+class Catalog:
+    """A snapshot of a cluster's metadata."""
+
+    def __init__(self, state: ClusterState, uri: str) -> None:
+        self.state = state
+        self.uri = uri
+
+    @classmethod
+    async def open(cls, store: ObjectStore) -> "Catalog":
+        """Read the metadata log.
+
+        Raises SettingsError where there is no cluster, UnsupportedFormat, CorruptObject,
+        StoreUnavailable.
+        """
+        log = await MetadataLog.open(
+            store, writer_id="reader", clock=SystemClock(), rng=random.Random(0)
+        )
+        if not log.state.next_entry:
+            raise SettingsError(
+                f"there is no Lakehead cluster at {store.uri}: path must name the folder or bucket "
+                "prefix that a broker writes to"
+            )
+        return cls(log.state, store.uri)
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the names of all topics, sorted."""
+        return tuple(sorted(self.state.topics))
+
+    def topic(self, name: str) -> TopicState:
+        """Return a topic. Raises UnknownTopic."""
+        try:
+            return self.state.topics[name]
+        except KeyError:
+            raise UnknownTopic(f"topic {name!r} does not exist in {self.uri}") from None
+
+    def partitions(self, topic: str) -> tuple[PartitionLog, ...]:
+        """Return the partitions of a topic, by number. Raises UnknownTopic."""
+        count = len(self.topic(topic).partitions)
+        return tuple(self.partition(TopicPartition(topic, number)) for number in range(count))
+
+    def partition(self, id_: TopicPartition) -> PartitionLog:
+        """Return one partition. Raises UnknownTopic, DataLoss (the topic has no such partition)."""
+        topic = self.topic(id_.topic)
+        if not 0 <= id_.partition < len(topic.partitions):
+            raise DataLoss(
+                f"topic {id_.topic!r} has partitions 0 to {len(topic.partitions) - 1}, "
+                f"not {id_.partition}"
+            )
+        stream = self.state.stream(topic.partitions[id_.partition])
+        return PartitionLog(
+            id=id_,
+            topic_id=topic.topic_id,
+            stream_id=stream.stream_id,
+            start_offset=stream.start_offset,
+            end_offset=stream.end_offset,
+            extents=stream.extents,
+        )

@@ -1,0 +1,7 @@
+"""Errors of reading a lake, beside those of `storage.errors`."""
+
+from storage.errors import LakeheadError
+
+
+class DataLoss(LakeheadError):
+    """Records that were asked for are no longer there, or never were."""

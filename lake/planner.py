@@ -1,0 +1,215 @@
+"""Plans reads: from offsets of partitions to splits, each a list of byte ranges. Pure.
+
+A split is what one task reads: about `SPLIT_BYTES` whatever the partitions and objects are, so that
+a large partition is read by many tasks and many small ranges by one. Data blocks are never cut: a
+range covers whole items of an object's index, and its offsets say which of their records count.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lake.catalog import PartitionLog, TopicPartition
+from lake.errors import DataLoss
+from storage.errors import CorruptObject
+from storage.format.stream_object import AbortedTransaction, IndexItem, ObjectIndex
+from storage.metadata.state import Extent
+
+SPLIT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRange:
+    """Offsets [start, end) of a partition: what is asked for."""
+
+    log: PartitionLog
+    start: int
+    end: int
+
+    def extents(self) -> tuple[Extent, ...]:
+        """Return the extents that hold some of these offsets."""
+        return tuple(
+            extent
+            for extent in self.log.extents
+            if extent.start_offset < self.end and extent.end_offset > self.start
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteRange:
+    """Bytes of an object that lie next to each other and hold offsets [first_offset, end_offset).
+
+    `items` are the (size, CRC-32C) of the index items the range is made of, in order; what reads it
+    fetches whole items and checks them. Records outside the offsets are to be left out.
+    """
+
+    key: str
+    position: int
+    length: int
+    topic: str
+    partition: int
+    topic_id: str
+    stream_id: int
+    first_offset: int
+    end_offset: int
+    items: tuple[tuple[int, int], ...]
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def id(self) -> TopicPartition:
+        """The partition."""
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What one task reads, in order."""
+
+    ranges: tuple[ByteRange, ...]
+
+    @property
+    def length(self) -> int:
+        """Bytes to fetch."""
+        return sum(range_.length for range_ in self.ranges)
+
+
+def needed_objects(asked: Sequence[OffsetRange]) -> tuple[str, ...]:
+    """Return the keys of the objects whose indexes a plan needs, each once."""
+    return tuple(
+        dict.fromkeys(extent.object_key for range_ in asked for extent in range_.extents())
+    )
+
+
+def plan_splits(
+    asked: Sequence[OffsetRange],
+    indexes: Mapping[str, ObjectIndex],
+    *,
+    split_bytes: int = SPLIT_BYTES,
+    splits_min: int = 1,
+    fail_on_data_loss: bool = True,
+    read_committed: bool = True,
+) -> tuple[Split, ...]:
+    """Return splits of even size, at most about `split_bytes` each, that cover what is asked.
+
+    `splits_min` asks for more and smaller splits, down to one index item each. An object without an
+    index in `indexes` is lost: DataLoss, or left out.
+    """
+    pieces = [
+        piece
+        for range_ in asked
+        for piece in _pieces(range_, indexes, fail_on_data_loss, read_committed)
+    ]
+    total = sum(piece.length for piece in pieces)
+    count = max(-(-total // split_bytes), splits_min, 1)
+    target = max(-(-total // count), 1)
+    splits: list[Split] = []
+    held: list[ByteRange] = []
+    cut, taken = target, 0
+    for piece in pieces:
+        # cut where the middle of the piece is nearer to the next split
+        if held and taken + piece.length // 2 >= cut:
+            splits.append(Split(ranges=_joined(held)))
+            held = []
+            cut = max(cut + target, taken + 1)
+        held.append(piece)
+        taken += piece.length
+    if held:
+        splits.append(Split(ranges=_joined(held)))
+    return tuple(splits)
+
+
+def _pieces(
+    asked: OffsetRange,
+    indexes: Mapping[str, ObjectIndex],
+    fail_on_data_loss: bool,
+    read_committed: bool,
+) -> Iterator[ByteRange]:
+    """Yield one range per index item that holds asked offsets."""
+    log = asked.log
+    extents = asked.extents()
+    found = [(extent, indexes.get(extent.object_key)) for extent in extents]
+    aborted = tuple(
+        abort
+        for _, index in found
+        if read_committed and index is not None and log.stream_id in index.streams
+        for abort in index.streams[log.stream_id].aborted
+    )
+    for extent, index in found:
+        start = max(asked.start, extent.start_offset)
+        end = min(asked.end, extent.end_offset)
+        if index is None:
+            if fail_on_data_loss:
+                raise DataLoss(
+                    f"offsets {start} to {end - 1} of {log.id} are lost: object "
+                    f"{extent.object_key} is gone (set failOnDataLoss to false to read the rest)"
+                )
+            continue
+        for item in _covering(index, log.stream_id, start, end):
+            yield ByteRange(
+                key=extent.object_key,
+                position=item.position,
+                length=item.size,
+                topic=log.id.topic,
+                partition=log.id.partition,
+                topic_id=log.topic_id,
+                stream_id=log.stream_id,
+                first_offset=max(start, item.start_offset),
+                end_offset=min(end, item.end_offset),
+                items=((item.size, item.crc),),
+                aborted=_touching(aborted, item),
+            )
+
+
+def _touching(
+    aborted: tuple[AbortedTransaction, ...], item: IndexItem
+) -> tuple[AbortedTransaction, ...]:
+    return tuple(
+        abort
+        for abort in aborted
+        if abort.first_offset < item.end_offset and abort.last_offset >= item.start_offset
+    )
+
+
+def _covering(index: ObjectIndex, stream_id: int, start: int, end: int) -> list[IndexItem]:
+    """Return the items that hold offsets [start, end). Raises CorruptObject if some are missing."""
+    items = [
+        item
+        for item in index.items_of(stream_id)
+        if item.start_offset < end and item.end_offset > start
+    ]
+    expected = start
+    for item in items:
+        if item.start_offset > expected:
+            break
+        expected = item.end_offset
+    if expected < end:
+        raise CorruptObject(
+            index.key,
+            0,
+            f"its index lacks offset {expected} of stream {stream_id}, which the metadata log "
+            "says it holds",
+        )
+    return items
+
+
+def _joined(pieces: Sequence[ByteRange]) -> tuple[ByteRange, ...]:
+    """Join ranges that lie next to each other."""
+    joined: list[ByteRange] = []
+    for piece in pieces:
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.key == piece.key
+            and last.stream_id == piece.stream_id
+            and last.position + last.length == piece.position
+            and last.end_offset == piece.first_offset
+        ):
+            joined[-1] = replace(
+                last,
+                length=last.length + piece.length,
+                end_offset=piece.end_offset,
+                items=last.items + piece.items,
+                aborted=tuple(dict.fromkeys(last.aborted + piece.aborted)),
+            )
+        else:
+            joined.append(piece)
+    return tuple(joined)

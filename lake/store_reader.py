@@ -1,0 +1,163 @@
+"""Reads objects from code that is not asynchronous: Spark's workers, scans, jobs.
+
+The store lives on an event loop in a thread of its own, made at the first use in each process: a
+forked worker makes its own and never touches its parent's (which would hang).
+"""
+
+import asyncio
+import os
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
+
+from crc32c import crc32c
+
+from lake.catalog import Catalog
+from lake.planner import ByteRange
+from storage.errors import CorruptObject, ObjectNotFound
+from storage.format.stream_object import ObjectIndex, read_index
+from storage.object_store import ObjectStore, open_store
+
+T = TypeVar("T")
+
+FETCH_BYTES = 8 * 1024 * 1024
+_FETCHES_AHEAD = 3
+_INDEXES_AT_ONCE = 32
+
+
+class Fetched(NamedTuple):
+    """Whole index items, checked: `data` lies at `position` of its range's object."""
+
+    range: ByteRange
+    position: int
+    data: bytes
+
+
+class StoreReader:
+    """One store, for blocking callers. Safe for use by several threads."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="store-reader", daemon=True).start()
+
+    def open_catalog(self) -> Catalog:
+        """Return the newest snapshot of the metadata. Raises as `Catalog.open`."""
+        return self._submit(Catalog.open(self.store)).result()
+
+    def read_indexes(self, keys: Sequence[str]) -> dict[str, ObjectIndex]:
+        """Return the indexes of objects, read side by side; an object that is gone is left out."""
+        return self._submit(self._read_indexes(keys)).result()
+
+    def read(self, ranges: Sequence[ByteRange]) -> Iterator[Fetched]:
+        """Yield the bytes of `ranges` in order, in pieces of about `FETCH_BYTES`.
+
+        The next few pieces are fetched while the caller works on one, so what is in memory is
+        bounded. Raises CorruptObject, ObjectNotFound, StoreUnavailable.
+        """
+        waiting: deque[tuple[_Piece, Future[bytes]]] = deque()
+        pieces = _pieces(ranges)
+        try:
+            while True:
+                while len(waiting) <= _FETCHES_AHEAD and (piece := next(pieces, None)):
+                    work = self.store.get_range(piece.range.key, piece.position, piece.length)
+                    waiting.append((piece, self._submit(work)))
+                if not waiting:
+                    return
+                piece, future = waiting.popleft()
+                yield _checked(piece, future.result())
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        """Close the store and end the thread."""
+        self._submit(self.store.close()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _read_indexes(self, keys: Sequence[str]) -> dict[str, ObjectIndex]:
+        found: dict[str, ObjectIndex] = {}
+        waiting = deque(keys)
+
+        async def read_next() -> None:
+            while waiting:
+                key = waiting.popleft()
+                try:
+                    found[key] = await read_index(self.store, key)
+                except ObjectNotFound:
+                    continue
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_INDEXES_AT_ONCE, len(keys))):
+                    group.create_task(read_next())
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return found
+
+
+_readers: dict[tuple[int, str], StoreReader] = {}
+_readers_lock = threading.Lock()
+
+
+def store_reader(path: str | ObjectStore) -> StoreReader:
+    """Return this process's reader of the store at `path`, made at the first use.
+
+    Raises SettingsError for a URI that names no store.
+    """
+    if not isinstance(path, str):
+        return StoreReader(path)
+    place = (os.getpid(), path)
+    with _readers_lock:
+        if place not in _readers:
+            _readers[place] = StoreReader(open_store(path))
+        return _readers[place]
+
+
+os.register_at_fork(after_in_child=lambda: _after_fork())
+
+
+def _after_fork() -> None:
+    """Forget the parent's readers, whose threads do not exist here, and a lock it may have held."""
+    global _readers_lock
+    _readers.clear()
+    _readers_lock = threading.Lock()
+
+
+class _Piece(NamedTuple):
+    range: ByteRange
+    position: int
+    length: int
+    items: tuple[tuple[int, int], ...]
+
+
+def _pieces(ranges: Sequence[ByteRange]) -> Iterator[_Piece]:
+    """Cut ranges at items into pieces of at most `FETCH_BYTES`, or of one item."""
+    for range_ in ranges:
+        position, length, first = range_.position, 0, 0
+        for number, (size, _) in enumerate(range_.items):
+            if length and length + size > FETCH_BYTES:
+                yield _Piece(range_, position, length, range_.items[first:number])
+                position, length, first = position + length, 0, number
+            length += size
+        if length:
+            yield _Piece(range_, position, length, range_.items[first:])
+
+
+def _checked(piece: _Piece, data: bytes) -> Fetched:
+    view = memoryview(data)
+    start = 0
+    for size, crc in piece.items:
+        if crc32c(view[start : start + size]) != crc:
+            raise CorruptObject(
+                piece.range.key,
+                piece.position + start,
+                f"data of {piece.range.id} fails its checksum",
+            )
+        start += size
+    return Fetched(piece.range, piece.position, data)
