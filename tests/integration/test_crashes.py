@@ -1,0 +1,165 @@
+"""kill -9 of the broker while producers run: after it, the log is exactly what they were told.
+
+`CRASHES` sets how many random kills the campaign makes (`CRASHES=500` for a long one) and
+`CRASH_SEED` when they fall.
+"""
+
+import os
+import random
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from storage.failpoints import KILLED
+from tests.support.broker_process import BrokerProcess
+from tests.support.history import History, violations
+from tests.support.traffic import (
+    IDEMPOTENT,
+    PLAIN,
+    ProducerThread,
+    TailThread,
+    create_topic,
+    read_log,
+)
+from tests.support.waiting import wait_until
+
+TOPIC = "crash"
+PARTITIONS = 4
+CRASHES = int(os.environ.get("CRASHES", "20"))
+SEED = int(os.environ.get("CRASH_SEED", "1"))
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def failpoints() -> list[str]:
+    """The names of all fail-points in the broker's sources."""
+    found: set[str] = set()
+    for package in ("storage", "broker"):
+        for source in (ROOT / package).rglob("*.py"):
+            if source.name != "failpoints.py":
+                found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
+    return sorted(found)
+
+
+class Campaign:
+    """A broker with two producers and a consumer on it, and the history they write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.history = History()
+        self.broker = BrokerProcess(folder)
+        self.producers: list[ProducerThread] = []
+        self._tail: TailThread | None = None
+
+    def start_clients(self) -> None:
+        """Create the topic and start producing and consuming; the broker must be running."""
+        bootstrap = self.broker.bootstrap
+        create_topic(bootstrap, TOPIC, PARTITIONS)
+        for name, config in (("idempotent", IDEMPOTENT), ("plain", PLAIN)):
+            producer = ProducerThread(
+                name,
+                bootstrap,
+                TOPIC,
+                partitions=PARTITIONS,
+                history=self.history,
+                config=config,
+            )
+            self.producers.append(producer)
+            producer.start()
+        self._tail = TailThread(bootstrap, TOPIC, partitions=PARTITIONS, history=self.history)
+        self._tail.start()
+
+    def wait_progress(self, records: int = 1, deadline_s: float = 30.0) -> None:
+        """Wait until each producer has `records` more acknowledged; a heal must bring progress."""
+        marks = {producer: producer.acknowledged + records for producer in self.producers}
+        assert wait_until(
+            lambda: all(producer.acknowledged >= mark for producer, mark in marks.items()),
+            deadline_s,
+        ), f"producers are stuck\n{self.broker.log}"
+
+    def check(self) -> None:
+        """Stop the producers, read everything, restart cleanly, read again: both must be right."""
+        unanswered = {producer.name: producer.finish() for producer in self.producers}
+        assert not any(unanswered.values()), f"without an answer: {unanswered}"
+        assert self._tail is not None
+        self._tail.finish()
+        self.producers = []
+        self._tail = None
+        log = read_log(self.broker.bootstrap, TOPIC, PARTITIONS)
+        assert violations(self.history, log)[:20] == []
+        assert self.broker.stop() == 0, self.broker.log
+        self.broker.start()
+        assert read_log(self.broker.bootstrap, TOPIC, PARTITIONS) == log
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        self.broker.kill()
+        for producer in self.producers:
+            producer.finish(0)
+        if self._tail is not None:
+            self._tail.finish()
+
+
+@contextmanager
+def campaign(folder: Path) -> Iterator[Campaign]:
+    running = Campaign(folder)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@pytest.mark.timeout(max(180, CRASHES * 8))
+def test_random_kills_lose_double_and_move_nothing(tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    with campaign(tmp_path) as running:
+        running.broker.start()
+        running.start_clients()
+        for _ in range(CRASHES):
+            running.wait_progress()
+            time.sleep(rng.uniform(0.0, 0.5))  # the moment of the kill is the random part
+            running.broker.kill()
+            running.broker.start()
+        running.wait_progress(100)
+        running.check()
+        assert len(running.history.acknowledged) > CRASHES * 10
+
+
+def test_there_are_failpoints() -> None:
+    assert len(failpoints()) >= 8
+
+
+@pytest.mark.parametrize("name", failpoints())
+def test_a_kill_at_every_failpoint(tmp_path: Path, name: str) -> None:
+    with campaign(tmp_path) as running:
+        running.broker.start()
+        running.start_clients()
+        running.wait_progress(100)
+        reached = die_while_recovering(running, name) or die_at_work(running)
+        assert reached or die_while_stopping(running), f"{name} was not reached"
+        running.broker.kill()
+        running.broker.start()
+        running.wait_progress(100)
+        running.check()
+
+
+def die_while_recovering(running: Campaign, name: str) -> bool:
+    """Kill the broker and start it with the fail-point armed: whether that ended it."""
+    running.broker.kill()
+    running.broker.start_towards_failpoint(name)
+    return running.broker.exit_status == KILLED
+
+
+def die_at_work(running: Campaign) -> bool:
+    """Run on under load for several uploads: whether the armed fail-point ended the broker."""
+    return (
+        wait_until(lambda: not running.broker.is_running, 3.0)
+        and running.broker.exit_status == KILLED
+    )
+
+
+def die_while_stopping(running: Campaign) -> bool:
+    """Stop cleanly: whether the armed fail-point ended the broker on the way."""
+    return running.broker.stop() == KILLED

@@ -1,0 +1,215 @@
+"""Producers and consumers of confluent-kafka that note in a History what they did and were told."""
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.support.history import History, Sent, value_of
+from tests.support.waiting import wait_until
+
+QUICK_RECONNECT: Mapping[str, str | int | float] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 100,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 100,
+    "topic.metadata.refresh.interval.ms": 1000,
+    "socket.timeout.ms": 10_000,
+    "log_level": 0,
+}
+IDEMPOTENT: Mapping[str, str | int | float] = {
+    **QUICK_RECONNECT,
+    "enable.idempotence": True,
+    "message.timeout.ms": 120_000,
+    "linger.ms": 2,
+}
+PLAIN: Mapping[str, str | int | float] = {
+    # no retries: what was in flight at a crash counts as refused, and nothing is there twice
+    **QUICK_RECONNECT,
+    "enable.idempotence": False,
+    "acks": "all",
+    "retries": 0,
+    "message.timeout.ms": 30_000,
+    "linger.ms": 2,
+}
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    """Create a topic and wait until each of its partitions answers."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK_RECONNECT})
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
+    admin.create_topics([new])[topic].result(20)
+    consumer = _consumer(bootstrap, {})
+    try:
+        for index in range(partitions):
+            ask = functools.partial(_answers, consumer, TopicPartition(topic, index))
+            assert wait_until(ask, 20), f"partition {index} of {topic} does not answer"
+    finally:
+        consumer.close()
+
+
+def _answers(consumer: Consumer, place: TopicPartition) -> bool:
+    try:
+        consumer.get_watermark_offsets(place, timeout=5)
+    except KafkaException:
+        return False
+    return True
+
+
+class ProducerThread:
+    """A producer that sends as fast as its queue lets it until it is told to stop.
+
+    Records go round the partitions, so each partition gets an increasing sequence of its numbers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        history: History,
+        config: Mapping[str, str | int | float],
+        value_bytes: int = 200,
+        queued_max: int = 400,
+    ) -> None:
+        self.name = name
+        self.acknowledged = 0
+        self._topic = topic
+        self._partitions = partitions
+        self._history = history
+        self._value_bytes = value_bytes
+        self._queued_max = queued_max
+        self._producer = Producer({"bootstrap.servers": bootstrap, **config})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, deadline_s: float = 60.0) -> int:
+        """Stop sending, wait for the answers; how many records are still without one."""
+        self._stop.set()
+        self._thread.join(10)
+        assert not self._thread.is_alive(), f"producer {self.name} does not stop"
+        remaining: int = self._producer.flush(deadline_s)
+        return remaining
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            if len(self._producer) >= self._queued_max:
+                self._producer.poll(0.01)
+                continue
+            sent = Sent(self.name, number)
+            partition = number % self._partitions
+            self._history.record_sent(sent, partition)
+            self._producer.produce(
+                self._topic,
+                value=value_of(sent, self._value_bytes),
+                partition=partition,
+                on_delivery=self._on_delivery(sent),
+            )
+            number += 1
+            self._producer.poll(0)
+
+    def _on_delivery(self, sent: Sent) -> Callable[[KafkaError | None, Message], None]:
+        def note(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                self._history.record_refused(sent, str(error))
+                return
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            self._history.record_acknowledged(sent, partition, offset)
+            self.acknowledged += 1
+
+        return note
+
+
+class TailThread:
+    """A consumer that follows all partitions of a topic from 0 and notes whatever it sees."""
+
+    def __init__(self, bootstrap: str, topic: str, *, partitions: int, history: History) -> None:
+        self._history = history
+        self._consumer = _consumer(bootstrap, {"fetch.wait.max.ms": 50})
+        self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the consumer does not stop"
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for message in self._consumer.consume(500, 0.05):
+                if message.error() is None:
+                    place = _place(message)
+                    self._history.record_seen(*place)
+
+
+def read_log(
+    bootstrap: str, topic: str, partitions: int, *, deadline_s: float = 60.0
+) -> dict[int, list[tuple[int, bytes]]]:
+    """Every record of a topic by partition: (offset, value), read by a fresh consumer from 0.
+
+    Fails if a partition's end, as asked for at the start, is not reached in time.
+    """
+    consumer = _consumer(bootstrap, {"enable.partition.eof": False})
+    log: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
+    try:
+        ends = {
+            index: consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=20)[1]
+            for index in log
+        }
+        consumer.assign([TopicPartition(topic, index, 0) for index in log])
+        deadline = time.monotonic() + deadline_s
+        while any(_next_offset(log[index]) < end for index, end in ends.items()):
+            assert time.monotonic() < deadline, f"ends {ends} not reached: {_reached(log)}"
+            for message in consumer.consume(1000, 0.5):
+                if message.error() is None:
+                    partition, offset, value = _place(message)
+                    log[partition].append((offset, value))
+    finally:
+        consumer.close()
+    return log
+
+
+def _consumer(bootstrap: str, config: Mapping[str, str | int | float]) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            **QUICK_RECONNECT,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            **config,
+        }
+    )
+
+
+def _place(message: Message) -> tuple[int, int, bytes]:
+    partition, offset, value = message.partition(), message.offset(), message.value()
+    assert partition is not None
+    assert offset is not None
+    assert isinstance(value, bytes)
+    return partition, offset, value
+
+
+def _next_offset(records: list[tuple[int, bytes]]) -> int:
+    return records[-1][0] + 1 if records else 0
+
+
+def _reached(log: Mapping[int, list[tuple[int, bytes]]]) -> dict[int, int]:
+    return {index: _next_offset(records) for index, records in log.items()}
