@@ -1,0 +1,121 @@
+"""The tree keeps its own rules: sizes, names that must not be named, nothing left lying about."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+FILE_BYTES_MAX = 1_000_000
+
+# Modules and functions over the limit, with their present length: it may shrink, not grow.
+LONG_MODULES: dict[str, int] = {}
+LONG_FUNCTIONS = {
+    # Compiled kernels: one loop over the bytes of a range, where a call per field would cost.
+    "lake/decode/batches.py:scan_batches": 72,
+    "lake/decode/records.py:parse_records": 81,
+}
+
+# Patterns in which one letter stands in brackets do not match themselves.
+BANNED_TEXT = {
+    "a package registry's host": r"\b(?:[p]ypi\.org|files\.[p]ythonhosted\.org|registry\.[n]pmjs\.org|"
+    r"repo1?\.[m]aven\.(?:org|apache\.org)|crates\.[i]o|proxy\.[g]olang\.org)",
+    "a path of one machine": r"(?<![\w.~}])/(?:[r]oot|[w]ork|[h]ome/\w+|[o]pt/\w+|tmp/[l]h)/",
+    "a merge left unfinished": r"^(?:<{7}|>{7}) ",
+    "a note to oneself": r"\b(?:TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b",
+}
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".svg", ".yml", ".yaml", ".json", ".cfg", ""}
+
+
+@cache
+def tracked() -> tuple[Path, ...]:
+    """Every file that belongs to the project."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip("not a git checkout")
+    return tuple(p for line in found.stdout.splitlines() if (p := ROOT / line).is_file())
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def modules() -> Iterator[Path]:
+    return (path for path in tracked() if path.suffix == ".py")
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            docstring = ast.get_docstring(node, clean=False) or ""
+            length = node.end_lineno - node.lineno + 1 - docstring.count("\n")
+            yield f"{name(path)}:{node.name}", length
+
+
+def over(lengths: dict[str, int], limit: int, allowed: dict[str, int]) -> dict[str, int]:
+    return {key: n for key, n in lengths.items() if n > max(limit, allowed.get(key, 0))}
+
+
+def test_modules_are_short() -> None:
+    lengths = {name(path): path.read_text().count("\n") for path in modules()}
+    assert over(lengths, MODULE_LINES_MAX, LONG_MODULES) == {}
+
+
+def test_functions_are_short() -> None:
+    lengths = {key: length for path in modules() for key, length in functions(path)}
+    assert over(lengths, FUNCTION_LINES_MAX, LONG_FUNCTIONS) == {}
+
+
+def test_exceptions_to_the_limits_are_still_needed() -> None:
+    lines = {name(path): path.read_text().count("\n") for path in modules()}
+    bodies = {key: length for path in modules() for key, length in functions(path)}
+    assert [key for key in LONG_MODULES if lines.get(key, 0) <= MODULE_LINES_MAX] == []
+    assert [key for key in LONG_FUNCTIONS if bodies.get(key, 0) <= FUNCTION_LINES_MAX] == []
+
+
+@pytest.mark.parametrize("what", BANNED_TEXT)
+def test_no_file_holds(what: str) -> None:
+    pattern = re.compile(BANNED_TEXT[what], re.MULTILINE)
+    found = {}
+    for path in tracked():
+        if path.suffix in TEXT_SUFFIXES and not name(path).startswith("requirements/"):
+            matches = pattern.findall(path.read_text(errors="replace"))
+            found.update({name(path): matches} if matches else {})
+    assert found == {}
+
+
+def test_requirements_are_pinned_by_hash_and_name_no_place() -> None:
+    files = sorted((ROOT / "requirements").glob("*.txt"))
+    assert [file.stem for file in files] == ["base", "build", "dev", "lake"]
+    for file in files:
+        text = file.read_text()
+        assert re.findall(r"https?:|file:|find-links|index-url|@ ", text) == []
+        pins = re.split(r"\n(?=[a-z0-9])", text)[1:]
+        assert [pin for pin in pins if "==" not in pin or "--hash=sha256:" not in pin] == []
+
+
+def test_test_files_have_unique_names() -> None:
+    names = [path.name for path in modules() if name(path).startswith("tests/")]
+    twice = {n for n in names if names.count(n) > 1} - {"__init__.py", "conftest.py"}
+    assert twice == set()
+
+
+def test_no_file_is_big() -> None:
+    assert [name(path) for path in tracked() if path.stat().st_size > FILE_BYTES_MAX] == []
+
+
+def test_every_package_has_a_docstring() -> None:
+    silent = [
+        name(path)
+        for path in modules()
+        if path.name == "__init__.py" and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
