@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,6 +29,7 @@ SEEDS = int(os.environ.get("HOSTILE_SEEDS", "30"))
 IDLE_CONNECTIONS = 1000
 GROWTH_BYTES_MAX = 128 << 20
 HUGE = 2**31 - 1
+KAFKA = os.environ.get("BROKER") == "kafka"
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +97,7 @@ def test_random_bytes(unharmed: ServerProcess) -> None:
         rng = random.Random(seed)
         with Wire(unharmed.port) as wire:
             wire.send(rng.randbytes(rng.randrange(1, 5000)))
-            wire.socket.shutdown(socket.SHUT_WR)
-            wire.wait_closed()
+            wire.finish()
 
 
 def test_every_prefix_of_a_request(unharmed: ServerProcess) -> None:
@@ -107,8 +107,7 @@ def test_every_prefix_of_a_request(unharmed: ServerProcess) -> None:
         for size in range(0, len(whole), 3):
             with Wire(unharmed.port) as cut:
                 cut.send(whole[:size])
-                cut.socket.shutdown(socket.SHUT_WR)
-                cut.wait_closed()
+                cut.finish()
         assert wire.end_offset(TOPIC, 0) == end
 
 
@@ -120,8 +119,7 @@ def test_a_request_that_ends_early_inside_its_frame(unharmed: ServerProcess) -> 
         for size in range(8, len(whole), 3):
             with Wire(unharmed.port) as cut:
                 cut.send(frame(whole[:size]))
-                cut.socket.shutdown(socket.SHUT_WR)
-                cut.wait_closed()
+                cut.finish()
         assert wire.end_offset(TOPIC, 0) == end
 
 
@@ -150,7 +148,7 @@ def test_an_unknown_version_of_any_api(unharmed: ServerProcess) -> None:
                     assert answer is not None
                     error, count = struct.unpack_from(">hi", answer)
                     assert error == 35
-                    assert count == len(advertised(unharmed.port))
+                    assert count == len(advertised(unharmed.port)) or KAFKA
             else:
                 closes(unharmed.port, frame(protocol.header(key, version) + b"\0" * 16))
 
@@ -158,7 +156,7 @@ def test_an_unknown_version_of_any_api(unharmed: ServerProcess) -> None:
 def test_garbage_and_huge_counts_in_every_version_of_every_api(unharmed: ServerProcess) -> None:
     """A right header, then a body that is noise, or arrays and strings of 2 Gi items."""
     rng = random.Random(7)
-    bodies = {
+    bodies: dict[str, Callable[[], bytes]] = {
         "noise": lambda: rng.randbytes(rng.randrange(1, 300)),
         "huge": lambda: struct.pack(">i", HUGE) * 40,
         "huge compact": lambda: b"\xff\xff\xff\xff\x0f" * 40,
@@ -171,19 +169,18 @@ def test_garbage_and_huge_counts_in_every_version_of_every_api(unharmed: ServerP
         for version in range(least, most + 1):
             for make in bodies.values():
                 head = protocol.header(key, version)
-                with Wire(unharmed.port) as wire:
-                    wire.send(frame(head + make()) + frame(head + b"\0" + make()))
-                    wire.socket.shutdown(socket.SHUT_WR)
-                    wire.wait_closed()
+                for body in (make(), b"\0" + make()):  # the second: an empty tag section before
+                    with Wire(unharmed.port) as wire:
+                        wire.send(frame(head + body))
+                        wire.finish()
 
 
 def test_a_tls_hello_on_a_plain_port_closes_the_connection(unharmed: ServerProcess) -> None:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", unharmed.port), 15) as plain:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            context.wrap_socket(plain)
+    with Wire(unharmed.port) as plain, pytest.raises((ssl.SSLError, ConnectionError)):
+        context.wrap_socket(plain.socket)
 
 
 def test_http_on_the_kafka_port_closes_the_connection(unharmed: ServerProcess) -> None:
@@ -265,6 +262,6 @@ def test_no_descriptor_is_left_open(server: ServerProcess) -> None:
 
 def test_the_broker_logged_no_traceback(server: ServerProcess) -> None:
     """Last of the module: bad input is expected, so none of it may surprise the broker."""
-    if os.environ.get("BROKER") == "kafka":
+    if KAFKA:
         pytest.skip("Kafka logs tracebacks of bad requests")
     assert re.findall(r"Traceback|Error:", server.log.read_text()) == []

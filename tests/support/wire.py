@@ -3,6 +3,7 @@
 Only classic (not flexible) versions, so that a byte string here is what the protocol guide shows.
 """
 
+import contextlib
 import socket
 import struct
 import zlib
@@ -146,6 +147,12 @@ class Wire:
             return None if size is None else self._exactly(struct.unpack(">i", size)[0])
         except ConnectionError:
             return None
+
+    def finish(self) -> None:
+        """Say that nothing more will come, then wait until the server has closed, too."""
+        with contextlib.suppress(OSError):  # it may have closed already
+            self.socket.shutdown(socket.SHUT_WR)
+        self.wait_closed()
 
     def wait_closed(self) -> None:
         """Read away whatever comes until the server closes; TimeoutError if it does not."""
