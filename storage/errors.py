@@ -33,6 +33,10 @@ class StoreUnavailable(StorageError):
     """The store refused or could not be reached, and nothing was written: repeat after a pause."""
 
 
+class StoreRefused(StoreUnavailable):
+    """The store says no until somebody acts: permission denied, read-only. Nothing was written."""
+
+
 class OutcomeUnknown(StorageError):
     """A write may or may not have happened (timeout, lost answer): read back before deciding."""
 

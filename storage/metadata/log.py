@@ -25,7 +25,6 @@ from storage.errors import (
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
-    StoreUnavailable,
     UnsupportedFormat,
 )
 from storage.failpoints import failpoint
@@ -206,23 +205,12 @@ class MetadataLog:
                 # again, under the same number, settles who has the number.
                 with contextlib.suppress(ObjectNotFound):
                     return await self._is_ours(key, proposal.entry)
-            except StoreUnavailable:
-                pass
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, _RETRY_MAX_S)
 
     async def _is_ours(self, key: str, entry: Entry) -> bool:
-        found = decode_entry(key, await self._read(key))
+        found = decode_entry(key, await self._store.get(key))
         return (found.writer, found.nonce) == (entry.writer, entry.nonce)
-
-    async def _read(self, key: str) -> bytes:
-        pause = _RETRY_S
-        while True:
-            try:
-                return await self._store.get(key)
-            except StoreUnavailable:
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(pause * 2, _RETRY_MAX_S)
 
     async def _catch_up(self) -> None:
         """Apply every entry from the next number on."""
@@ -237,7 +225,7 @@ class MetadataLog:
     async def _read_ahead(self, first: int) -> list[bytes]:
         """Return the entries at the next numbers: one probe, then a handful at once."""
         try:
-            bodies = [await self._read(entry_key(first))]
+            bodies = [await self._store.get(entry_key(first))]
         except ObjectNotFound:
             return []
         try:
@@ -256,7 +244,7 @@ class MetadataLog:
 
     async def _read_or_empty(self, key: str) -> bytes:
         try:
-            return await self._read(key)
+            return await self._store.get(key)
         except ObjectNotFound:
             return b""
 

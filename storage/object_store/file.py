@@ -8,6 +8,7 @@ a later process, once it is an hour old.
 
 import asyncio
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from storage.errors import (
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
+    StoreRefused,
     StoreUnavailable,
 )
 from storage.object_store.protocol import Buffer, ObjectMeta
@@ -29,6 +31,7 @@ T = TypeVar("T")
 _IOV_MAX = 1024
 _TEMPORARY = ".tmp"
 _TEMPORARY_AGE_S = 3600
+_REFUSALS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR}
 
 
 class FileStore:
@@ -110,7 +113,7 @@ class FileStore:
         except OSError as error:
             if linked:
                 raise OutcomeUnknown(f"{path}: {error.strerror}") from error
-            raise StoreUnavailable(f"cannot write {path}: {error.strerror}") from error
+            raise _explained("write", path, error) from error
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -141,7 +144,7 @@ class FileStore:
         except (FileNotFoundError, NotADirectoryError):
             raise ObjectNotFound(key) from None
         except OSError as error:
-            raise StoreUnavailable(f"cannot read {self._path(key)}: {error.strerror}") from error
+            raise _explained("read", self._path(key), error) from error
         try:
             size = os.fstat(file).st_size
             if length is None:
@@ -150,7 +153,7 @@ class FileStore:
                 start = max(0, size - length)
             return _read_all(file, start, min(length, max(0, size - start))), size
         except OSError as error:
-            raise StoreUnavailable(f"cannot read {self._path(key)}: {error.strerror}") from error
+            raise _explained("read", self._path(key), error) from error
         finally:
             os.close(file)
 
@@ -180,6 +183,11 @@ class FileStore:
                 raise StoreUnavailable(
                     f"cannot delete {self._path(key)}: {error.strerror}"
                 ) from error
+
+
+def _explained(what: str, path: Path, error: OSError) -> StoreUnavailable:
+    kind = StoreRefused if error.errno in _REFUSALS else StoreUnavailable
+    return kind(f"cannot {what} {path}: {error.strerror}")
 
 
 def _write_all(file: int, pieces: Sequence[Buffer]) -> None:

@@ -21,6 +21,7 @@ from storage.errors import (
     ObjectNotFound,
     OutcomeUnknown,
     SettingsError,
+    StoreRefused,
     StoreUnavailable,
 )
 from storage.object_store.protocol import Buffer, ObjectMeta
@@ -129,7 +130,7 @@ class S3Store:
             raise ObjectNotFound(key) from None
         summary = str(error).partition("\n")[0]  # the rest is a dump of the client's state
         if isinstance(error, PermissionDeniedError):
-            raise StoreUnavailable(f"{self.uri}: permission denied for {key}") from error
+            raise StoreRefused(f"{self.uri}: permission denied for {key}") from error
         if writing:
             raise OutcomeUnknown(f"{self.uri}: put of {key}: {summary}") from error
         raise StoreUnavailable(f"{self.uri}: {key}: {summary}") from error

@@ -23,6 +23,7 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import CloseStream, OpenStream, Record, RegisterNode
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
+from storage.object_store.retrying import RetryingStore
 from storage.stream.cache import CacheBlock, CachedBatch, LogCache
 from storage.stream.reader import ColdReader
 from storage.stream.recovery import recovered_blocks
@@ -106,7 +107,6 @@ class StreamEngine:
             clock=clock,
             rng=rng,
             stream_object_size=settings.stream_object_size,
-            on_slow=_report_slow,
         )
         self._streams: dict[int, Stream] = {}
         self._appends: deque[_Append] = deque()
@@ -137,6 +137,7 @@ class StreamEngine:
         StorageError.
         """
         incarnation = f"{rng.getrandbits(64):016x}"
+        store = retrying = RetryingStore(store, rng=rng)
         metadata = await MetadataLog.open(
             store, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
         )
@@ -165,6 +166,7 @@ class StreamEngine:
         if recovered is not None:
             await wal.trim(recovered)
             failpoint("wal_recovered")
+        retrying.is_patient = True
         scope.spawn(engine._upload_loop(), name="upload")
         scope.spawn(engine._follow_loop(), name="follow metadata")
         return engine
@@ -422,7 +424,3 @@ def _registration(state: ClusterState, node: NodeIdentity, incarnation: str) -> 
             rack=node.rack,
         )
     ]
-
-
-def _report_slow(key: str, error: Exception) -> None:
-    _log.warning("store_unavailable", key=key, error=str(error))

@@ -6,13 +6,13 @@ other.
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import structlog
 from crc32c import crc32c
 
 from storage.clock import Clock
-from storage.errors import ObjectExists, OutcomeUnknown, StoreUnavailable
+from storage.errors import ObjectExists, OutcomeUnknown
 from storage.failpoints import failpoint
 from storage.format.object_writer import ObjectWriter, WrittenObject
 from storage.format.stream_object import StreamInfo
@@ -20,6 +20,8 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange
 from storage.object_store.protocol import ObjectStore
 from storage.stream.cache import CacheBlock, CachedBatch
+
+_log = structlog.get_logger("storage.uploader")
 
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0
@@ -60,7 +62,6 @@ class Uploader:
         clock: Clock,
         rng: random.Random,
         stream_object_size: int,
-        on_slow: Callable[[str, Exception], None],
     ) -> None:
         self._store = store
         self._metadata = metadata
@@ -68,14 +69,10 @@ class Uploader:
         self._clock = clock
         self._rng = rng
         self._stream_object_size = stream_object_size
-        self._on_slow = on_slow
         self._next_object = 0
 
     async def write(self, snapshot: Snapshot) -> None:
-        """Write the snapshot's objects: one for each large stream, one for all the rest.
-
-        A failing store is retried for as long as it takes.
-        """
+        """Write the snapshot's objects: one for each large stream, one for all the rest."""
         small = []
         for stream_id in sorted(snapshot.block.batches):
             batches = snapshot.block.batches[stream_id]
@@ -153,8 +150,8 @@ class Uploader:
                 return
             except ObjectExists:
                 return  # an earlier try of ours: nobody else writes this name
-            except (StoreUnavailable, OutcomeUnknown) as error:
-                self._on_slow(key, error)
+            except OutcomeUnknown as error:
+                _log.warning("put_unknown", key=key, error=str(error))
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, _RETRY_MAX_S)
 

@@ -94,6 +94,8 @@ def seal_batch(
     base_timestamp: int = 1_700_000_000_000,
     max_timestamp: int = 1_700_000_000_000,
     producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
     magic: int = 2,
     crc: int | None = None,
 ) -> bytes:
@@ -105,8 +107,8 @@ def seal_batch(
         base_timestamp,
         max_timestamp,
         producer_id,
-        -1,
-        -1,
+        producer_epoch,
+        base_sequence,
         record_count,
     )
     tail += body

@@ -10,17 +10,16 @@ from storage.errors import EntryRejected, TopicExists, UnsupportedFormat
 from storage.metadata.log import MetadataLog, entry_key
 from storage.metadata.records import CreateStream, CreateTopic, ProducerIdBlock, Record
 from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore
+from storage.object_store import MemoryStore, ObjectStore
 from storage.object_store.faulty import FaultProfile, FaultyStore
+from storage.object_store.retrying import RetryingStore
 
 
-async def open_log(store: object, writer: str = "w", seed: int = 0) -> MetadataLog:
-    return await MetadataLog.open(
-        store,  # type: ignore[arg-type]
-        writer_id=writer,
-        clock=SystemClock(),
-        rng=random.Random(f"{writer}{seed}"),
-    )
+async def open_log(store: ObjectStore, writer: str = "w", seed: int = 0) -> MetadataLog:
+    rng = random.Random(f"{writer}{seed}")
+    retrying = RetryingStore(store, rng=rng)
+    retrying.is_patient = True
+    return await MetadataLog.open(retrying, writer_id=writer, clock=SystemClock(), rng=rng)
 
 
 def plan_block(state: ClusterState) -> list[Record]:

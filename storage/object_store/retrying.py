@@ -1,0 +1,82 @@
+"""Retries what a store refused without effect: with backoff and jitter, for as long as it takes
+once a node runs.
+
+Only what certainly had no effect is repeated here. A write of unknown outcome is its caller's to
+settle.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from storage.errors import StoreRefused, StoreUnavailable
+from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("storage.object_store")
+
+_PAUSE_S = 0.05
+_PAUSE_MAX_S = 5.0
+_ATTEMPTS = 6
+
+
+class RetryingStore:
+    """Wraps a store. Gives up after a few attempts until `is_patient` is set; from then on never.
+
+    So a command or a node that starts fails with the store's own error, and a node that serves
+    waits the trouble out.
+    """
+
+    def __init__(self, inner: ObjectStore, *, rng: random.Random) -> None:
+        self.uri = inner.uri
+        self.is_patient = False
+        self._inner = inner
+        self._rng = rng
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        """See `ObjectStore.create`. OutcomeUnknown is not retried."""
+        await self._retry(key, lambda: self._inner.create(key, pieces))
+
+    async def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+        return await self._retry(key, lambda: self._inner.get(key))
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        return await self._retry(key, lambda: self._inner.get_range(key, start, length))
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        """See `ObjectStore.get_suffix`."""
+        return await self._retry(key, lambda: self._inner.get_suffix(key, length))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+        """See `ObjectStore.list`."""
+        return await self._retry(prefix, lambda: self._inner.list(prefix, start_after=start_after))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See `ObjectStore.delete`."""
+        await self._retry(", ".join(keys[:3]), lambda: self._inner.delete(keys))
+
+    async def close(self) -> None:
+        """See `ObjectStore.close`."""
+        await self._inner.close()
+
+    async def _retry(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        pause = _PAUSE_S
+        attempt = 1
+        while True:
+            try:
+                return await call()
+            except StoreUnavailable as error:
+                if not self.is_patient and (
+                    attempt >= _ATTEMPTS or isinstance(error, StoreRefused)
+                ):
+                    raise
+                _log.warning("store_unavailable", what=what, error=str(error), attempt=attempt)
+            await asyncio.sleep(pause * (0.5 + self._rng.random()))
+            pause = min(pause * 2, _PAUSE_MAX_S)
+            attempt += 1
