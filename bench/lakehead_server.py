@@ -1,7 +1,7 @@
 """A Lakehead broker on its embedded default: local object store, block WAL in a file."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.process import ServerProcess, free_port
@@ -14,14 +14,17 @@ def lakehead_server(
     *flags: str,
     port: int | None = None,
     environment: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
 ) -> ServerProcess:
     """A broker of default settings with its data in `folder`, not started.
 
     `flags` are those of `lakehead start`. Without a port it listens on a free one.
+    `under` are arguments of Python that run the broker under another module (a profiler).
     """
     port = free_port() if port is None else port
     command = [
         sys.executable,
+        *under,
         *("-m", "broker.cli", "start"),
         *("--data", str(folder / "data"), "--port", str(port)),
         *flags,
