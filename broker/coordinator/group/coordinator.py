@@ -15,6 +15,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.messages import (
+    TEXT_SIZE_MAX,
     GroupSettings,
     GroupSnapshot,
     GroupState,
@@ -118,6 +119,7 @@ class GroupCoordinator:
 
     async def partition_for(self, group_id: str) -> int:
         """Return the partition that a group is kept in, making the topic if there is none."""
+        _check_group_id(group_id)
         if self._topic.partition_count() == 0:
             await self._topic.create()
         index = partition_of(group_id, self._topic.partition_count())
@@ -214,6 +216,7 @@ class GroupCoordinator:
     # Inside.
 
     async def _shard(self, group_id: str) -> GroupShard:
+        _check_group_id(group_id)
         count = self._topic.partition_count()
         if count == 0 or self._is_closed:
             raise KafkaError(ErrorCode.not_coordinator)
@@ -286,6 +289,11 @@ class GroupCoordinator:
         number = f"{self._rng.getrandbits(_MEMBER_ID_BITS):032x}"
         groups = (number[:8], number[8:12], number[12:16], number[16:20], number[20:])
         return f"{prefix}-{'-'.join(groups)}"
+
+
+def _check_group_id(group_id: str) -> None:
+    if len(group_id.encode()) > TEXT_SIZE_MAX:
+        raise KafkaError(ErrorCode.invalid_group_id)
 
 
 def _description(live: LiveGroup) -> GroupDescription:

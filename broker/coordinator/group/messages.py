@@ -16,6 +16,8 @@ Ticket: TypeAlias = Any
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER = ""
+TEXT_SIZE_MAX = 32_000
+"""Bytes of a text that is stored: its length is 16 bits, and a member id adds to its prefix."""
 
 
 class GroupState(Enum):

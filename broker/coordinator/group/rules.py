@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.members import Members
 from broker.coordinator.group.messages import (
+    TEXT_SIZE_MAX,
     UNKNOWN_MEMBER,
     GroupSettings,
     GroupState,
@@ -31,6 +32,8 @@ def refuse_join(group: "Group", request: JoinRequest, settings: GroupSettings) -
     """Return why this JoinGroup cannot be taken, or None."""
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
+    if not _is_storable(request):
+        return ErrorCode.invalid_request
     timeout = request.session_timeout_ms
     if not settings.min_session_timeout_ms <= timeout <= settings.max_session_timeout_ms:
         return ErrorCode.invalid_session_timeout
@@ -89,6 +92,13 @@ def refuse_commit(
     if error is None and group.state is GroupState.COMPLETING_REBALANCE:
         return ErrorCode.rebalance_in_progress
     return error
+
+
+def _is_storable(request: JoinRequest) -> bool:
+    """Whether every text fits into a stored group, where lengths are 16 bits."""
+    names = (name for name, _ in request.protocols)
+    texts = (request.client_id, request.instance_id or "", request.protocol_type, *names)
+    return all(len(text.encode()) <= TEXT_SIZE_MAX for text in texts)
 
 
 def _speaks_to_all(group: "Group", request: JoinRequest) -> bool:

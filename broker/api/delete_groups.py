@@ -1,0 +1,30 @@
+"""DeleteGroups, key 42, versions 0-2: forget groups without members, and their offsets.
+
+v2: flexible. Answered when the deletion is durable: a deleted group does not come back.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=42, name="DeleteGroups", versions=(0, 2))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each group."""
+    results = []
+    for group_id in request.groups_names:
+        code = ErrorCode.none
+        try:
+            await context.node.groups.delete_group(group_id)
+        except (LakeheadError, TimeoutError) as error:
+            code = error_code(error)
+        results.append(
+            entity(context.response, "DeletableGroupResult", group_id=group_id, error_code=code)
+        )
+    return entity(context.response, "DeleteGroupsResponse", results=results)

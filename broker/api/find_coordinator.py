@@ -1,0 +1,75 @@
+"""FindCoordinator, key 10, versions 0-6: which node coordinates a group.
+
+v1: key types. v2: one error for each throttled client. v3: flexible. v4: several keys (KIP-699).
+v5: TRANSACTION_ABORTABLE. v6: share groups (KIP-932). Asking makes `__consumer_offsets`.
+Left out: share groups (INVALID_REQUEST) and transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+which every client takes as final).
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.group.coordinator import OFFSETS_TOPIC
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+from storage.metadata.state import NodeState
+
+API = Api(key=10, name="FindCoordinator", versions=(0, 6))
+
+_GROUP_KEY = 0
+_TRANSACTION_KEY = 1
+_BATCH_VERSION = 4
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer with the node of each key."""
+    key_type = getattr(request, "key_type", _GROUP_KEY)
+    keys = request.coordinator_keys if context.version >= _BATCH_VERSION else (request.key,)
+    found = [await _find(key, key_type, context) for key in keys]
+    if context.version >= _BATCH_VERSION:
+        coordinators = [
+            entity(context.response, "Coordinator", key=key, **fields)
+            for key, fields in zip(keys, found, strict=True)
+        ]
+        return entity(context.response, "FindCoordinatorResponse", coordinators=coordinators)
+    return entity(context.response, "FindCoordinatorResponse", **found[0])
+
+
+async def _find(key: str, key_type: int, context: RequestContext) -> dict[str, Any]:
+    try:
+        node = await _node_of(key, key_type, context)
+    except (LakeheadError, TimeoutError) as error:
+        code = error_code(error)
+        return _fields(code, -1, "", -1, str(error))
+    return _fields(ErrorCode.none, node.node_id, node.host, node.port, None)
+
+
+def _fields(
+    code: ErrorCode, node_id: int, host: str, port: int, message: str | None
+) -> dict[str, Any]:
+    return {
+        "error_code": code,
+        "node_id": node_id,
+        "host": host,
+        "port": port,
+        "error_message": message,
+    }
+
+
+async def _node_of(key: str, key_type: int, context: RequestContext) -> NodeState:
+    if key_type == _TRANSACTION_KEY:
+        code = ErrorCode.transactional_id_authorization_failed
+        raise KafkaError(code, "transactions are not served yet")
+    if key_type != _GROUP_KEY:
+        raise KafkaError(ErrorCode.invalid_request, f"no coordinators of key type {key_type}")
+    index = await context.node.groups.partition_for(key)
+    state = context.node.engine.metadata.state
+    topic = state.topics.get(OFFSETS_TOPIC)
+    stream = None if topic is None else state.streams.get(topic.partitions[index])
+    node = None if stream is None else state.nodes.get(stream.node_id)
+    if node is None or node.is_fenced:
+        raise KafkaError(ErrorCode.coordinator_not_available)
+    return node

@@ -1,0 +1,30 @@
+"""Heartbeat, key 12, versions 0-4: a member lives, and learns that a rebalance has begun.
+
+v3: static members (KIP-345). v4: flexible.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError
+from broker.protocol.messages import entity
+
+API = Api(key=12, name="Heartbeat", versions=(0, 4))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer at once."""
+    try:
+        if not request.group_id:
+            raise KafkaError(ErrorCode.invalid_group_id)
+        code = await context.node.groups.heartbeat(
+            request.group_id,
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id,
+        )
+    except KafkaError as error:
+        code = error.code
+    return entity(context.response, "HeartbeatResponse", error_code=code)

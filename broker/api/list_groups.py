@@ -1,0 +1,40 @@
+"""ListGroups, key 16, versions 0-5: the groups that this node coordinates.
+
+v3: flexible. v4: state, and a filter by state (KIP-518). v5: type, and a filter by type (KIP-848);
+every group here is classic. Filters ignore case.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError
+from broker.protocol.messages import entity
+
+API = Api(key=16, name="ListGroups", versions=(0, 5))
+
+_TYPE = "classic"
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer with every group that the filters let through."""
+    states = {state.lower() for state in getattr(request, "states_filter", ())}
+    types = {kind.lower() for kind in getattr(request, "types_filter", ())}
+    try:
+        groups = await context.node.groups.list_groups()
+    except KafkaError as error:
+        return entity(context.response, "ListGroupsResponse", error_code=error.code, groups=[])
+    listed = [
+        entity(
+            context.response,
+            "ListedGroup",
+            group_id=group.group_id,
+            protocol_type=group.snapshot.protocol_type,
+            group_state=group.state.value,
+            group_type=_TYPE,
+        )
+        for group in groups
+        if (not states or group.state.value.lower() in states) and (not types or _TYPE in types)
+    ]
+    return entity(context.response, "ListGroupsResponse", error_code=ErrorCode.none, groups=listed)

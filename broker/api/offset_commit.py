@@ -1,0 +1,112 @@
+"""OffsetCommit, key 8, versions 2-10: store how far a group has read; answered when it is durable.
+
+v2-4: a retention time, ignored as in Kafka since 2.1. v6: leader epochs (KIP-320). v7: static
+members. v8: flexible. v9: member epochs of KIP-848. v10: topic ids.
+Left out: the consumer protocol of KIP-848; its member epochs are not of any group here.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.group.record_formats import CommittedOffset
+from broker.partition.topic import Topic
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=8, name="OffsetCommit", versions=(2, 10))
+
+_TOPIC_ID_VERSION = 10
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Check every partition, store those that pass in one go, answer for each."""
+    codes: dict[tuple[int, int], ErrorCode] = {}
+    offsets: dict[tuple[str, int], CommittedOffset] = {}
+    refused = await _refused(request, context)
+    for position, asked in enumerate(request.topics):
+        topic = _find_topic(asked, context)
+        for partition in asked.partitions:
+            code = refused
+            if code is ErrorCode.none:
+                code = _check(topic, partition, context)
+            codes[position, partition.partition_index] = code
+            if code is ErrorCode.none:
+                assert topic is not None
+                offset = _committed(partition, context.node.clock.now_ms())
+                offsets[topic.name, partition.partition_index] = offset
+    if offsets:
+        try:
+            await context.node.groups.commit(request.group_id, offsets)
+        except (LakeheadError, TimeoutError) as error:
+            failed = error_code(error)
+            codes = {k: failed if code is ErrorCode.none else code for k, code in codes.items()}
+    return _response(request, codes, context)
+
+
+async def _refused(request: Any, context: RequestContext) -> ErrorCode:
+    try:
+        return await context.node.groups.check_commit(
+            request.group_id,
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id_or_member_epoch,
+        )
+    except LakeheadError as error:
+        return error_code(error)
+
+
+def _find_topic(asked: Any, context: RequestContext) -> Topic | None:
+    if context.version < _TOPIC_ID_VERSION:
+        return context.node.topics.find(asked.name)
+    return None if asked.topic_id is None else context.node.topics.find(asked.topic_id.bytes)
+
+
+def _check(topic: Topic | None, partition: Any, context: RequestContext) -> ErrorCode:
+    if topic is None:
+        if context.version >= _TOPIC_ID_VERSION:
+            return ErrorCode.unknown_topic_id
+        return ErrorCode.unknown_topic_or_partition
+    if not 0 <= partition.partition_index < len(topic.partitions):
+        return ErrorCode.unknown_topic_or_partition
+    metadata = partition.committed_metadata or ""
+    if len(metadata) > context.node.settings.offset_metadata_max_bytes:
+        return ErrorCode.offset_metadata_too_large
+    return ErrorCode.none
+
+
+def _committed(partition: Any, now_ms: int) -> CommittedOffset:
+    return CommittedOffset(
+        offset=partition.committed_offset,
+        leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+        metadata=partition.committed_metadata or "",
+        commit_timestamp_ms=now_ms,
+    )
+
+
+def _response(
+    request: Any, codes: dict[tuple[int, int], ErrorCode], context: RequestContext
+) -> Any:
+    topics = []
+    for position, asked in enumerate(request.topics):
+        partitions = [
+            entity(
+                context.response,
+                "OffsetCommitResponsePartition",
+                partition_index=partition.partition_index,
+                error_code=codes[position, partition.partition_index],
+            )
+            for partition in asked.partitions
+        ]
+        topics.append(
+            entity(
+                context.response,
+                "OffsetCommitResponseTopic",
+                name=getattr(asked, "name", None),
+                topic_id=getattr(asked, "topic_id", None),
+                partitions=partitions,
+            )
+        )
+    return entity(context.response, "OffsetCommitResponse", topics=topics)

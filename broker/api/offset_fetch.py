@@ -1,0 +1,112 @@
+"""OffsetFetch, key 9, versions 1-10: how far groups have read.
+
+v2: null asks for every partition; errors of the group. v5: leader epochs (KIP-320). v6: flexible.
+v7: require_stable (KIP-447). v8: several groups (KIP-709). v9: member epochs of KIP-848. v10: topic
+ids. Every offset here is stable: there are no transactions yet whose commits could be pending.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.group.record_formats import CommittedOffset
+from broker.coordinator.group.shard import Offsets
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=9, name="OffsetFetch", versions=(1, 10))
+
+_ERROR_VERSION = 2
+_GROUPS_VERSION = 8
+_TOPIC_ID_VERSION = 10
+_NONE = CommittedOffset(offset=-1)
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer with what is durable."""
+    if context.version < _GROUPS_VERSION:
+        code, offsets = await _offsets(request.group_id, context)
+        topics = _topics(request.topics, code, offsets, context)
+        return entity(context.response, "OffsetFetchResponse", topics=topics, error_code=code)
+    groups = []
+    for group in request.groups:
+        code, offsets = await _offsets(group.group_id, context)
+        topics = [] if code is not ErrorCode.none else group.topics
+        groups.append(
+            entity(
+                context.response,
+                "OffsetFetchResponseGroup",
+                group_id=group.group_id,
+                topics=_topics(topics, code, offsets, context),
+                error_code=code,
+            )
+        )
+    return entity(context.response, "OffsetFetchResponse", groups=groups)
+
+
+async def _offsets(group_id: str, context: RequestContext) -> tuple[ErrorCode, Offsets]:
+    try:
+        return ErrorCode.none, await context.node.groups.offsets(group_id)
+    except LakeheadError as error:
+        return error_code(error), {}
+
+
+def _topics(asked: Any, code: ErrorCode, offsets: Offsets, context: RequestContext) -> list[Any]:
+    plural = "s" if context.version >= _GROUPS_VERSION else ""
+    # Only version 1 has no place for an error of the group.
+    partition_code = code if context.version < _ERROR_VERSION else ErrorCode.none
+    topics = []
+    for name, topic_id, indexes, topic_code in _selected(asked, offsets, context):
+        partitions = []
+        for index in indexes:
+            offset = offsets.get((name, index), _NONE)
+            partitions.append(
+                entity(
+                    context.response,
+                    f"OffsetFetchResponsePartition{plural}",
+                    partition_index=index,
+                    committed_offset=offset.offset,
+                    committed_leader_epoch=offset.leader_epoch,
+                    metadata=offset.metadata,
+                    error_code=topic_code or partition_code,
+                )
+            )
+        topics.append(
+            entity(
+                context.response,
+                f"OffsetFetchResponseTopic{plural}",
+                name=name,
+                topic_id=topic_id,
+                partitions=partitions,
+            )
+        )
+    return topics
+
+
+def _selected(
+    asked: Any, offsets: Offsets, context: RequestContext
+) -> Iterator[tuple[str, Any, list[int], ErrorCode | None]]:
+    """Yield (name, topic id, partitions, error) of the topics asked for; of all, for None."""
+    registry = context.node.topics
+    if asked is None:
+        by_topic: dict[str, list[int]] = {}
+        for name, index in sorted(offsets):
+            by_topic.setdefault(name, []).append(index)
+        for name, indexes in by_topic.items():
+            topic = registry.find(name)
+            if topic is not None:
+                yield name, topic.uuid, indexes, None
+        return
+    for topic in asked:
+        indexes = list(topic.partition_indexes)
+        if context.version < _TOPIC_ID_VERSION:
+            yield topic.name, None, indexes, None
+            continue
+        found = None if topic.topic_id is None else registry.find(topic.topic_id.bytes)
+        if found is None:
+            yield "", topic.topic_id, indexes, ErrorCode.unknown_topic_id
+        else:
+            yield found.name, topic.topic_id, indexes, None

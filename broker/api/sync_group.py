@@ -1,0 +1,44 @@
+"""SyncGroup, key 14, versions 0-5: the leader gives the assignment, everyone gets their own.
+
+v3: static members (KIP-345). v4: flexible. v5: protocol type and name, checked and answered.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.group.messages import SyncRequest, SyncResult
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError
+from broker.protocol.messages import entity
+
+API = Api(key=14, name="SyncGroup", versions=(0, 5))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer when the leader's assignment is stored."""
+    try:
+        if not request.group_id:
+            raise KafkaError(ErrorCode.invalid_group_id)
+        result = await context.node.groups.sync(request.group_id, _sync_request(request))
+    except KafkaError as error:
+        result = SyncResult(error=error.code)
+    return entity(
+        context.response,
+        "SyncGroupResponse",
+        error_code=result.error,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
+
+
+def _sync_request(request: Any) -> SyncRequest:
+    return SyncRequest(
+        member_id=request.member_id,
+        instance_id=getattr(request, "group_instance_id", None),
+        generation=request.generation_id,
+        protocol_type=getattr(request, "protocol_type", None),
+        protocol_name=getattr(request, "protocol_name", None),
+        assignments=tuple((a.member_id, a.assignment) for a in request.assignments),
+    )
