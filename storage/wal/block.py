@@ -146,7 +146,8 @@ class BlockWal:
         async with aclosing(scan.records()) as records:
             async for record in records:
                 yield record
-        start = sector_up(scan.end) + (0 if header.is_clean else header.window_length)
+        end = max(scan.end, header.released)  # the second: an epoch began there and wrote nothing
+        start = sector_up(end) + (0 if header.is_clean else header.window_length)
         self._recovered_end = scan.end
         self._released = start
         self._block = Block.none_at(start)

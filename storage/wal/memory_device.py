@@ -36,7 +36,7 @@ class MemoryDevice:
         self.reads_fail = False
         self._rng = rng
         self._latency_s = latency_s
-        self._in_flight: dict[asyncio.Future[None], tuple[int, bytes]] = {}
+        self._in_flight: dict[asyncio.Future[None], tuple[int, memoryview]] = {}
         self._writes_before_error: int | None = None
         self._locked: list[tuple[int, int]] = []
         self._is_gone = False
@@ -69,7 +69,7 @@ class MemoryDevice:
         if self._writes_before_error is not None:
             self._writes_before_error -= 1
         if not self._is_gone:
-            self._in_flight[future] = (offset, bytes(buffer))
+            self._in_flight[future] = (offset, buffer)  # read when it completes: it must stay
             self._after_a_while(lambda: self._complete(future, fails))
         return future
 
@@ -111,7 +111,7 @@ class MemoryDevice:
         error = OSError(errno.EIO, f"simulated write error at {offset}") if fails else None
         _finish(future, error)
 
-    def _tear(self, offset: int, data: bytes) -> None:
+    def _tear(self, offset: int, data: memoryview) -> None:
         """Write none, some or all pieces."""
         share = self._rng.choice([0.0, 0.1, 0.5, 0.9, 1.0])
         for at in range(0, len(data), _TEAR):

@@ -26,6 +26,13 @@ class Append:
 
 
 @dataclass(frozen=True)
+class Fill:
+    """Append until the ring is full, as long as the device takes it."""
+
+    size: int
+
+
+@dataclass(frozen=True)
 class Pass:
     seconds: float
 
@@ -49,7 +56,7 @@ class Life:
     deaths_in_recovery: int
     trims_before_start: bool
     dies_in_start: float | None
-    steps: tuple[Append | Pass | Trim | Break, ...]
+    steps: tuple[Append | Fill | Pass | Trim | Break, ...]
     closes: bool
 
 
@@ -60,6 +67,7 @@ steps = st.one_of(
     st.builds(Append, sizes),
     st.builds(Append, sizes),
     st.builds(Append, sizes),
+    st.builds(Fill, st.integers(0, 6000)),
     st.builds(Pass, st.sampled_from([0.0, 0.0005, 0.002, 0.02])),
     st.builds(Trim, st.sampled_from([0.3, 0.7, 1.0]), st.booleans()),
     st.builds(Break, st.integers(0, 3)),
@@ -148,20 +156,15 @@ class World:
         return wal
 
     async def take(
-        self, step: Append | Pass | Trim | Break, wal: BlockWal, listener: Listener
+        self, step: Append | Fill | Pass | Trim | Break, wal: BlockWal, listener: Listener
     ) -> None:
         model = self.model
         match step:
             case Append(size):
-                payload = b"%d" % model.offset * (size // 4 + 1)
-                before = wal.next_position
-                try:
-                    end = wal.append(1, self.epoch, model.offset, 1, payload)
-                except WalFull:
-                    assert wal.next_position == before, "no trace"
-                else:
-                    model.log.append((end, self.epoch, model.offset, payload))
-                    model.offset += 1
+                self.append(wal, size)
+            case Fill(size):
+                while not listener.errors and self.append(wal, size):
+                    await asyncio.sleep(0)
             case Pass(seconds):
                 await asyncio.sleep(seconds)
                 self.note_released(listener)
@@ -179,6 +182,19 @@ class World:
                         await asyncio.sleep(0)
             case Break(after):
                 self.device.fail_write(after)
+
+    def append(self, wal: BlockWal, size: int) -> bool:
+        model = self.model
+        payload = b"%d" % model.offset * (size // 4 + 1)
+        before = wal.next_position
+        try:
+            end = wal.append(1, self.epoch, model.offset, 1, payload)
+        except WalFull:
+            assert wal.next_position == before, "no trace"
+            return False
+        model.log.append((end, self.epoch, model.offset, payload))
+        model.offset += 1
+        return True
 
     async def trim(self, wal: BlockWal, position: int) -> None:
         try:
