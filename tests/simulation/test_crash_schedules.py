@@ -270,7 +270,7 @@ def test_every_acknowledged_record_survives_any_crash(first: int) -> None:
 
 
 def test_the_worlds_do_enough_to_break_something() -> None:
-    worlds = [run_world(seed) for seed in range(10)]
+    worlds = [run_world(seed) for seed in range(25)]
     assert sum(len(world.history.acknowledged) for world in worlds) > 300
     assert sum(len(world.history.seen) for world in worlds) > 20
     assert sum(any(k.startswith("data/") for k in world.objects) for world in worlds) > 5
