@@ -72,9 +72,8 @@ class StoreReader:
             for _, future in waiting:
                 future.cancel()
 
-    def close(self) -> None:
-        """Close the store and end the thread."""
-        self._submit(self.store.close()).result()
+    def end(self) -> None:
+        """End the thread; the store stays open, it is its opener's."""
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -101,8 +100,27 @@ class StoreReader:
         return found
 
 
-_readers: dict[tuple[int, str], StoreReader] = {}
-_readers_lock = threading.Lock()
+class _Readers:
+    """The readers of this process, by path."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, StoreReader] = {}
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def of(self, path: str) -> StoreReader:
+        with self._lock:
+            if path not in self._by_path:
+                self._by_path[path] = StoreReader(open_store(path))
+            return self._by_path[path]
+
+    def _forget(self) -> None:
+        """In a forked child: the parent's threads are not here, and it may have held the lock."""
+        self._by_path = {}
+        self._lock = threading.Lock()
+
+
+_readers = _Readers()
 
 
 def store_reader(path: str | ObjectStore) -> StoreReader:
@@ -110,23 +128,7 @@ def store_reader(path: str | ObjectStore) -> StoreReader:
 
     Raises SettingsError for a URI that names no store.
     """
-    if not isinstance(path, str):
-        return StoreReader(path)
-    place = (os.getpid(), path)
-    with _readers_lock:
-        if place not in _readers:
-            _readers[place] = StoreReader(open_store(path))
-        return _readers[place]
-
-
-os.register_at_fork(after_in_child=lambda: _after_fork())
-
-
-def _after_fork() -> None:
-    """Forget the parent's readers, whose threads do not exist here, and a lock it may have held."""
-    global _readers_lock
-    _readers.clear()
-    _readers_lock = threading.Lock()
+    return _readers.of(path) if isinstance(path, str) else StoreReader(path)
 
 
 class _Piece(NamedTuple):

@@ -1,0 +1,151 @@
+"""Where a read starts and ends: from what was asked for to offsets, with the rules of Spark's Kafka
+source.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from lake.catalog import PartitionLog, TopicPartition
+from lake.decode.decoder import RecordDecoder
+from lake.errors import DataLoss
+from lake.planner import OffsetRange, plan_splits
+from lake.record_reader import read_records
+from lake.store_reader import StoreReader
+from storage.errors import SettingsError
+
+
+class Position(NamedTuple):
+    """A place in a partition: its start, its end, an offset, or the first record with a timestamp
+    (milliseconds) at or above `value`.
+    """
+
+    kind: Literal["earliest", "latest", "offset", "timestamp"]
+    value: int = 0
+
+
+EARLIEST = Position("earliest")
+LATEST = Position("latest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """From where to where to read: one position for all partitions, or one for each.
+
+    `latest_without_match`: a start for whose timestamp there is no record is the end of the
+    partition, else an error. (An end without a match is always the end of the partition.)
+    """
+
+    starting: Position | Mapping[TopicPartition, Position] = EARLIEST
+    ending: Position | Mapping[TopicPartition, Position] = LATEST
+    latest_without_match: bool = False
+    fail_on_data_loss: bool = True
+
+
+def resolve(
+    reader: StoreReader, logs: Sequence[PartitionLog], bounds: Bounds
+) -> tuple[OffsetRange, ...]:
+    """Return the offsets to read of each partition in `logs`; empty ranges are left out.
+
+    Raises DataLoss for offsets that are not (or no longer) there, unless told not to fail: then
+    what is there is read. Raises SettingsError for positions that name other partitions.
+    """
+    starts = _per_partition("startingOffsets", bounds.starting, logs)
+    ends = _per_partition("endingOffsets", bounds.ending, logs)
+    ranges = []
+    for log in logs:
+        start = _start(reader, log, starts[log.id], bounds)
+        end = _end(reader, log, ends[log.id], bounds)
+        if start < end:
+            ranges.append(OffsetRange(log=log, start=start, end=end))
+    return tuple(ranges)
+
+
+def offset_for_timestamp(reader: StoreReader, log: PartitionLog, timestamp: int) -> int | None:
+    """Return the offset of the first record whose timestamp is >= `timestamp` (milliseconds).
+
+    Index items that hold only older records are not fetched.
+    """
+    decoder = RecordDecoder(("offset", "timestamp"))
+    for extent in log.extents:
+        if extent.max_timestamp < timestamp or extent.end_offset <= log.start_offset:
+            continue
+        start = max(extent.start_offset, log.start_offset)
+        whole = OffsetRange(log=log, start=start, end=extent.end_offset)
+        indexes = reader.read_indexes([extent.object_key])
+        newest = {
+            item.position: item.max_timestamp
+            for index in indexes.values()
+            for item in index.items_of(log.stream_id)
+        }
+        for split in plan_splits([whole], indexes, split_bytes=1):
+            if all(newest[range_.position] < timestamp for range_ in split.ranges):
+                continue
+            for batch in read_records(reader, split.ranges, decoder):
+                offsets, stamps = batch.column(0), batch.column(1).cast("int64")
+                for offset, stamp in zip(offsets.to_pylist(), stamps.to_pylist(), strict=True):
+                    if stamp >= timestamp * 1000:
+                        return int(offset)
+    return None
+
+
+def _per_partition(
+    option: str,
+    positions: Position | Mapping[TopicPartition, Position],
+    logs: Sequence[PartitionLog],
+) -> Mapping[TopicPartition, Position]:
+    if isinstance(positions, Position):
+        return {log.id: positions for log in logs}
+    assigned = {log.id for log in logs}
+    if assigned != set(positions):
+        raise SettingsError(
+            f"If {option} contains specific offsets, you must specify all TopicPartitions. "
+            "Use -1 for latest, -2 for earliest. "
+            f"Specified: {_listed(set(positions))} Assigned: {_listed(assigned)}"
+        )
+    return positions
+
+
+def _start(reader: StoreReader, log: PartitionLog, position: Position, bounds: Bounds) -> int:
+    match position.kind:
+        case "earliest":
+            return log.start_offset
+        case "latest":
+            return log.end_offset
+        case "offset":
+            return _clamped("start", log, position.value, bounds)
+    found = offset_for_timestamp(reader, log, position.value)
+    if found is None and not bounds.latest_without_match:
+        raise SettingsError(
+            f"No offset matched from request of topic-partition {log.id} and timestamp "
+            f"{position.value}."
+        )
+    return log.end_offset if found is None else found
+
+
+def _end(reader: StoreReader, log: PartitionLog, position: Position, bounds: Bounds) -> int:
+    match position.kind:
+        case "earliest":
+            return log.start_offset
+        case "latest":
+            return log.end_offset
+        case "offset":
+            return _clamped("end", log, position.value, bounds)
+    found = offset_for_timestamp(reader, log, position.value)
+    return log.end_offset if found is None else found
+
+
+def _clamped(which: str, log: PartitionLog, offset: int, bounds: Bounds) -> int:
+    """An asked offset, if it is there."""
+    within = min(max(offset, log.start_offset), log.end_offset)
+    if within != offset and bounds.fail_on_data_loss:
+        raise DataLoss(
+            f"Cannot {which} at offset {offset} of {log.id}: it holds offsets {log.start_offset} "
+            f"to {log.end_offset}. Some data may have been lost, or is not in the object store "
+            "yet; set failOnDataLoss to false to read what is there"
+        )
+    return within
+
+
+def _listed(partitions: set[TopicPartition]) -> str:
+    return ", ".join(str(id_) for id_ in sorted(partitions)) or "none"

@@ -1,0 +1,1 @@
+"""The Spark data source `lakehead`. Spark finds it by itself, through `pyspark_lakehead`."""

@@ -1,0 +1,147 @@
+"""A cluster in an object store without a broker: topics, objects and metadata made by hand."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from storage.clock import SystemClock
+from storage.format.object_writer import ObjectWriter
+from storage.format.record_batch import read_header
+from storage.format.stream_object import AbortedTransaction, StreamInfo
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import (
+    CommitObjects,
+    CommittedObject,
+    CommittedRange,
+    CreateStream,
+    CreateTopic,
+    OpenStream,
+    RegisterNode,
+    TrimStream,
+)
+from storage.object_store import ObjectStore, open_store
+
+
+class LakeCluster:
+    """Node 1 of a new cluster in `store`, whose calls block. `write` makes one object per call."""
+
+    def __init__(self, store: str | ObjectStore) -> None:
+        self._place = store
+        self._objects = 0
+        self._streams: dict[tuple[str, int], int] = {}
+        self._topic_ids: dict[str, str] = {}
+
+        async def create(log: MetadataLog) -> None:
+            await log.create_cluster("test-cluster")
+            node = RegisterNode(node_id=1, epoch=0, incarnation="a", host="localhost", port=9092)
+            await log.commit([node])
+
+        self._run(create)
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        async def create(log: MetadataLog) -> None:
+            topic_id = f"{len(self._topic_ids) + 1:032x}"
+            first = log.state.next_stream_id
+            streams = range(first, first + partitions)
+            await log.commit(
+                [
+                    CreateTopic(name=name, topic_id=topic_id),
+                    *(
+                        CreateStream(stream_id=stream, topic_id=topic_id, partition=number)
+                        for number, stream in enumerate(streams)
+                    ),
+                    *(
+                        OpenStream(stream_id=stream, epoch=0, node_id=1, node_epoch=0)
+                        for stream in streams
+                    ),
+                ]
+            )
+            self._topic_ids[name] = topic_id
+            self._streams |= {(name, number): stream for number, stream in enumerate(streams)}
+
+        self._run(create)
+
+    def write(
+        self,
+        batches: Mapping[tuple[str, int], Sequence[bytes]],
+        *,
+        aborted: Sequence[AbortedTransaction] = (),
+    ) -> str:
+        """Write one object with these batches of (topic, partition), commit it, return its key."""
+        self._objects += 1
+        key = f"data/00/1-1-{self._objects}"
+        kind = "sso" if len(batches) > 1 else "so"
+        writer = ObjectWriter(
+            kind=kind,
+            cluster_id="test-cluster",
+            node_id=1,
+            node_epoch=1,
+            writer_id="test",
+            created_ms=1,
+        )
+        for id_, stream in sorted(self._streams.items(), key=lambda item: item[1]):
+            if id_ not in batches:
+                continue
+            info = StreamInfo(
+                stream_id=stream,
+                topic_id=self._topic_ids[id_[0]],
+                topic=id_[0],
+                partition=id_[1],
+                aborted=tuple(aborted),
+            )
+            writer.begin_stream(info)
+            for batch in batches[id_]:
+                header = read_header(batch)
+                count = header.last_offset_delta + 1
+                writer.add(0, header.base_offset, count, batch, header.max_timestamp)
+        written = writer.finish()
+        committed = CommittedObject(
+            key=key,
+            kind=kind,
+            size=written.size,
+            created_ms=1,
+            ranges=tuple(
+                CommittedRange(
+                    stream_id=span.stream_id,
+                    epoch=0,
+                    start_offset=span.start_offset,
+                    end_offset=span.end_offset,
+                    max_timestamp=span.max_timestamp,
+                    size=span.size,
+                )
+                for span in written.ranges
+            ),
+        )
+
+        async def put(log: MetadataLog) -> None:
+            await self._store.create(key, written.pieces)
+            await log.commit([CommitObjects(node_id=1, node_epoch=0, objects=(committed,))])
+
+        self._run(put)
+        return key
+
+    def trim(self, topic: str, partition: int, start_offset: int) -> None:
+        async def put(log: MetadataLog) -> None:
+            stream = self._streams[topic, partition]
+            await log.commit([TrimStream(stream_id=stream, start_offset=start_offset)])
+
+        self._run(put)
+
+    def delete_object(self, key: str) -> None:
+        async def delete(log: MetadataLog) -> None:
+            await self._store.delete([key])
+
+        self._run(delete)
+
+    def _run(self, work: Callable[[MetadataLog], Awaitable[None]]) -> None:
+        async def with_log() -> None:
+            place = self._place
+            self._store = open_store(place) if isinstance(place, str) else place
+            log = await MetadataLog.open(
+                self._store, writer_id="test", clock=SystemClock(), rng=random.Random(1)
+            )
+            await work(log)
+            if isinstance(place, str):
+                await self._store.close()
+
+        asyncio.run(with_log())
