@@ -68,8 +68,8 @@ def check_names(schema: Any) -> None:
             lower = field.name.lower()
             if lower in seen:
                 raise SettingsError(
-                    f"columns {seen[lower]!r} and {field.name!r} have the same name to a table, which "
-                    "does not tell upper case from lower"
+                    f"columns {seen[lower]!r} and {field.name!r} are one name to a table: it does "
+                    "not tell upper case from lower"
                 )
             seen[lower] = field.name
 

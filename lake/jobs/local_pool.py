@@ -1,0 +1,64 @@
+"""Runs work items in processes of this machine.
+
+The processes are spawned, never forked: delta-rs and obstore hang in a child whose parent used
+them. Each ends when its parent does, however that ends.
+"""
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
+from typing import TypeVar
+
+from storage.errors import LakeheadError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class WorkerDied(LakeheadError):
+    """A worker process ended in the middle of its work (killed, or out of memory)."""
+
+
+def run_items(
+    work: Callable[[Item], Result], items: Sequence[Item], *, processes: int
+) -> Iterator[tuple[Item, Result]]:
+    """Yield (item, work(item)) as they are done. `work`, items and results must be picklable.
+
+    One item, or one process, is worked on in this process. The first error of an item is raised,
+    and what had not begun is dropped.
+    """
+    if processes <= 1 or len(items) <= 1:
+        for item in items:
+            yield item, work(item)
+        return
+    pool = ProcessPoolExecutor(
+        min(processes, len(items)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_end_with_parent,
+    )
+    try:
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise WorkerDied(
+            "a worker process died: nothing was committed, run the job again"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Watch the parent: a pool's queues stay open without it, and workers would wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

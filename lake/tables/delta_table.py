@@ -1,0 +1,216 @@
+"""A Delta table that records how far each partition of a topic got, and moves only from there.
+
+Progress is a `txn` action per partition in the same commit as the files: app id `lakehead:<topic
+id>:<partition>`, version = the last offset that the table holds. Delta-rs writes these actions and
+neither skips nor orders them, so the order is made here, by compare-and-set: a `DeltaTable` handle
+is opened once, its progress is read, and the commit goes through that same handle, which refuses
+if any commit since then wrote one of our app ids. Whoever loses looks again.
+
+Nothing here runs before a fork: delta-rs hangs in a forked child whose parent used it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lake.tables.data_file import DataFile
+from storage.errors import LakeheadError, SettingsError
+from storage.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_NOTHING = -1
+
+
+class TableMoved(LakeheadError):
+    """Another run has committed since this table was opened: nothing was committed, look again."""
+
+
+class TableUnavailable(LakeheadError):
+    """The table cannot be read or written now. The message says why."""
+
+
+def app_id(topic_id: str, partition: int) -> str:
+    """Return the name under which a table records the progress of a partition."""
+    return f"lakehead:{topic_id}:{partition}"
+
+
+class Table:
+    """One look at a Delta table of protocol (1, 2): its schema and its progress as of one version.
+
+    Not updated by commits: open it again to see them.
+    """
+
+    def __init__(self, uri: str, handle: "DeltaTable") -> None:
+        self.uri = uri
+        self._handle = handle
+        self.version = handle.version()
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema, in the types that this package writes."""
+        return _as_written(pa.schema(self._handle.schema().to_arrow()))
+
+    @property
+    def name(self) -> str | None:
+        """The name that the table was created with: its topic's."""
+        return self._handle.metadata().name
+
+    def last_offset(self, topic_id: str, partition: int) -> int:
+        """Return the last offset of a partition that the table holds, -1 if none."""
+        version = self._handle.transaction_version(app_id(topic_id, partition))
+        return _NOTHING if version is None else version
+
+    def commit(
+        self,
+        files: Sequence[DataFile],
+        progress: Mapping[tuple[str, int], int],
+        *,
+        modified_ms: int,
+        notes: Mapping[str, str],
+    ) -> None:
+        """Add `files` and move `progress` ((topic id, partition) -> last offset), both or neither.
+
+        Raises TableMoved if another run has moved any of these partitions since this table was
+        opened, or the table's schema; TableUnavailable if the outcome could be neither reached nor
+        read. After TableMoved the files are in no version of the table.
+        """
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+        from deltalake.transaction import AddAction, RemoveAction
+
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(
+                path=file.path,
+                size=file.size_bytes,
+                partition_values={},
+                modification_time=modified_ms,
+                data_change=True,
+                stats=file.statistics,
+            )
+            for file in files
+        ]
+        transactions = [
+            Transaction(app_id(topic_id, partition), last)
+            for (topic_id, partition), last in progress.items()
+        ]
+        failpoint("table_commit_prepared")
+        try:
+            self._handle.create_write_transaction(
+                actions,
+                mode="append",
+                schema=self._handle.schema(),
+                commit_properties=CommitProperties(
+                    app_transactions=transactions, custom_metadata=dict(notes)
+                ),
+            )
+        except (DeltaError, OSError) as error:
+            self._resolve(files, progress, error)
+        failpoint("table_committed")
+
+    def _resolve(
+        self,
+        files: Sequence[DataFile],
+        progress: Mapping[tuple[str, int], int],
+        error: Exception,
+    ) -> None:
+        """Find out by reading whether a commit that raised was done after all.
+
+        It may have been: a checkpoint that fails after the commit, or an answer that was lost and
+        a retry that met its own entry.
+        """
+        table = open_table(self.uri)
+        if table is None:
+            raise TableUnavailable(f"table {self.uri} is gone: {error}") from error
+        moved = any(table.last_offset(*key) != self.last_offset(*key) for key in progress)
+        if moved:
+            reached = all(table.last_offset(*key) >= last for key, last in progress.items())
+            if reached and table.holds(files):
+                return
+            raise TableMoved(f"another run has committed to {self.uri}") from error
+        if table.schema != self.schema:
+            raise TableMoved(f"the schema of {self.uri} has changed") from error
+        raise TableUnavailable(f"cannot commit to {self.uri}: {_one_line(error)}") from error
+
+    def holds(self, files: Sequence[DataFile]) -> bool:
+        """Whether the table's current version has every one of these files."""
+        held = {uri.rsplit("/", 1)[-1] for uri in self._handle.file_uris()}
+        return all(file.path in held for file in files)
+
+    def rows(self, columns: Sequence[str], predicate: Any) -> Any:
+        """Return some columns of the rows that a predicate (of `pyarrow.dataset`) selects."""
+        return self._handle.to_pyarrow_dataset().to_table(columns=list(columns), filter=predicate)
+
+
+def open_table(uri: str) -> Table | None:
+    """Open the newest version of the table at `uri`; None if there is no table.
+
+    Raises TableUnavailable if it cannot be read.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return Table(uri, DeltaTable(location(uri)))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise TableUnavailable(f"cannot read table {uri}: {_one_line(error)}") from error
+
+
+def create_table(uri: str, schema: Any, *, name: str, description: str) -> Table:
+    """Create an empty table and open it; if another run has just created one, open that one.
+
+    Delta-rs refuses properties of our own, so what a table is made from is its name.
+    """
+    from deltalake import DeltaTable, Schema
+    from deltalake.exceptions import DeltaError
+
+    try:
+        DeltaTable.create(
+            location(uri),
+            Schema.from_arrow(schema),
+            mode="error",
+            name=name,
+            description=description,
+        )
+    except (DeltaError, OSError) as error:
+        if (table := open_table(uri)) is not None:
+            return table
+        raise TableUnavailable(f"cannot create table {uri}: {_one_line(error)}") from error
+    table = open_table(uri)
+    if table is None:
+        raise TableUnavailable(f"table {uri} vanished after it was created")
+    return table
+
+
+def location(uri: str) -> str:
+    """Return what delta-rs and Spark call the place that an object-store URI names."""
+    if uri.startswith("memory:"):
+        raise SettingsError("a table cannot be kept in memory: use a folder or s3://bucket/prefix")
+    if uri.startswith("file:"):
+        return uri.removeprefix("file:").removeprefix("//")
+    return uri
+
+
+def _as_written(schema: Any) -> Any:
+    """The schema with plain Arrow types in place of delta-rs's large and view types."""
+    return pa.schema([field.with_type(_plain(field.type)).with_metadata(None) for field in schema])
+
+
+def _plain(kind: Any) -> Any:
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    return kind
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,111 @@
+"""Writes a topic as a broker would, by the stream engine, without a broker."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from storage.clock import SystemClock
+from storage.format.record_batch import patch
+from storage.metadata.records import CreateStream, CreateTopic, Record
+from storage.metadata.state import ClusterState
+from storage.object_store import FileStore
+from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from storage.stream.stream import Stream
+from storage.tasks import TaskScope
+from storage.wal import MemoryWal
+from tests.support.record_batches import TestRecord, encode_batch
+
+Value = bytes | None | TestRecord
+
+
+def write_topic(
+    root: Path,
+    topic: str,
+    values: Mapping[int, Sequence[Value]],
+    *,
+    partitions: int = 1,
+    batch_records: int = 100,
+    codec: str = "none",
+) -> None:
+    """Append `values` to the partitions of a topic (made if it is not there) and upload them.
+
+    A value is a record's value, or a whole record whose offset does not matter.
+    """
+    asyncio.run(_write(root, topic, values, partitions, batch_records, codec))
+
+
+async def _write(
+    root: Path,
+    topic: str,
+    values: Mapping[int, Sequence[Value]],
+    partitions: int,
+    batch_records: int,
+    codec: str,
+) -> None:
+    failures: list[BaseException] = []
+    scope = TaskScope(lambda _name, error: failures.append(error))
+    store = FileStore(root)
+    engine = await StreamEngine.open(
+        store=store,
+        wal=MemoryWal(),
+        node=NodeIdentity(node_id=0, host="localhost", port=1),
+        clock=SystemClock(),
+        rng=random.Random(topic),
+        settings=StorageSettings(stream_object_size=1 << 30),
+        scope=scope,
+    )
+
+    def create(state: ClusterState) -> list[Record]:
+        if topic in state.topics:
+            return []
+        topic_id = f"{random.Random(topic).getrandbits(128):032x}"
+        first = state.next_stream_id
+        return [
+            CreateTopic(name=topic, topic_id=topic_id),
+            *(
+                CreateStream(stream_id=first + number, topic_id=topic_id, partition=number)
+                for number in range(partitions)
+            ),
+        ]
+
+    try:
+        state = await engine.metadata.commit_with(create)
+        streams = await engine.open_streams(list(state.topics[topic].partitions))
+        for partition, wanted in values.items():
+            for start in range(0, len(wanted), batch_records):
+                await _append(streams[partition], wanted[start : start + batch_records], codec)
+        await engine.close()
+        assert not failures, failures
+    finally:
+        await scope.close()
+        await store.close()
+
+
+async def _append(stream: Stream, values: Sequence[Value], codec: str) -> None:
+    base = stream.next_offset
+    records = []
+    for number, value in enumerate(values):
+        given = value if isinstance(value, TestRecord) else TestRecord(offset=0, value=value)
+        records.append(
+            TestRecord(
+                offset=base + number,
+                timestamp=given.timestamp,
+                key=given.key,
+                value=given.value,
+                headers=given.headers,
+            )
+        )
+    batch = bytearray(encode_batch(records, codec=codec))
+    patch(batch, 0, base, stream.epoch)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_done(error: Exception | None) -> None:
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    newest = max(record.timestamp for record in records)
+    stream.append(memoryview(batch), count=len(records), max_timestamp=newest, on_done=on_done)
+    await done
