@@ -5,25 +5,15 @@ The hot paths never do: this is for finding an offset by timestamp, for a coordi
 and for debugging. Bulk decoding is the lake's compiled kernel.
 """
 
-import gzip
 import struct
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import cramjam
-
-from storage.format.record_batch import (
-    CODECS,
-    HEADER_SIZE,
-    LOG_APPEND_TIME,
-    BatchHeader,
-    read_header,
-)
+from storage.format.compression import BufferTooSmall, Inflater
+from storage.format.record_batch import HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, read_header
 
 INFLATED_SIZE_MAX = 512 * 1024 * 1024
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_SIZE = 16
+_INFLATED_SIZE_MIN = 64 * 1024
 
 
 class KafkaRecord(NamedTuple):
@@ -42,7 +32,7 @@ def iter_kafka_records(batch: memoryview) -> Iterator[KafkaRecord]:
     """
     try:
         header = read_header(batch)
-        data = memoryview(inflate(header, batch[HEADER_SIZE : header.size]))
+        data = inflate(header, batch[HEADER_SIZE : header.size])
         position = 0
         for _ in range(header.record_count):
             length, position = _varint(data, position)
@@ -54,18 +44,18 @@ def iter_kafka_records(batch: memoryview) -> Iterator[KafkaRecord]:
         raise ValueError(f"malformed record batch: {error}") from error
 
 
-def inflate(header: BatchHeader, data: memoryview) -> bytes | memoryview:
-    """Return the records' bytes, decompressed. Raises ValueError for an unknown codec, bad data or
-    a bomb.
-    """
+def inflate(header: BatchHeader, data: memoryview) -> memoryview:
+    """Return the records, decompressed. Raises ValueError: unknown codec, bad data, a bomb."""
     if header.codec == 0:
         return data
-    if header.codec >= len(CODECS):
-        raise ValueError(f"unknown compression codec {header.codec}")
-    try:
-        return _INFLATE[CODECS[header.codec]](data)
-    except (cramjam.DecompressionError, zlib.error, EOFError, gzip.BadGzipFile) as error:
-        raise ValueError(f"cannot decompress a {CODECS[header.codec]} batch: {error}") from error
+    size = max(_INFLATED_SIZE_MIN, 4 * len(data))
+    while size <= INFLATED_SIZE_MAX:
+        target = memoryview(bytearray(size))
+        try:
+            return target[: Inflater().inflate(header.codec, data, target)]
+        except BufferTooSmall:
+            size *= 4
+    raise ValueError(f"a batch inflates beyond {INFLATED_SIZE_MAX} bytes")
 
 
 def _record(header: BatchHeader, data: memoryview) -> KafkaRecord:
@@ -108,32 +98,3 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise ValueError("a varint is longer than 10 bytes")
-
-
-def _gunzip(data: memoryview) -> bytes:
-    inflater = zlib.decompressobj(wbits=31)
-    body = inflater.decompress(data, INFLATED_SIZE_MAX)
-    if inflater.unconsumed_tail:
-        raise ValueError("a gzip batch inflates beyond the limit")
-    return body
-
-
-def _unsnappy(data: memoryview) -> bytes:
-    """Snappy comes raw, or in the framing of xerial's Java library: blocks with i32 lengths."""
-    if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return bytes(cramjam.snappy.decompress_raw(data))
-    parts, position = [], _XERIAL_HEADER_SIZE
-    while position < len(data):
-        (length,) = struct.unpack_from(">i", data, position)
-        position += 4
-        parts.append(bytes(cramjam.snappy.decompress_raw(data[position : position + length])))
-        position += length
-    return b"".join(parts)
-
-
-_INFLATE: dict[str, Callable[[memoryview], bytes]] = {
-    "gzip": _gunzip,
-    "snappy": _unsnappy,
-    "lz4": lambda data: bytes(cramjam.lz4.decompress(data)),
-    "zstd": lambda data: bytes(cramjam.zstd.decompress(data)),
-}
