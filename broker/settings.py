@@ -45,7 +45,6 @@ class Settings:
     wal: str = _setting(
         "", "Write-ahead log: block:/path/of/file/or/device, memory:. Empty: DATA/wal."
     )
-    cluster_id: str = _setting("", "Id given to a new cluster. Empty: made up.")
 
     # node and network
     node_id: int = _setting(0, "Id of this broker in the cluster.", least=0)
@@ -76,6 +75,10 @@ class Settings:
         4 * MIB, "A connection with more than this unsent is not read from.", unit="bytes", least=1
     )
 
+    shutdown_timeout_ms: int = _setting(
+        60_000, "A clean stop waits this long for the object store.", unit="ms", least=1
+    )
+
     # topics and messages
     num_partitions: int = _setting(1, "Partitions of a topic created without a number.", least=1)
     auto_create_topics_enable: bool = _setting(
@@ -90,6 +93,9 @@ class Settings:
     )
     message_timestamp_type: str = _setting(
         "CreateTime", "CreateTime; LogAppendTime is not served yet."
+    )
+    log_message_timestamp_after_max_ms: int = _setting(
+        3_600_000, "Batches with a timestamp further in the future are refused.", unit="ms", least=0
     )
     log_retention_ms: int = _setting(
         604_800_000, "Default of retention.ms; -1: for ever.", unit="ms", least=-1
@@ -249,7 +255,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a TOML table with nested tables (`node.id = 1`, `[upload] size = …`) as dotted names."""
+    """Return a TOML table with nested tables (`[upload] size = …`) as dotted names."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         name = f"{prefix}{key.replace('_', '.')}"

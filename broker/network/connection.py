@@ -40,7 +40,7 @@ class Slot:
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self.pieces: Sequence[Piece] | None = None
-        self.cancel: Callable[[], None] | None = None
+        self.cancel: Callable[[], object] | None = None
         """Called when the connection is lost before the response is ready."""
 
     def complete(self, pieces: Sequence[Piece]) -> None:
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=self._server.write_buffer_bytes)
         self._server.opened(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Let go of everything that waits for an answer."""
         self._transport = None
         self._backlog.clear()
@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
                 slot.cancel()
         self._server.closed(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Return where the next bytes go: the length field, or the rest of the frame."""
         frame = self._frame
         if frame is None:

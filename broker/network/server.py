@@ -12,6 +12,8 @@ from storage.clock import Clock
 from storage.errors import SettingsError
 
 TICK_S = 1.0
+BACKLOG = 1024
+LINGER_S = 1.0
 _log = structlog.get_logger("broker.network")
 
 
@@ -33,41 +35,56 @@ class Server:
         self.lag_max_s = 0.0
         self._settings = settings
         self._clock = clock
+        self._socket: socket.socket | None = None
         self._listener: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._all_closed: Callable[[], None] | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; return the port. Raises SettingsError when the address cannot be had."""
+    def bind(self, host: str, port: int) -> int:
+        """Take the address, without accepting yet; return the port.
+
+        Raises SettingsError when the address cannot be had.
+        """
         try:
-            listening = _listening_socket(host, port, self._settings)
+            self._socket = _listening_socket(host, port, self._settings)
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}"
             ) from None
+        return int(self._socket.getsockname()[1])
+
+    async def listen(self) -> None:
+        """Accept connections at the address that was taken."""
+        assert self._socket is not None
         loop = asyncio.get_running_loop()
+        self._socket.listen(BACKLOG)
         self._listener = await loop.create_server(
-            lambda: Connection(self), sock=listening, backlog=1024
+            lambda: Connection(self), sock=self._socket, backlog=BACKLOG
         )
         self._timer = loop.call_later(TICK_S, self._tick, self._clock.monotonic() + TICK_S)
-        return int(listening.getsockname()[1])
 
     def stop_accepting(self) -> None:
         """Take no more connections."""
         if self._listener is not None:
             self._listener.close()
+        elif self._socket is not None:
+            self._socket.close()
 
     async def close(self) -> None:
-        """Close every connection and wait until they are gone."""
+        """Send what is written, for a moment; close every connection; wait until they are gone."""
         self.stop_accepting()
         if self._timer is not None:
             self._timer.cancel()
+        if not self.connections:
+            return
+        gone = asyncio.get_running_loop().create_future()
+        self._all_closed = lambda: None if gone.done() else gone.set_result(None)
+        for connection in list(self.connections):
+            connection.close()
+        await asyncio.wait([gone], timeout=LINGER_S)
         for connection in list(self.connections):
             connection.abort()
-        if self.connections:
-            gone = asyncio.get_running_loop().create_future()
-            self._all_closed = lambda: None if gone.done() else gone.set_result(None)
-            await gone
+        await gone
 
     def opened(self, connection: Connection) -> None:
         """Take note of a new connection; refuse it when there are too many."""
@@ -96,7 +113,7 @@ class Server:
         self.lag_max_s = max(self.lag_max_s, self.lag_s)
         idle_s = self._settings.connections_max_idle_ms / 1000
         for connection in list(self.connections):
-            idle = now - connection.active_at >= idle_s
+            idle = connection.is_idle and now - connection.active_at >= idle_s
             stalled = connection.is_in_frame and now - connection.frame_began_at >= idle_s
             if idle or stalled:
                 connection.abort()
@@ -118,7 +135,6 @@ def _listening_socket(host: str, port: int, settings: Settings) -> socket.socket
             if size > 0:
                 listening.setsockopt(socket.SOL_SOCKET, option, size)
         listening.bind(address)
-        listening.listen(1024)
         listening.setblocking(False)
     except OSError:
         listening.close()

@@ -8,9 +8,12 @@ event loop may call in here.
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from broker.partition.producer_state import ProducerStates
 from broker.partition.topic import Topic
 from broker.partition.validation import check_batch
+from broker.protocol.errors import KafkaError
 from storage.clock import Clock
 from storage.format.record_batch import (
     NO_PRODUCER_ID,
@@ -50,7 +53,7 @@ class Partition:
         self.producers = producers
         self._clock = clock
         self._waiters: dict[Callable[[], None], None] = {}
-        stream.on_advance = self._advanced
+        stream.on_advance = self.wake
         stream.state_snapshot = producers.snapshot
 
     @property
@@ -170,7 +173,21 @@ class Partition:
                 break
         return found
 
-    def _advanced(self) -> None:
+    def check_epoch(self, epoch: int) -> None:
+        """Compare a client's idea of the leader epoch with ours; -1 is none.
+
+        Raises KafkaError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
+        """
+        if epoch in {-1, self.stream.epoch}:
+            return
+        raise KafkaError(
+            ErrorCode.fenced_leader_epoch
+            if epoch < self.stream.epoch
+            else ErrorCode.unknown_leader_epoch
+        )
+
+    def wake(self) -> None:
+        """Call everyone who waits: the high watermark moved, or the partition is gone."""
         if self._waiters:
             for waiter in list(self._waiters):
                 waiter()

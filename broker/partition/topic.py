@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.errors import KafkaError
+
 if TYPE_CHECKING:
     from broker.partition.partition import Partition
 
@@ -39,6 +43,18 @@ class Topic:
         """The topic id as messages carry it."""
         return UUID(bytes=self.id_bytes)
 
+    def served(self, index: int) -> "Partition":
+        """Return a partition that is open here.
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
+        """
+        if not 0 <= index < len(self.partitions):
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        partition = self.partitions[index]
+        if partition is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        return partition
+
     def configure(self, configs: Mapping[str, str], message_max_bytes: int) -> None:
         """Take over the configs that matter here; the broker's default where there is none."""
         given = configs.get("max.message.bytes")
@@ -67,9 +83,9 @@ class TopicRegistry:
         """Return the topic of a name, or of an id of 16 bytes."""
         return self.by_name.get(key) if isinstance(key, str) else self.by_id.get(key)
 
-    def get(self, name: str, index: int) -> "Partition | None":
+    def partition(self, key: str | bytes, index: int) -> "Partition | None":
         """Return a partition that is open here, None otherwise."""
-        topic = self.by_name.get(name)
+        topic = self.find(key)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]

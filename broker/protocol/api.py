@@ -3,7 +3,8 @@ flavours.
 
 A module of `broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))` and has a
 function `handle(request, context)`, plain or `async`, that returns the response entity of the
-request's version.
+request's version; or, for the two APIs that carry records, `start(frame, header, slot, context)`,
+which reads the frame itself.
 """
 
 import importlib
@@ -112,10 +113,11 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """An API with the function that serves it."""
+    """An API with the function that serves it: `handle`, or `start` where that is set."""
 
     api: Api
-    handle: Handler
+    handle: Handler | None
+    start: Callable[..., bool] | None
 
 
 class Registry:
@@ -139,5 +141,7 @@ def load_registry(package: str, names: list[str]) -> Registry:
     routes = []
     for name in names:
         module = importlib.import_module(f"{package}.{name}")
-        routes.append(Route(api=module.API, handle=module.handle))
+        handle, start = getattr(module, "handle", None), getattr(module, "start", None)
+        assert (handle is None) != (start is None), f"{name} has either handle or start"
+        routes.append(Route(api=module.API, handle=handle, start=start))
     return Registry(routes)

@@ -1,0 +1,48 @@
+"""ApiVersions (key 18), versions 0 to 4.
+
+1 throttle time · 3 compact, client software, features · 4 features whose lowest version is 0.
+
+A version that is not served is answered in version 0 with error 35 and the whole list, so that the
+client can come back with one that is (KIP-511); the response header is always version 0, since the
+client does not know more yet. Features: none.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext, schema
+from broker.protocol.messages import entity
+
+API = Api(key=18, name="ApiVersions", versions=(0, 4))
+
+
+def handle(request: Any, context: RequestContext) -> Any:
+    """Return what is served."""
+    is_served = API.serves(context.version)
+    module = context.response if is_served else schema(API.key, 0).response_module
+    keys = [
+        entity(
+            module,
+            "ApiVersion",
+            api_key=api.key,
+            min_version=api.versions[0] if api.advertised_from is None else api.advertised_from,
+            max_version=api.versions[1],
+        )
+        for api in context.node.dispatcher.registry.apis()
+    ]
+    error = _error(request, context) if is_served else ErrorCode.unsupported_version
+    return entity(module, "ApiVersionsResponse", error_code=error, api_keys=keys)
+
+
+def _error(request: Any, context: RequestContext) -> ErrorCode:
+    """Refuse software names that break KIP-511's rule, as Kafka does."""
+    if context.version < 3:
+        return ErrorCode.none
+    words = (request.client_software_name, request.client_software_version)
+    return ErrorCode.none if all(map(_is_word, words)) else ErrorCode.invalid_request
+
+
+def _is_word(text: str) -> bool:
+    inner = text.replace("-", "").replace(".", "")
+    return inner.isascii() and inner.isalnum() and text[0] not in "-." and text[-1] not in "-."

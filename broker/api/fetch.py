@@ -1,0 +1,266 @@
+"""Fetch (key 1), versions 4 to 18.
+
+4 isolation level · 5 log start offset · 7 sessions · 9 leader epoch · 11 rack · 12 compact,
+diverging epochs · 13 topic ids · 15 replica state as a tag · 16 node endpoints · 17, 18 fields of
+followers.
+
+What is in the log cache is answered at once, without a task. A request with too little waits for
+the high watermarks of its partitions or its deadline. Cold partitions are read from objects in the
+background: the request waits for them until its deadline, or shortly when others have data, and
+what comes later is found in the block cache next time. Left out: replicas (brokers copy nothing
+from each other), preferred read replicas.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from kio.schema.errors import ErrorCode
+
+from broker.network.connection import Connection, Slot
+from broker.partition.fetch_session import FetchPlan, Wanted
+from broker.partition.partition import Partition
+from broker.partition.topic import Topic
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.fetch import (
+    TOPIC_IDS,
+    FetchPartition,
+    FetchRequest,
+    PartitionResult,
+    ResponseWriter,
+    parse,
+)
+from broker.protocol.frame import RequestHeader
+from broker.protocol.produce import TopicKey
+from storage.errors import StorageError
+
+API = Api(key=1, name="Fetch", versions=(4, 18))
+
+COLD_GRACE_S = 0.1
+"""How long a request that has data for some partitions waits for its cold ones."""
+READ_COMMITTED = 1
+WAIT_MAX_MS = 3_600_000
+
+Records = Sequence[memoryview]
+
+
+def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
+    """Start a request; see `FrameHandler`. Raises MalformedFrame."""
+    request = parse(frame, header.body, header.version)
+    connection: Connection = context.connection
+    slot = connection.slot()
+    try:
+        plan = context.node.fetch_sessions.plan(request, by_id=header.version >= TOPIC_IDS)
+    except KafkaError as error:
+        writer = ResponseWriter(header.version)
+        writer.begin(int(error.code), 0, 0)
+        slot.complete(writer.finish(header.correlation_id))
+        return True
+    FetchCall(context, header, request, plan, slot).begin()
+    return True
+
+
+class FetchCall:
+    """One request at work."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        header: RequestHeader,
+        request: FetchRequest,
+        plan: FetchPlan,
+        slot: Slot,
+    ) -> None:
+        self._node = context.node
+        self._header = header
+        self._request = request
+        self._plan = plan
+        self._slot = slot
+        self._max_bytes = min(request.max_bytes, context.node.settings.fetch_max_bytes)
+        self._timers: list[asyncio.TimerHandle] = []
+        self._watched: list[Partition] = []
+        self._is_scheduled = False
+        self._is_finished = False
+        self._is_late = False
+        self._cold_pending: set[Wanted] = set()
+        self._cold_bytes = 0
+        self._cold_ready: dict[Wanted, Records | StorageError] = {}
+        self._results: list[tuple[Wanted, PartitionResult]] = []
+
+    def begin(self) -> None:
+        """Answer at once, or begin to wait."""
+        wait_ms = min(self._request.max_wait_ms, WAIT_MAX_MS)
+        self._is_late = wait_ms <= 0 or not self._plan.partitions
+        self._evaluate()
+        if self._is_finished:
+            return
+        self._slot.cancel = self._stop
+        if not self._is_late:
+            self._timers.append(self._after(wait_ms / 1000, self._expired))
+
+    def _evaluate(self) -> None:
+        """Read what there is, and answer when it is enough."""
+        self._is_scheduled = False
+        if self._is_finished:
+            return
+        size, is_settled = self._read()
+        if self._cold_pending:
+            if size and self._is_late:
+                self._finish()
+            elif size:
+                self._timers.append(self._after(COLD_GRACE_S, self._expired))
+            return
+        if is_settled or self._is_late or size >= self._request.min_bytes:
+            self._finish()
+        else:
+            self._watch()
+
+    def _expired(self) -> None:
+        """Answer with what there is; when that is nothing, not before the first cold read ends."""
+        self._is_late = True
+        self._evaluate()
+
+    def _after(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, callback)
+
+    def _watch(self) -> None:
+        if self._watched:
+            return
+        for wanted in self._plan.partitions:
+            partition = self._node.topics.partition(wanted.key, wanted.want.partition)
+            if partition is not None:
+                partition.wait(self._wake)
+                self._watched.append(partition)
+
+    def _wake(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._evaluate)
+
+    def _stop(self) -> None:
+        """Wait for nothing any more."""
+        self._is_finished = True
+        for timer in self._timers:
+            timer.cancel()
+        for partition in self._watched:
+            partition.unwait(self._wake)
+
+    # Reading.
+
+    def _read(self) -> tuple[int, bool]:
+        """Read every partition; return the bytes, and whether there is something to say at once."""
+        size, is_settled = 0, False
+        results = self._results = []
+        for wanted in self._plan.partitions:
+            result = self._read_partition(wanted, self._max_bytes - size, size == 0)
+            size += sum(map(len, result.records))
+            is_settled = is_settled or bool(result.error) or result.diverging is not None
+            results.append((wanted, result))
+        return size, is_settled
+
+    def _read_partition(self, wanted: Wanted, room: int, is_first: bool) -> PartitionResult:
+        want = wanted.want
+        try:
+            partition = self._partition(self._node.topics.find(wanted.key), want)
+            diverging = self._diverging(partition, want)
+            if not partition.log_start_offset <= want.fetch_offset <= partition.log_end_offset:
+                raise KafkaError(ErrorCode.offset_out_of_range)
+            records: Records = ()
+            if diverging is None:
+                records = self._records(wanted, partition, min(want.max_bytes, room), is_first)
+        except (KafkaError, StorageError) as error:
+            return self._failed(want, error)
+        high_watermark = partition.high_watermark
+        return PartitionResult(
+            want.partition,
+            0,
+            high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+            records,
+            aborted=() if self._request.isolation_level == READ_COMMITTED else None,
+            diverging=diverging,
+        )
+
+    def _failed(self, want: FetchPartition, error: Exception) -> PartitionResult:
+        code = error_code(error)
+        leader = None
+        if code in {ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}:
+            leader = (-1, -1)
+        return PartitionResult(want.partition, int(code), -1, -1, -1, leader=leader)
+
+    def _partition(self, topic: Topic | None, want: FetchPartition) -> Partition:
+        if topic is None:
+            by_id = self._header.version >= TOPIC_IDS
+            raise KafkaError(
+                ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+            )
+        partition = topic.served(want.partition)
+        partition.check_epoch(want.current_leader_epoch)
+        return partition
+
+    @staticmethod
+    def _diverging(partition: Partition, want: FetchPartition) -> tuple[int, int] | None:
+        if want.last_fetched_epoch < 0:
+            return None
+        epoch, end_offset = partition.end_offset_for_epoch(want.last_fetched_epoch)
+        if epoch < 0:
+            raise KafkaError(ErrorCode.offset_out_of_range)
+        if epoch < want.last_fetched_epoch or end_offset < want.fetch_offset:
+            return epoch, end_offset
+        return None
+
+    def _records(self, wanted: Wanted, partition: Partition, room: int, is_first: bool) -> Records:
+        """Return batches for one partition; none when they are cold and not here yet."""
+        offset = wanted.want.fetch_offset
+        if offset >= partition.high_watermark or (room <= 0 and not is_first):
+            return ()
+        ready = self._cold_ready.get(wanted)
+        if isinstance(ready, StorageError):
+            raise ready
+        found = partition.stream.fetch_cached(offset, room) if ready is None else ready
+        if found is None:
+            self._read_cold(wanted, partition, room)
+            return ()
+        if not is_first and found and sum(map(len, found)) > room:
+            return ()
+        return found
+
+    def _read_cold(self, wanted: Wanted, partition: Partition, room: int) -> None:
+        pending, is_full = self._cold_pending, self._cold_bytes + room > self._max_bytes
+        if wanted in pending or (pending and is_full) or (self._is_late and self._cold_ready):
+            return
+        pending.add(wanted)
+        self._cold_bytes += room
+        task = self._node.cold_reads.start(partition.stream, wanted.want.fetch_offset, room)
+        task.add_done_callback(partial(self._cold_done, wanted))
+
+    def _cold_done(self, wanted: Wanted, task: asyncio.Task[Records | StorageError]) -> None:
+        self._cold_pending.discard(wanted)
+        if not task.cancelled():
+            self._cold_ready[wanted] = task.result()
+        if not self._cold_pending or self._is_late:
+            self._wake()
+
+    # Answering.
+
+    def _finish(self) -> None:
+        self._stop()
+        plan, session = self._plan, self._plan.session
+        topics: dict[TopicKey, list[PartitionResult]] = {}
+        for wanted, result in self._results:
+            if plan.incremental and not wanted.is_news(result):
+                continue
+            if session is not None:
+                session.sent(wanted, result)
+            topics.setdefault(wanted.key, []).append(result)
+        writer = ResponseWriter(self._header.version)
+        writer.begin(0, 0 if session is None else session.session_id, len(topics))
+        for key, results in topics.items():
+            writer.begin_topic(key, len(results))
+            for result in results:
+                writer.partition(result)
+            writer.end_topic()
+        self._node.fetched(len(self._results))
+        self._slot.complete(writer.finish(self._header.correlation_id))

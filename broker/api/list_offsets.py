@@ -1,0 +1,85 @@
+"""ListOffsets (key 2), versions 1 to 11.
+
+2 isolation level · 4 leader epochs · 6 compact · 7 max timestamp (-3) · 8 earliest local (-4) · 9
+latest tiered (-5) · 10 timeout · 11 earliest pending upload (-6).
+
+Everything readable is "local" here, and nothing is tiered in Kafka's sense: -4 is the start, -5 and
+-6 find nothing.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.partition.partition import Partition
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=2, name="ListOffsets", versions=(1, 11))
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
+SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
+"""First version that may ask for each of the special timestamps."""
+
+NOTHING = (-1, -1)
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Return an offset for each partition asked for."""
+    module = context.response
+    topics = [
+        entity(
+            module,
+            "ListOffsetsTopicResponse",
+            name=topic.name,
+            partitions=[await _answer(topic.name, asked, context) for asked in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return entity(module, "ListOffsetsResponse", topics=topics)
+
+
+async def _answer(name: str, asked: Any, context: RequestContext) -> Any:
+    error, timestamp, offset, epoch = ErrorCode.none, -1, -1, -1
+    try:
+        topic = context.node.topics.by_name.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        partition = topic.served(asked.partition_index)
+        partition.check_epoch(getattr(asked, "current_leader_epoch", -1))
+        offset, timestamp = await _find(partition, asked.timestamp, context.version)
+        if offset >= 0:
+            epoch = partition.epoch_at(offset)
+    except LakeheadError as caught:
+        error, timestamp, offset = error_code(caught), -1, -1
+    return entity(
+        context.response,
+        "ListOffsetsPartitionResponse",
+        partition_index=asked.partition_index,
+        error_code=error,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=epoch,
+    )
+
+
+async def _find(partition: Partition, timestamp: int, version: int) -> tuple[int, int]:
+    """Return (offset, timestamp); the timestamp only where a record was looked for."""
+    if version < SINCE.get(timestamp, 1):
+        raise KafkaError(ErrorCode.unsupported_version)
+    if timestamp == LATEST:
+        return partition.last_stable_offset, -1
+    if timestamp in {EARLIEST, EARLIEST_LOCAL}:
+        return partition.log_start_offset, -1
+    if timestamp in {LATEST_TIERED, EARLIEST_PENDING}:
+        return NOTHING
+    if timestamp < 0 and timestamp != MAX_TIMESTAMP:
+        raise KafkaError(ErrorCode.invalid_request)
+    stream = partition.stream
+    if timestamp == MAX_TIMESTAMP:
+        found = await stream.offset_of_max_timestamp()
+    else:
+        found = await stream.offset_for_timestamp(timestamp)
+    return NOTHING if found is None else (found.offset, found.timestamp)

@@ -1,0 +1,132 @@
+"""Metadata (key 3), versions 0 to 13.
+
+1 controller, internal topics, null = all topics (in 0 the empty list means all) · 2 cluster id · 4
+auto-creation flag · 5 offline replicas · 7 leader epoch · 8 authorized operations · 10 topic ids ·
+12 topics by id · 13 top-level error.
+
+Storage is shared, so the replicas of a partition are its leader alone. Left out: authorized
+operations (the field says that they are not known).
+"""
+
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from broker.node_list import live_nodes
+from broker.partition.topic import INTERNAL_TOPICS, Topic, is_valid_name
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=3, name="Metadata", versions=(0, 13))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Return the brokers and the topics asked for."""
+    node, module = context.node, context.response
+    topics = await _topics(request, context)
+    brokers = [
+        entity(
+            module,
+            "MetadataResponseBroker",
+            node_id=known.node_id,
+            host=known.host,
+            port=known.port,
+            rack=known.rack,
+        )
+        for known in live_nodes(node)
+    ]
+    return entity(
+        module,
+        "MetadataResponse",
+        brokers=brokers,
+        cluster_id=node.state.cluster_id,
+        controller_id=node.node_id,
+        topics=topics,
+        error_code=ErrorCode.none,
+    )
+
+
+async def _topics(request: Any, context: RequestContext) -> list[Any]:
+    registry = context.node.topics
+    if request.topics is None or (context.version == 0 and not request.topics):
+        return [_described(registry.by_name[name], context) for name in sorted(registry.by_name)]
+    may_create = context.node.settings.auto_create_topics_enable and getattr(
+        request, "allow_auto_topic_creation", True
+    )
+    answers = []
+    for asked in request.topics:
+        topic_id = getattr(asked, "topic_id", None)
+        if asked.name is None:
+            topic = registry.by_id.get(topic_id.bytes) if topic_id is not None else None
+            answers.append(
+                _missing(context, None, topic_id, ErrorCode.unknown_topic_id)
+                if topic is None
+                else _described(topic, context)
+            )
+        else:
+            answers.append(await _by_name(asked.name, context, may_create=may_create))
+    return answers
+
+
+async def _by_name(name: str, context: RequestContext, *, may_create: bool) -> Any:
+    topic = context.node.topics.by_name.get(name)
+    if topic is not None:
+        return _described(topic, context)
+    if not is_valid_name(name):
+        return _missing(context, name, None, ErrorCode.invalid_topic_exception)
+    if not may_create and name not in INTERNAL_TOPICS:
+        return _missing(context, name, None, ErrorCode.unknown_topic_or_partition)
+    if name in INTERNAL_TOPICS and name != "__consumer_offsets":
+        return _missing(context, name, None, ErrorCode.unknown_topic_or_partition)
+    try:
+        return _described(await context.node.catalog.ensure(name), context)
+    except LakeheadError as error:
+        return _missing(context, name, None, error_code(error))
+
+
+def _described(topic: Topic, context: RequestContext) -> Any:
+    module, node_id = context.response, context.node.node_id
+    partitions = []
+    for index, partition in enumerate(topic.partitions):
+        is_open = partition is not None
+        partitions.append(
+            entity(
+                module,
+                "MetadataResponsePartition",
+                error_code=ErrorCode.none if is_open else ErrorCode.leader_not_available,
+                partition_index=index,
+                leader_id=node_id if is_open else -1,
+                leader_epoch=-1 if partition is None else partition.leader_epoch,
+                replica_nodes=(node_id,),
+                isr_nodes=(node_id,),
+                offline_replicas=(),
+            )
+        )
+    return entity(
+        module,
+        "MetadataResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.uuid,
+        is_internal=topic.is_internal,
+        partitions=partitions,
+    )
+
+
+def _missing(
+    context: RequestContext, name: str | None, topic_id: UUID | None, error: ErrorCode
+) -> Any:
+    if name is None and context.version < 12:
+        name = ""
+    return entity(
+        context.response,
+        "MetadataResponseTopic",
+        error_code=error,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=(),
+    )

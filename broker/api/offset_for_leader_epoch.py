@@ -1,0 +1,56 @@
+"""OffsetForLeaderEpoch (key 23), versions 2 to 4.
+
+3 replica id · 4 compact.
+
+Consumers ask where an epoch ended, to learn whether what they read is still there. Epochs are
+stream epochs, one for each owner; nothing that was acknowledged is ever cut off, so the answer
+never makes a consumer go back.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4))
+
+
+def handle(request: Any, context: RequestContext) -> Any:
+    """Return the end of an epoch for each partition asked for."""
+    module = context.response
+    topics = [
+        entity(
+            module,
+            "OffsetForLeaderTopicResult",
+            topic=topic.topic,
+            partitions=[_answer(topic.topic, asked, context) for asked in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    return entity(module, "OffsetForLeaderEpochResponse", topics=topics)
+
+
+def _answer(name: str, asked: Any, context: RequestContext) -> Any:
+    error, epoch, end_offset = ErrorCode.none, -1, -1
+    try:
+        topic = context.node.topics.by_name.get(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        partition = topic.served(asked.partition)
+        partition.check_epoch(asked.current_leader_epoch)
+        if asked.leader_epoch <= partition.leader_epoch:
+            epoch, end_offset = partition.end_offset_for_epoch(asked.leader_epoch)
+    except LakeheadError as caught:
+        error = error_code(caught)
+    return entity(
+        context.response,
+        "EpochEndOffset",
+        error_code=error,
+        partition=asked.partition,
+        leader_epoch=epoch,
+        end_offset=end_offset,
+    )

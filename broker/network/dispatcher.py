@@ -1,0 +1,123 @@
+"""From a whole frame to the module of `broker.api` that serves it, and back to the connection."""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from broker.network.connection import Connection, Slot
+from broker.protocol.api import Registry, RequestContext, Route
+from broker.protocol.decode import decode
+from broker.protocol.errors import MalformedFrame, UnsupportedVersion
+from broker.protocol.frame import RequestHeader, encode_response, read_header
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+DECODE_INLINE_MAX = 64 << 10
+"""Longer control requests are decoded off the event loop, so that they hold up nobody else."""
+CONTROL_REQUEST_MAX = 16 << 20
+"""Longest request of an API that carries no records."""
+
+_log = structlog.get_logger("broker.network")
+
+
+class Dispatcher:
+    """Starts requests. One for each node."""
+
+    def __init__(self, node: "Node", registry: Registry) -> None:
+        self._node = node
+        self.registry = registry
+        self.requests_total: Counter[str] = Counter()
+        self.failed_total = 0
+
+    def __call__(self, connection: Connection, frame: bytearray) -> bool:
+        """Start the request of a frame; see `FrameHandler`."""
+        view = memoryview(frame)
+        try:
+            header = read_header(view, self.registry)
+            route = self.registry.route(header.key)
+            assert route is not None
+            self.requests_total[route.api.name] += 1
+            context = RequestContext(
+                api=route.api,
+                version=header.version,
+                client_id=header.client_id,
+                client_host=connection.client_host,
+                node=self._node,
+                connection=connection,
+            )
+            if route.start is not None:
+                return route.start(view, header, context)
+            self._start_control(view, header, route, context, connection.slot())
+        except (MalformedFrame, UnsupportedVersion) as error:
+            self._reject(connection, error)
+        except Exception as error:  # noqa: BLE001  # the root of a request
+            self._crashed(connection, error)
+        return True
+
+    def _start_control(
+        self,
+        frame: memoryview,
+        header: RequestHeader,
+        route: Route,
+        context: RequestContext,
+        slot: Slot,
+    ) -> None:
+        if len(frame) > CONTROL_REQUEST_MAX:
+            raise MalformedFrame(f"{route.api.name} request of {len(frame)} bytes")
+        assert route.handle is not None
+        if len(frame) > DECODE_INLINE_MAX:
+            self._spawn(self._decode_and_handle(frame, header, route, context), header, slot)
+            return
+        answer = route.handle(self._decode(frame, header), context)
+        if inspect.isawaitable(answer):
+            self._spawn(answer, header, slot)
+        else:
+            self._answer(slot, header, answer)
+
+    @staticmethod
+    def _decode(frame: memoryview, header: RequestHeader) -> Any:
+        if header.body == len(frame) and not header.schema.request_class.__dataclass_fields__:
+            return header.schema.request_class()
+        return decode(header.schema.request_class, frame, header.body)
+
+    async def _decode_and_handle(
+        self, frame: memoryview, header: RequestHeader, route: Route, context: RequestContext
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        request = await loop.run_in_executor(None, self._decode, frame, header)
+        assert route.handle is not None
+        answer = route.handle(request, context)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    def _spawn(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
+        task = self._node.scope.spawn(
+            self._run(answer, header, slot), name=f"request {header.schema.request_class.__name__}"
+        )
+        slot.cancel = task.cancel
+
+    async def _run(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
+        connection = slot.connection
+        try:
+            self._answer(slot, header, await answer)
+        except (MalformedFrame, UnsupportedVersion) as error:
+            self._reject(connection, error)
+        except Exception as error:  # noqa: BLE001  # the root of a request
+            self._crashed(connection, error)
+
+    @staticmethod
+    def _answer(slot: Slot, header: RequestHeader, answer: Any) -> None:
+        slot.complete([encode_response(answer, header.correlation_id)])
+
+    def _reject(self, connection: Connection, error: Exception) -> None:
+        self._node.server.rejected(connection, str(error))
+
+    def _crashed(self, connection: Connection, error: Exception) -> None:
+        """Close the connection: the client asks again, and nothing false was said."""
+        self.failed_total += 1
+        _log.error("request_failed", client_host=connection.client_host, exc_info=error)
+        connection.abort()

@@ -1,0 +1,310 @@
+"""A broker node: the parts put together, started and stopped in order.
+
+Start: listen (so that the port is known and had), open store, WAL and engine, which recovers what a
+crash left, open every partition, load groups, then take requests. Stop: take no more connections,
+let coordinators answer whoever waits, make everything durable and upload it, close. When the engine
+fails (fenced, or its WAL is broken) the node acknowledges nothing more and ends with an error.
+"""
+
+import asyncio
+import logging
+import random
+import signal
+import sys
+from collections.abc import Callable
+
+import structlog
+import uvloop
+
+from broker import api
+from broker.catalog import OFFSETS_TOPIC, TopicCatalog
+from broker.coordinator.group.coordinator import GroupCoordinator
+from broker.network.dispatcher import Dispatcher
+from broker.network.server import Server
+from broker.observability.metrics import MetricsPage
+from broker.partition.cold_reads import ColdReads
+from broker.partition.fetch_session import FetchSessions
+from broker.partition.partition import Partition
+from broker.partition.topic import TopicRegistry
+from broker.producer_ids import ProducerIds
+from broker.settings import Settings
+from storage.clock import Clock, SystemClock
+from storage.errors import LakeheadError
+from storage.metadata.state import ClusterState
+from storage.object_store import ObjectStore, open_store
+from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from storage.tasks import TaskScope
+from storage.wal import open_wal
+
+EXPIRY_S = 600.0
+_log = structlog.get_logger("broker.node")
+
+
+class NodeFailed(LakeheadError):
+    """The node can acknowledge nothing more and has stopped. The message says why."""
+
+
+class Node:
+    """One broker. Made by `start_node`; everything runs on one event loop."""
+
+    def __init__(
+        self, settings: Settings, clock: Clock, rng: random.Random, store: ObjectStore
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.rng = rng
+        self.scope = TaskScope(self._crashed)
+        self.store = store
+        self.dispatcher: Dispatcher = Dispatcher(self, api.registry())
+        self.server: Server = Server(settings, clock, self.dispatcher)
+        self.fetch_sessions: FetchSessions = FetchSessions(
+            settings.max_incremental_fetch_session_cache_slots, clock, rng
+        )
+        self.cold_reads: ColdReads = ColdReads(self.scope)
+        self.advertised_host = settings.advertised_host or settings.host
+        self.advertised_port = 0
+        self.produced_total: int = 0
+        """Partitions' worth of batches that produce requests brought."""
+        self.fetched_total: int = 0
+        """Partitions that fetch requests were answered for."""
+        self.engine: StreamEngine
+        self.catalog: TopicCatalog
+        self.groups: GroupCoordinator
+        self.producer_ids: ProducerIds
+        self._writable_waiters: list[Callable[[], None]] = []
+        self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._metrics: MetricsPage | None = None
+
+    # What handlers use.
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest known cluster state."""
+        return self.engine.metadata.state
+
+    @property
+    def topics(self) -> TopicRegistry:
+        """The topics that are open here."""
+        return self.catalog.topics
+
+    @property
+    def node_id(self) -> int:
+        """This broker's id."""
+        return self.settings.node_id
+
+    def is_writable(self) -> bool:
+        """Whether producers' batches can be taken now."""
+        return self.engine.writable()
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once, when `is_writable` turns true again."""
+        self._writable_waiters.append(callback)
+
+    def produced(self, partitions: int) -> None:
+        """Count what a produce request brought."""
+        self.produced_total += partitions
+
+    def fetched(self, partitions: int) -> None:
+        """Count what a fetch request took."""
+        self.fetched_total += partitions
+
+    # Life.
+
+    async def start(self) -> None:
+        """Open everything and take requests.
+
+        Raises SettingsError for an address that is taken, and the errors of storage.
+        """
+        settings = self.settings
+        port = self.server.bind(settings.host, settings.port)
+        self.advertised_port = settings.advertised_port or port
+        await self._open_engine()
+        self.engine.on_writable.append(self._now_writable)
+        self.catalog = TopicCatalog(self.engine, settings, self.clock, self.rng)
+        self.producer_ids = ProducerIds(self.engine.metadata, settings.node_id)
+        await self.catalog.open_all()
+        self.groups = GroupCoordinator(
+            OffsetsTopic(self.catalog), settings, self.clock, self.rng, self.scope
+        )
+        self.catalog.on_deleted.append(self.groups.topics_deleted)
+        await self.groups.start()
+        self.scope.spawn(self._watch_engine(), name="watch the engine")
+        self.scope.spawn(self._expire_producers(), name="expire producers")
+        if settings.metrics_port >= 0:
+            self._metrics = MetricsPage(self)
+            self._metrics.start(settings.host, settings.metrics_port)
+        await self.server.listen()
+        _log.info(
+            "node_ready",
+            node_id=settings.node_id,
+            node_epoch=self.engine.node_epoch,
+            cluster_id=self.state.cluster_id,
+            host=self.advertised_host,
+            port=self.advertised_port,
+            topics=len(self.topics.by_name),
+        )
+
+    async def wait_failed(self) -> Exception:
+        """Return what made this node unable to go on."""
+        return await asyncio.shield(self._failure)
+
+    async def close(self) -> None:
+        """Stop cleanly: everything acknowledged is in objects when this returns.
+
+        With an object store that does not answer it gives up after shutdown.timeout.ms; what is not
+        uploaded then is in the WAL, and is recovered at the next start.
+        """
+        self.server.stop_accepting()
+        if hasattr(self, "groups"):
+            self.groups.close()
+        if hasattr(self, "engine"):
+            try:
+                async with asyncio.timeout(self.settings.shutdown_timeout_ms / 1000):
+                    await self.engine.close()
+            except TimeoutError:
+                _log.warning("shutdown_timed_out", node_id=self.node_id)
+        await self.server.close()
+        await self.scope.close()
+        if self._metrics is not None:
+            self._metrics.close()
+        await self.store.close()
+        _log.info("node_stopped", node_id=self.node_id)
+
+    async def _open_engine(self) -> None:
+        settings = self.settings
+        uri = settings.wal_uri
+        if "?" not in uri:
+            uri = f"{uri}?size={settings.wal_size}"
+        wal = await open_wal(uri, rng=self.rng, node_id=settings.node_id)
+        self.engine = await StreamEngine.open(
+            store=self.store,
+            wal=wal,
+            node=NodeIdentity(
+                node_id=settings.node_id,
+                host=self.advertised_host,
+                port=self.advertised_port,
+                rack=settings.broker_rack or None,
+            ),
+            clock=self.clock,
+            rng=self.rng,
+            settings=StorageSettings(
+                upload_size=settings.upload_size,
+                upload_age_s=settings.upload_age_ms / 1000,
+                cache_size=settings.cache_size,
+                block_cache_size=settings.block_cache_size,
+            ),
+            scope=self.scope,
+        )
+
+    async def _watch_engine(self) -> None:
+        self._fail(await self.engine.wait_failed())
+
+    async def _expire_producers(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_S)
+            before_ms = self.clock.now_ms() - self.settings.producer_id_expiration_ms
+            for partition in self.open_partitions():
+                partition.producers.expire(before_ms)
+
+    def open_partitions(self) -> list[Partition]:
+        """Return every partition that is open here."""
+        return [
+            partition
+            for topic in self.topics.by_name.values()
+            for partition in topic.partitions
+            if partition is not None
+        ]
+
+    def _now_writable(self) -> None:
+        waiters, self._writable_waiters = self._writable_waiters, []
+        for waiter in waiters:
+            waiter()
+
+    def _crashed(self, name: str, error: BaseException) -> None:
+        _log.error("task_crashed", task=name, exc_info=error)
+        self._fail(error if isinstance(error, Exception) else NodeFailed(f"{name}: {error!r}"))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_result(error)
+
+
+class OffsetsTopic:
+    """`__consumer_offsets` as the group coordinator sees it."""
+
+    def __init__(self, catalog: TopicCatalog) -> None:
+        self._catalog = catalog
+
+    def partition_count(self) -> int:
+        """Partitions of the topic; 0 while it does not exist."""
+        topic = self._catalog.topics.by_name.get(OFFSETS_TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    def partition(self, index: int) -> Partition | None:
+        """The partition, if this node holds it."""
+        return self._catalog.topics.partition(OFFSETS_TOPIC, index)
+
+    async def create(self) -> None:
+        """Create the topic if it does not exist."""
+        await self._catalog.ensure(OFFSETS_TOPIC)
+
+
+async def start_node(
+    settings: Settings, *, clock: Clock | None = None, rng: random.Random | None = None
+) -> Node:
+    """Return a node that takes requests. Raises SettingsError and the errors of storage."""
+    node = Node(
+        settings,
+        clock or SystemClock(),
+        rng or random.Random(),
+        open_store(settings.store_uri),
+    )
+    try:
+        await node.start()
+    except BaseException:
+        await node.close()
+        raise
+    return node
+
+
+def configure_logs(level: str) -> None:
+    """Write events as lines of key=value to standard error, from `level` on."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+        ),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
+    """Run a node until SIGTERM or SIGINT; `on_ready` is given its address, host:port.
+
+    Raises SettingsError and the errors of storage at the start, NodeFailed when it cannot go on.
+    """
+    configure_logs(settings.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, on_ready))
+
+
+async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    node = await start_node(settings)
+    failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
+    failed.add_done_callback(lambda _: stop.set())
+    on_ready(f"{node.advertised_host}:{node.advertised_port}")
+    await stop.wait()
+    error = failed.result() if failed.done() else None
+    await node.close()
+    if error is not None:
+        raise NodeFailed(f"the node stopped: {error}") from error

@@ -1,0 +1,42 @@
+"""Reads from the object store, shared by the requests that want the same."""
+
+import asyncio
+from collections.abc import Sequence
+
+from storage.errors import StorageError
+from storage.stream.stream import Stream
+from storage.tasks import TaskScope
+
+Found = Sequence[memoryview] | StorageError
+
+
+class ColdReads:
+    """Reads at work, by stream and offset. A read goes on when its request has stopped waiting:
+    what it brings is in the block cache for the next one.
+    """
+
+    def __init__(self, scope: TaskScope) -> None:
+        self._scope = scope
+        self._tasks: dict[tuple[int, int], asyncio.Task[Found]] = {}
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(self, stream: Stream, offset: int, max_bytes: int) -> asyncio.Task[Found]:
+        """Return the task that reads from `offset`: one that runs, or a new one."""
+        place = (stream.stream_id, offset)
+        task = self._tasks.get(place)
+        if task is None:
+            task = self._scope.spawn(
+                _read(stream, offset, max_bytes), name=f"cold read of stream {stream.stream_id}"
+            )
+            self._tasks[place] = task
+            task.add_done_callback(lambda _: self._tasks.pop(place, None))
+        return task
+
+
+async def _read(stream: Stream, offset: int, max_bytes: int) -> Found:
+    try:
+        return await stream.fetch(offset, max_bytes)
+    except StorageError as error:
+        return error

@@ -1,0 +1,35 @@
+"""Producer ids: reserved in blocks in the metadata log, so that no id is ever given twice."""
+
+import asyncio
+from collections.abc import Sequence
+
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import ProducerIdBlock, Record
+from storage.metadata.state import ClusterState
+
+BLOCK = 1000
+
+
+class ProducerIds:
+    """Hands out ids, each once. A block that was begun is abandoned when the node stops."""
+
+    def __init__(self, metadata: MetadataLog, node_id: int) -> None:
+        self._metadata = metadata
+        self._node_id = node_id
+        self._next = 0
+        self._end = 0
+        self._lock = asyncio.Lock()
+
+    async def take(self) -> int:
+        """Return an id that nobody has. Raises StorageError."""
+        async with self._lock:
+            if self._next == self._end:
+                state = await self._metadata.commit_with(self._plan)
+                self._end = state.next_producer_id
+                self._next = self._end - BLOCK
+            taken = self._next
+            self._next += 1
+            return taken
+
+    def _plan(self, state: ClusterState) -> Sequence[Record]:
+        return [ProducerIdBlock(node_id=self._node_id, start=state.next_producer_id, count=BLOCK)]
