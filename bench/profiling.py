@@ -83,8 +83,8 @@ def sampled(sampler: str, folder: Path, path: str, records: int, top: int) -> Fi
             within[frame] += int(count)
     whole = sum(own.values())
     print(f"{whole} samples\n   own  within  function")
-    for frame, count in own.most_common(top):
-        print(f"{count / whole:6.1%}  {within[frame] / whole:6.1%}  {frame}")
+    for frame, samples in own.most_common(top):
+        print(f"{samples / whole:6.1%}  {within[frame] / whole:6.1%}  {frame}")
     return figures
 
 
