@@ -1,0 +1,50 @@
+"""CreatePartitions, key 37, versions 0-3: give topics more partitions.
+
+v1: throttling error code. v2: flexible. v3: throttled requests are refused.
+A manual assignment is checked and otherwise ignored: partitions have one replica, their leader.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.api.topic_rules import check_more_partitions
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=37, name="CreatePartitions", versions=(0, 3))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each topic."""
+    node = context.node
+    names = [topic.name for topic in request.topics]
+    results = []
+    for topic in request.topics:
+        code, message = ErrorCode.none, None
+        try:
+            if names.count(topic.name) > 1:
+                raise KafkaError(ErrorCode.invalid_request, "The topic is named more than once.")
+            assignments = topic.assignments
+            check_more_partitions(
+                topic.name,
+                topic.count,
+                None if assignments is None else [tuple(a.broker_ids) for a in assignments],
+                node.engine.metadata.state,
+            )
+            if not request.validate_only:
+                await node.create_partitions(topic.name, topic.count)
+        except (LakeheadError, TimeoutError) as error:
+            code, message = error_code(error), str(error)
+        results.append(
+            entity(
+                context.response,
+                "CreatePartitionsTopicResult",
+                name=topic.name,
+                error_code=code,
+                error_message=message,
+            )
+        )
+    return entity(context.response, "CreatePartitionsResponse", results=results)

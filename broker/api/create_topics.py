@@ -1,0 +1,92 @@
+"""CreateTopics, key 19, versions 2-7: make topics, each in one step: all of it or nothing.
+
+v4: -1 asks for the default number of partitions or replicas (KIP-464). v5: flexible; the topic's
+partitions and configs are answered (KIP-525). v6: throttling error. v7: topic ids.
+A replication factor of 1 to 3 is taken whatever the number of brokers, and more up to that number:
+storage is shared, so nothing is copied; topics have one replica, their leader.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.api.topic_rules import TopicRequest, check_new_topic
+from broker.configs import topic_entries
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=19, name="CreateTopics", versions=(2, 7))
+
+_REPLICAS = 1
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each topic, once it can be used."""
+    names = [topic.name for topic in request.topics]
+    results = []
+    for asked in request.topics:
+        try:
+            if names.count(asked.name) > 1:
+                raise KafkaError(ErrorCode.invalid_request, "The topic is named more than once.")
+            results.append(await _create(asked, request.validate_only, context))
+        except (LakeheadError, TimeoutError) as error:
+            results.append(_failure(asked.name, error, context))
+    return entity(context.response, "CreateTopicsResponse", topics=results)
+
+
+async def _create(asked: Any, validate_only: bool, context: RequestContext) -> Any:
+    node = context.node
+    new = check_new_topic(
+        TopicRequest(
+            name=asked.name,
+            partitions=asked.num_partitions,
+            replicas=asked.replication_factor,
+            assignments={a.partition_index: tuple(a.broker_ids) for a in asked.assignments},
+            configs={config.name: config.value for config in asked.configs},
+        ),
+        node.engine.metadata.state,
+        node.settings,
+    )
+    topic_id = None
+    if not validate_only:
+        await node.create_topic(new.name, new.partitions, new.configs)
+        topic = node.topics.find(new.name)
+        topic_id = None if topic is None else topic.uuid
+    configs = [
+        entity(
+            context.response,
+            "CreatableTopicConfigs",
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.is_read_only,
+            config_source=entry.source,
+            is_sensitive=False,
+        )
+        for entry in topic_entries(new.configs, node.settings)
+        if hasattr(context.response, "CreatableTopicConfigs")
+    ]
+    return entity(
+        context.response,
+        "CreatableTopicResult",
+        name=new.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=new.partitions,
+        replication_factor=_REPLICAS,
+        configs=configs,
+    )
+
+
+def _failure(name: str, error: Exception, context: RequestContext) -> Any:
+    return entity(
+        context.response,
+        "CreatableTopicResult",
+        name=name,
+        topic_id=None,
+        error_code=error_code(error),
+        error_message=str(error),
+        configs=[],
+    )

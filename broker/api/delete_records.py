@@ -1,0 +1,64 @@
+"""DeleteRecords, key 21, versions 0-2: move the start of partitions forward (KIP-107).
+
+v2: flexible. Offset -1 stands for the high watermark. Answered when the new start is in the
+metadata: it does not go back.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=21, name="DeleteRecords", versions=(0, 2))
+
+_HIGH_WATERMARK = -1
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each partition with its new start."""
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            low_watermark, code = -1, ErrorCode.none
+            try:
+                low_watermark = await _delete(topic.name, partition, context)
+            except (LakeheadError, TimeoutError) as error:
+                code = error_code(error)
+            partitions.append(
+                entity(
+                    context.response,
+                    "DeleteRecordsPartitionResult",
+                    partition_index=partition.partition_index,
+                    low_watermark=low_watermark,
+                    error_code=code,
+                )
+            )
+        topics.append(
+            entity(
+                context.response, "DeleteRecordsTopicResult", name=topic.name, partitions=partitions
+            )
+        )
+    return entity(context.response, "DeleteRecordsResponse", topics=topics)
+
+
+async def _delete(name: str, asked: Any, context: RequestContext) -> int:
+    topic = context.node.topics.find(name)
+    if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    partition = topic.partitions[asked.partition_index]
+    if partition is None:
+        raise KafkaError(ErrorCode.not_leader_or_follower)
+    state = context.node.engine.metadata.state.topics.get(name)
+    policy = "delete" if state is None else state.configs.get("cleanup.policy", "delete")
+    if "delete" not in policy:
+        raise KafkaError(ErrorCode.policy_violation)
+    offset = partition.high_watermark if asked.offset == _HIGH_WATERMARK else asked.offset
+    if not 0 <= offset <= partition.high_watermark:
+        raise KafkaError(ErrorCode.offset_out_of_range)
+    await partition.stream.trim(offset)
+    return partition.log_start_offset

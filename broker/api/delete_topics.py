@@ -1,0 +1,62 @@
+"""DeleteTopics, key 20, versions 1-6: remove topics, their records and groups' offsets of them.
+
+v1: throttle time. v4: flexible. v5: error messages. v6: topics by id.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.partition.topic import Topic
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=20, name="DeleteTopics", versions=(1, 6))
+
+_TOPIC_ID_VERSION = 6
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each topic, once it is gone from the metadata."""
+    if context.version >= _TOPIC_ID_VERSION:
+        asked = [(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        asked = [(name, None) for name in request.topic_names]
+    responses = []
+    for name, topic_id in asked:
+        code, message = ErrorCode.none, None
+        try:
+            topic = _find(name, topic_id, context)
+            await context.node.delete_topic(topic.name)
+            name, topic_id = topic.name, topic.uuid
+        except (LakeheadError, TimeoutError) as error:
+            code, message = error_code(error), str(error)
+        responses.append(
+            entity(
+                context.response,
+                "DeletableTopicResult",
+                name=name,
+                topic_id=topic_id,
+                error_code=code,
+                error_message=message,
+            )
+        )
+    return entity(context.response, "DeleteTopicsResponse", responses=responses)
+
+
+def _find(name: str | None, topic_id: Any, context: RequestContext) -> Topic:
+    if not context.node.settings.delete_topic_enable:
+        raise KafkaError(ErrorCode.topic_deletion_disabled)
+    if name is not None and topic_id is not None:
+        raise KafkaError(ErrorCode.invalid_request, "Name and id are given; one is enough.")
+    if topic_id is not None:
+        topic = context.node.topics.find(topic_id.bytes)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_id)
+        return topic
+    topic = None if name is None else context.node.topics.find(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    return topic

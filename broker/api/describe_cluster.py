@@ -1,0 +1,68 @@
+"""DescribeCluster, key 60, versions 0-2: the brokers, and which of them is the controller (KIP-700).
+
+v1: endpoint types (KIP-919); only brokers answer here. v2: fenced brokers (KIP-1073).
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.messages import entity
+
+API = Api(key=60, name="DescribeCluster", versions=(0, 2))
+
+_BROKERS, _CONTROLLERS = 1, 2
+_OPERATIONS_UNKNOWN = -(2**31)
+_CLUSTER_OPERATIONS = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer from the metadata."""
+    state = context.node.engine.metadata.state
+    endpoint_type = getattr(request, "endpoint_type", _BROKERS)
+    if endpoint_type != _BROKERS:
+        code = ErrorCode.unsupported_endpoint_type
+        if endpoint_type == _CONTROLLERS:
+            code = ErrorCode.mismatched_endpoint_type
+        return entity(
+            context.response,
+            "DescribeClusterResponse",
+            error_code=code,
+            error_message="This is a broker's listener: it describes brokers.",
+            endpoint_type=_BROKERS,
+            cluster_id="",
+            brokers=[],
+        )
+    wants_fenced = getattr(request, "include_fenced_brokers", False)
+    brokers = [
+        entity(
+            context.response,
+            "DescribeClusterBroker",
+            broker_id=node.node_id,
+            host=node.host,
+            port=node.port,
+            rack=node.rack,
+            is_fenced=node.is_fenced,
+        )
+        for _, node in sorted(state.nodes.items())
+        if wants_fenced or not node.is_fenced
+    ]
+    controller_id = state.controller.node_id
+    if controller_id < 0:  # nobody leads yet; whoever answers can do what clients ask for
+        controller_id = context.node.settings.node_id
+    operations = _OPERATIONS_UNKNOWN
+    if request.include_cluster_authorized_operations:
+        operations = _CLUSTER_OPERATIONS
+    return entity(
+        context.response,
+        "DescribeClusterResponse",
+        error_code=ErrorCode.none,
+        error_message=None,
+        endpoint_type=_BROKERS,
+        cluster_id=state.cluster_id,
+        controller_id=controller_id,
+        brokers=brokers,
+        cluster_authorized_operations=operations,
+    )

@@ -1,0 +1,105 @@
+"""DescribeTopicPartitions, key 75, version 0: topics page by page (KIP-966).
+
+Topics come sorted by name; an answer holds at most as many partitions as asked for, and a cursor
+where the next page begins. Without names, all topics are described.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.partition.topic import INTERNAL_TOPICS, is_valid_name
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.messages import entity
+from storage.metadata.state import ClusterState, TopicState
+
+API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0))
+
+_PAGE_MAX = 2000
+_TOPIC_OPERATIONS = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11
+"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer with one page."""
+    state = context.node.engine.metadata.state
+    names = sorted({topic.name for topic in request.topics} or state.topics)
+    cursor = request.cursor
+    first_name, first_index = "", 0
+    if cursor is not None:
+        first_name, first_index = cursor.topic_name, max(cursor.partition_index, 0)
+    room = max(1, min(request.response_partition_limit, _PAGE_MAX))
+    topics = []
+    next_cursor = None
+    for name in names:
+        if name < first_name:
+            continue
+        topic = state.topics.get(name)
+        if topic is None:
+            topics.append(_unknown(name, context))
+            continue
+        start = first_index if name == first_name else 0
+        end = min(len(topic.partitions), start + room)
+        if room == 0 and start < len(topic.partitions):
+            next_cursor = _cursor(name, start, context)
+            break
+        topics.append(_known(topic, range(start, end), state, context))
+        room -= max(end - start, 0)
+        if end < len(topic.partitions):
+            next_cursor = _cursor(name, end, context)
+            break
+    return entity(
+        context.response,
+        "DescribeTopicPartitionsResponse",
+        topics=topics,
+        next_cursor=next_cursor,
+    )
+
+
+def _cursor(name: str, index: int, context: RequestContext) -> Any:
+    return entity(context.response, "Cursor", topic_name=name, partition_index=index)
+
+
+def _unknown(name: str, context: RequestContext) -> Any:
+    code = ErrorCode.unknown_topic_or_partition
+    return entity(
+        context.response,
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=code if is_valid_name(name) else ErrorCode.invalid_topic_exception,
+        name=name,
+        topic_id=None,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[],
+    )
+
+
+def _known(topic: TopicState, indexes: range, state: ClusterState, context: RequestContext) -> Any:
+    partitions = [_partition(index, topic, state, context) for index in indexes]
+    registered = context.node.topics.find(topic.name)
+    return entity(
+        context.response,
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=None if registered is None else registered.uuid,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=partitions,
+        topic_authorized_operations=_TOPIC_OPERATIONS,
+    )
+
+
+def _partition(index: int, topic: TopicState, state: ClusterState, context: RequestContext) -> Any:
+    stream = state.streams[topic.partitions[index]]
+    leader = stream.node_id if stream.is_open else -1
+    replicas = () if leader < 0 else (leader,)
+    return entity(
+        context.response,
+        "DescribeTopicPartitionsResponsePartition",
+        error_code=ErrorCode.none if leader >= 0 else ErrorCode.leader_not_available,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=stream.epoch,
+        replica_nodes=replicas,
+        isr_nodes=replicas,
+        offline_replicas=(),
+    )

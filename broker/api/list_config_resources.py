@@ -1,0 +1,43 @@
+"""ListConfigResources, key 74, versions 0-1: what has configs (KIP-1000, KIP-1142).
+
+v0: client metrics alone, of which there are none here. v1: resources of the types asked for, or of
+every type.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.api.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.messages import entity
+
+API = Api(key=74, name="ListConfigResources", versions=(0, 1))
+
+_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer from the metadata."""
+    wanted = {CLIENT_METRICS}
+    if context.version >= 1:
+        wanted = set(request.resource_types) or set(_TYPES)
+    if not wanted <= _TYPES:
+        code = ErrorCode.unsupported_version
+        return entity(
+            context.response, "ListConfigResourcesResponse", error_code=code, config_resources=[]
+        )
+    state = context.node.engine.metadata.state
+    brokers = [str(node_id) for node_id in sorted(state.nodes)]
+    names = {TOPIC: sorted(state.topics), BROKER: brokers, BROKER_LOGGER: brokers}
+    resources = [
+        entity(context.response, "ConfigResource", resource_name=name, resource_type=kind)
+        for kind in sorted(wanted)
+        for name in names.get(kind, [])
+    ]
+    return entity(
+        context.response,
+        "ListConfigResourcesResponse",
+        error_code=ErrorCode.none,
+        config_resources=resources,
+    )

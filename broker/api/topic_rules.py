@@ -1,0 +1,153 @@
+"""What a request for a new topic, or for more partitions, must look like: pure checks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from broker.configs import check_topic_configs
+from broker.partition.topic import is_valid_name
+from broker.protocol.errors import KafkaError
+from broker.settings import Settings
+from storage.metadata.state import ClusterState
+
+DEFAULT = -1
+REPLICAS_MAX = 3
+"""Replication factors up to this are taken even with fewer brokers."""
+PARTITIONS_MAX = 10_000
+"""Partitions that one request may make."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRequest:
+    """A topic as asked for; -1 stands for the default. `assignments` give brokers by partition."""
+
+    name: str
+    partitions: int
+    replicas: int
+    assignments: Mapping[int, tuple[int, ...]]
+    configs: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic as it is to be made."""
+
+    name: str
+    partitions: int
+    configs: dict[str, str]
+
+
+def check_new_topic(request: TopicRequest, state: ClusterState, settings: Settings) -> NewTopic:
+    """Return the topic that is asked for. Raises KafkaError with Kafka's code for what is wrong."""
+    _check_name(request.name, state)
+    if request.assignments:
+        partitions = _check_assignments(request, state)
+    else:
+        partitions = _check_counts(request, state, settings)
+    check_topic_configs(request.configs)
+    configs = {name: value for name, value in request.configs.items() if value is not None}
+    return NewTopic(name=request.name, partitions=partitions, configs=configs)
+
+
+def check_more_partitions(
+    name: str, count: int, assignments: list[tuple[int, ...]] | None, state: ClusterState
+) -> None:
+    """Check a request to give a topic `count` partitions. Raises KafkaError."""
+    topic = state.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.unknown_topic_or_partition)
+    present = len(topic.partitions)
+    if count <= present:
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            f"The topic already has {present} partition(s); {count} were asked for.",
+        )
+    _check_partition_count(count - present)
+    if assignments is None:
+        return
+    if len(assignments) != count - present:
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            f"{count - present} partition(s) are added, {len(assignments)} assigned.",
+        )
+    for brokers in assignments:
+        _check_brokers(brokers, state)
+
+
+def _check_name(name: str, state: ClusterState) -> None:
+    if not is_valid_name(name):
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            "A topic's name is 1 to 249 letters, digits, '.', '_' and '-', not '.' nor '..'.",
+        )
+    if name in state.topics:
+        raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+    # Names of metrics take both for the same, so Kafka does not let two topics differ only there.
+    if "." in name or "_" in name:
+        plain = name.replace(".", "_")
+        for other in state.topics:
+            if other.replace(".", "_") == plain:
+                raise KafkaError(
+                    ErrorCode.invalid_topic_exception,
+                    f"Topic '{name}' collides with existing topic: {other}",
+                )
+
+
+def _check_counts(request: TopicRequest, state: ClusterState, settings: Settings) -> int:
+    partitions, replicas = request.partitions, request.replicas
+    if partitions == DEFAULT:
+        partitions = settings.num_partitions
+    if partitions < 1:
+        raise KafkaError(
+            ErrorCode.invalid_partitions, "Number of partitions must be larger than 0."
+        )
+    _check_partition_count(partitions)
+    brokers = sum(not node.is_fenced for node in state.nodes.values())
+    if replicas != DEFAULT and not 1 <= replicas <= max(REPLICAS_MAX, brokers):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"Replication factor {replicas} is not in 1 to {max(REPLICAS_MAX, brokers)}.",
+        )
+    return partitions
+
+
+def _check_partition_count(count: int) -> None:
+    if count > PARTITIONS_MAX:
+        raise KafkaError(
+            ErrorCode.policy_violation, f"At most {PARTITIONS_MAX} partitions at a time."
+        )
+
+
+def _check_assignments(request: TopicRequest, state: ClusterState) -> int:
+    if request.partitions != DEFAULT or request.replicas != DEFAULT:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            "With a manual assignment, partitions and replication factor must be -1.",
+        )
+    if sorted(request.assignments) != list(range(len(request.assignments))):
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            "A manual assignment must be of partitions 0 to n - 1.",
+        )
+    _check_partition_count(len(request.assignments))
+    for brokers in request.assignments.values():
+        _check_brokers(brokers, state)
+    if len({len(brokers) for brokers in request.assignments.values()}) > 1:
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            "All partitions must have the same number of replicas.",
+        )
+    return len(request.assignments)
+
+
+def _check_brokers(brokers: tuple[int, ...], state: ClusterState) -> None:
+    if not brokers or len(set(brokers)) != len(brokers):
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment, f"Brokers {list(brokers)} are none, or repeated."
+        )
+    unknown = [broker for broker in brokers if broker not in state.nodes]
+    if unknown:
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment, f"No broker has the id {unknown[0]}."
+        )
