@@ -1,0 +1,163 @@
+"""The metadata state under random records: rules hold, replay agrees, nothing is half applied."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import EntryRejected
+from storage.metadata import records as r
+from storage.metadata.log import decode_entry
+from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.state import ClusterState
+
+NODES = st.integers(0, 1)
+STREAMS = st.integers(0, 3)
+SMALL = st.integers(0, 3)
+OFFSETS = st.integers(0, 12)
+TOPIC_IDS = st.sampled_from(["a" * 32, "b" * 32])
+KEYS = st.integers(0, 9).map(lambda n: f"data/00/{n}")
+
+ranges = st.builds(
+    lambda stream, epoch, start, length: r.CommittedRange(
+        stream_id=stream,
+        epoch=epoch,
+        start_offset=start,
+        end_offset=start + length,
+        max_timestamp=start,
+        size=length,
+    ),
+    STREAMS,
+    SMALL,
+    OFFSETS,
+    st.integers(0, 4),
+)
+objects = st.builds(
+    lambda key, spans: r.CommittedObject(
+        key=key, kind="sso", size=1, created_ms=0, ranges=tuple(spans)
+    ),
+    KEYS,
+    st.lists(ranges, min_size=1, max_size=3),
+)
+configs = st.dictionaries(st.sampled_from(["x", "y"]), st.none() | st.just("1"))
+record_values: st.SearchStrategy[Record] = st.one_of(
+    st.builds(
+        r.RegisterNode,
+        node_id=NODES,
+        epoch=SMALL,
+        incarnation=st.just("i"),
+        host=st.just("h"),
+        port=st.just(1),
+    ),
+    st.builds(r.FenceNode, node_id=NODES, epoch=SMALL),
+    st.builds(r.RetireNode, node_id=NODES),
+    st.builds(r.CreateTopic, name=st.sampled_from(["t", "u"]), topic_id=TOPIC_IDS),
+    st.builds(r.DeleteTopic, topic_id=TOPIC_IDS),
+    st.builds(r.TopicConfig, topic_id=TOPIC_IDS, configs=configs),
+    st.builds(r.CreateStream, stream_id=STREAMS, topic_id=TOPIC_IDS, partition=SMALL),
+    st.builds(r.OpenStream, stream_id=STREAMS, epoch=SMALL, node_id=NODES, node_epoch=SMALL),
+    st.builds(r.CloseStream, stream_id=STREAMS, epoch=SMALL),
+    st.builds(r.TrimStream, stream_id=STREAMS, start_offset=OFFSETS),
+    st.builds(
+        r.CommitObjects,
+        node_id=NODES,
+        node_epoch=SMALL,
+        objects=st.lists(objects, min_size=1, max_size=2).map(tuple),
+    ),
+    st.builds(
+        r.ReplaceObjects,
+        sources=st.lists(KEYS, min_size=1, max_size=3).map(tuple),
+        objects=st.lists(objects, max_size=2).map(tuple),
+    ),
+    st.builds(r.DropObjects, keys=st.lists(KEYS, max_size=2).map(tuple)),
+    st.builds(r.ProducerIdBlock, node_id=NODES, start=OFFSETS, count=SMALL),
+    st.builds(r.ControllerLease, node_id=NODES, node_epoch=SMALL, term=SMALL),
+)
+
+
+def entry(*records: Record) -> Entry:
+    return Entry(version=ENTRY_VERSION, writer="w", nonce="n", time_ms=0, records=records)
+
+
+def start() -> ClusterState:
+    """A cluster with a topic of two partitions, open on node 0."""
+    topic = "a" * 32
+    return ClusterState().apply(
+        entry(
+            r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1),
+            r.CreateTopic(name="t", topic_id=topic),
+            r.CreateStream(stream_id=0, topic_id=topic, partition=0),
+            r.CreateStream(stream_id=1, topic_id=topic, partition=1),
+            r.OpenStream(stream_id=0, epoch=0, node_id=0, node_epoch=0),
+            r.OpenStream(stream_id=1, epoch=0, node_id=0, node_epoch=0),
+        )
+    )
+
+
+def check(state: ClusterState) -> None:
+    """Everything that must be true of any state."""
+    referred: dict[str, set[int]] = {key: set() for key in state.objects}
+    for stream in state.streams.values():
+        position = None
+        for extent in stream.extents:
+            assert extent.start_offset < extent.end_offset
+            assert position is None or extent.start_offset == position
+            position = extent.end_offset
+            assert extent.end_offset > stream.start_offset
+            referred[extent.object_key].add(stream.stream_id)
+        assert position is None or position == stream.end_offset
+        assert stream.start_offset <= stream.end_offset
+        assert state.topic_by_id(stream.topic_id) is not None
+        assert list(stream.epochs) == sorted(stream.epochs)
+    for key, streams in referred.items():
+        assert state.objects[key].stream_ids == streams
+    for topic in state.topics.values():
+        assert [state.streams[s].partition for s in topic.partitions] == list(
+            range(len(topic.partitions))
+        )
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(record_values, min_size=1, max_size=2), max_size=40))
+def test_any_records_leave_a_state_that_makes_sense(entries: list[list[Record]]) -> None:
+    state, accepted = start(), []
+    for records in entries:
+        before, next_entry = state, entry(*records)
+        try:
+            state = state.apply(next_entry)
+        except EntryRejected:
+            assert state == before
+            continue
+        accepted.append(next_entry)
+        check(state)
+    replayed = start()
+    for known in accepted:
+        replayed = replayed.apply(decode_entry("k", msgspec.json.encode(known)))
+    assert replayed == state
+
+
+@given(st.lists(st.tuples(STREAMS.map(lambda n: n % 2), st.integers(1, 5)), max_size=30))
+def test_commits_that_continue_are_accepted_and_a_repeated_one_is_not(
+    commits: list[tuple[int, int]],
+) -> None:
+    state = start()
+    for number, (stream_id, length) in enumerate(commits):
+        begin = state.streams[stream_id].end_offset
+        span = r.CommittedRange(
+            stream_id=stream_id,
+            epoch=0,
+            start_offset=begin,
+            end_offset=begin + length,
+            max_timestamp=0,
+            size=1,
+        )
+        committed = r.CommittedObject(
+            key=f"k{number}", kind="so", size=1, created_ms=0, ranges=(span,)
+        )
+        commit = entry(r.CommitObjects(node_id=0, node_epoch=0, objects=(committed,)))
+        state = state.apply(commit)
+        check(state)
+        try:
+            state.apply(commit)
+        except EntryRejected:
+            continue
+        raise AssertionError("a repeated commit was accepted")
