@@ -1,4 +1,4 @@
-"""DescribeCluster, key 60, versions 0-2: the brokers, and which of them is the controller (KIP-700).
+"""DescribeCluster, key 60, versions 0-2: the brokers, and which is the controller (KIP-700).
 
 v1: endpoint types (KIP-919); only brokers answer here. v2: fenced brokers (KIP-1073).
 """
