@@ -63,7 +63,10 @@ class TableLayout:
         return pa.schema([field for field in self.schema if field.name not in METADATA])
 
     def table_rows(self, batch: Any, *, fault_count_max: int | None = None) -> TableRows:
-        """Return the rows for a batch with the columns `DECODED`."""
+        """Return the rows for a batch with the columns `DECODED`.
+
+        With `fault_count_max`, a batch with any fault has no rows.
+        """
         if self.value_format == "raw":
             return TableRows(
                 rows=self._select(batch, {_RAW_VALUE: batch.column("value")}), faults=()
@@ -73,6 +76,8 @@ class TableLayout:
         parsed = json_columns(
             batch.column("value"), self.value_schema(), fault_count_max=fault_count_max
         )
+        if parsed.faults and fault_count_max is not None:
+            return TableRows(rows=self.schema.empty_table(), faults=parsed.faults)
         kept = batch if len(parsed.rows) == batch.num_rows else batch.take(parsed.rows)
         values = dict(zip(parsed.columns.column_names, parsed.columns.columns, strict=True))
         return TableRows(rows=self._select(kept, values), faults=parsed.faults)
