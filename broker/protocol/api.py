@@ -141,6 +141,8 @@ def load_registry(package: str, names: list[str]) -> Registry:
     routes = []
     for name in names:
         module = importlib.import_module(f"{package}.{name}")
+        if not hasattr(module, "API"):
+            continue  # what several handlers share
         handle, start = getattr(module, "handle", None), getattr(module, "start", None)
         assert (handle is None) != (start is None), f"{name} has either handle or start"
         routes.append(Route(api=module.API, handle=handle, start=start))
