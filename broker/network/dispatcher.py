@@ -32,7 +32,7 @@ class Dispatcher:
         self._node = node
         self.registry = registry
         self.requests_total: Counter[str] = Counter()
-        self.failed_total = 0
+        self.failed_total: int = 0
 
     def __call__(self, connection: Connection, frame: bytearray) -> bool:
         """Start the request of a frame; see `FrameHandler`."""

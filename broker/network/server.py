@@ -27,12 +27,12 @@ class Server:
         self.now = clock.monotonic()
         """Monotonic seconds, as of the last tick: cheap to ask for each frame."""
         self.connections: set[Connection] = set()
-        self.accepted_total = 0
-        self.refused_total = 0
-        self.rejected_total = 0
-        self.lag_s = 0.0
+        self.accepted_total: int = 0
+        self.refused_total: int = 0
+        self.rejected_total: int = 0
+        self.lag_s: float = 0.0
         """How late the last tick was: the event loop's lag."""
-        self.lag_max_s = 0.0
+        self.lag_max_s: float = 0.0
         self._settings = settings
         self._clock = clock
         self._socket: socket.socket | None = None
