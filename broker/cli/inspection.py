@@ -79,7 +79,9 @@ def inspect_log(
         int | None, typer.Argument(metavar="[N]", min=0, help="Show entry N in full, as JSON.")
     ] = None,
     path: PathOption = DEFAULT_PATH,
-    last: Annotated[int, typer.Option("--last", min=1, help="How many entries to list.")] = 20,
+    last: Annotated[
+        int, typer.Option("--last", min=1, metavar="N", help="How many entries to list.")
+    ] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List the newest entries of the metadata log, or show one."""

@@ -24,8 +24,8 @@ LONG_FUNCTIONS = {
 
 # Patterns in which one letter stands in brackets do not match themselves.
 BANNED_TEXT = {
-    "a package registry's host": r"\b(?:[p]ypi\.org|files\.[p]ythonhosted\.org|registry\.[n]pmjs\.org|"
-    r"repo1?\.[m]aven\.(?:org|apache\.org)|crates\.[i]o|proxy\.[g]olang\.org)",
+    "a package registry's host": r"\b(?:[p]ypi\.org|files\.[p]ythonhosted\.org|"
+    r"registry\.[n]pmjs\.org|repo1?\.[m]aven\.(?:org|apache\.org)|crates\.[i]o|proxy\.[g]olang\.org)",
     "a path of one machine": r"(?<![\w.~}])/(?:[r]oot|[w]ork|[h]ome/\w+|[o]pt/\w+|tmp/[l]h)/",
     "a merge left unfinished": r"^(?:<{7}|>{7}) ",
     "a note to oneself": r"\b(?:TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b",

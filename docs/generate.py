@@ -1,0 +1,132 @@
+"""Writes the pages of the documentation that are made from code: settings, metrics, command line.
+
+`make docs` runs it; a test compares the pages in the tree with what it would write.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from broker.cli.app import app
+from broker.cli.sections import sections, shown_default
+from broker.settings import Setting
+
+FOLDER = Path(__file__).parent
+_NOTE = "<!-- Made from code by `make docs`. -->\n\n"
+
+_SETTINGS_INTRODUCTION = """\
+# Settings
+
+A node takes each setting from the first of these that has it:
+
+1. its flag: `lakehead start --message.max.bytes 2m`;
+2. the environment: `LAKEHEAD_MESSAGE_MAX_BYTES=2m`;
+3. the TOML file given by `--config FILE` or `LAKEHEAD_CONFIG`: `message.max.bytes = "2m"`;
+4. its default.
+
+Where Kafka has a setting, it has Kafka's name and meaning. Sizes are bytes and take `k`, `m`, `g`
+and `t` (powers of 1024); times are in the unit that the name ends with."""
+
+_COMMANDS_INTRODUCTION = """\
+# Command line
+
+`lakehead COMMAND --help` says the same. A failed command prints one line on standard error and ends
+with status 1, wrong usage with 2."""
+
+
+def pages() -> dict[str, str]:
+    """Return every generated page by file name."""
+    return {"settings.md": _settings(), "cli.md": _command_line()}
+
+
+def _settings() -> str:
+    lines = [_SETTINGS_INTRODUCTION]
+    for title, settings in sections():
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            "| Setting | Default | Range | Meaning |",
+            "| --- | --- | --- | --- |",
+        ]
+        lines += [_setting_row(setting) for setting in settings]
+    return _NOTE + "\n".join(lines) + "\n"
+
+
+def _setting_row(setting: Setting) -> str:
+    default = f"`{shown}`" if (shown := shown_default(setting)) else ""
+    return f"| `{setting.name}` | {default} | {_span(setting)} | {setting.doc} |"
+
+
+def _span(setting: Setting) -> str:
+    if setting.kind == "bool":
+        return "true, false"
+    if setting.least is None:
+        return ""
+    return f"from {setting.least}" if setting.most is None else f"{setting.least} to {setting.most}"
+
+
+def _command_line() -> str:
+    root: Any = typer.main.get_command(app)
+    parts = [_COMMANDS_INTRODUCTION]
+    for path, command in _commands("lakehead", root):
+        parts += ["", f"## {path}", "", _help_text(command)]
+        usage = " ".join(
+            [path, *(_usage(p) for p in command.params if p.param_type_name == "argument")]
+        )
+        parts += ["", "```", f"{usage} [OPTIONS]", "```"]
+        options = [p for p in command.params if p.name != "help"]
+        if path == "lakehead start":
+            parts += [
+                "",
+                "Flags: `--config FILE`, and one for each of the [settings](settings.md).",
+            ]
+        elif options:
+            parts += ["", "| Parameter | Meaning |", "| --- | --- |"]
+            parts += [_parameter_row(parameter) for parameter in options]
+    return _NOTE + "\n".join(parts) + "\n"
+
+
+def _commands(path: str, group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every command that does something, by its path."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(f"{path} {name}", command)
+        else:
+            yield f"{path} {name}", command
+
+
+def _help_text(command: Any) -> str:
+    paragraphs = (command.help or "").strip().split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _usage(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _parameter_row(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"| `{_usage(parameter)}` | {parameter.help} |"
+    flag = "`, `".join(parameter.opts)
+    if not parameter.is_flag:
+        flag += f" {parameter.metavar or 'VALUE'}"
+    words = parameter.help or ""
+    if parameter.envvar:
+        words += f" Environment: `{parameter.envvar}`."
+    if parameter.default not in {None, False, ""} and not parameter.is_flag:
+        words += f" Default: `{parameter.default}`."
+    return f"| `{flag}` | {words} |"
+
+
+def main() -> None:
+    """Write every page."""
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
+        print(f"docs/{name}")
+
+
+if __name__ == "__main__":
+    main()
