@@ -93,6 +93,36 @@ class TopicCatalog:
             if topic is not None:
                 self._forget(topic)
 
+    async def add_partitions(self, name: str, count: int) -> None:
+        """Make a topic have `count` partitions. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION,
+        INVALID_PARTITIONS), StorageError.
+        """
+
+        def plan(state: ClusterState) -> Sequence[Record]:
+            known = state.topics.get(name)
+            if known is None:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition)
+            present, first = len(known.partitions), state.next_stream_id
+            if not present < count <= PARTITIONS_MAX:
+                raise KafkaError(ErrorCode.invalid_partitions)
+            return [
+                CreateStream(
+                    stream_id=first + index - present, topic_id=known.topic_id, partition=index
+                )
+                for index in range(present, count)
+            ]
+
+        async with self._lock:
+            state = await self._engine.metadata.commit_with(plan)
+            topic = self.topics.by_name[name]
+            first = len(topic.partitions)
+            added = state.topics[name].partitions[first:]
+            streams = await self._engine.open_streams(added)
+            topic.partitions.extend([None] * len(added))
+            slots = asyncio.Semaphore(OPENINGS_MAX)
+            for index, stream in enumerate(streams, first):
+                await self._open_partition(topic, index, stream, slots)
+
     async def _create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
         topic_id = f"{self._rng.getrandbits(128) | 1:032x}"
 

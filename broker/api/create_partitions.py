@@ -35,7 +35,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 node.engine.metadata.state,
             )
             if not request.validate_only:
-                await node.create_partitions(topic.name, topic.count)
+                await node.catalog.add_partitions(topic.name, topic.count)
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), str(error)
         results.append(

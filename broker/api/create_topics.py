@@ -51,9 +51,8 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
     )
     topic_id = None
     if not validate_only:
-        await node.create_topic(new.name, new.partitions, new.configs)
-        topic = node.topics.find(new.name)
-        topic_id = None if topic is None else topic.uuid
+        topic = await node.catalog.create(new.name, new.partitions, new.configs)
+        topic_id = topic.uuid
     configs = [
         entity(
             context.response,

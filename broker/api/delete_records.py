@@ -61,4 +61,5 @@ async def _delete(name: str, asked: Any, context: RequestContext) -> int:
     if not 0 <= offset <= partition.high_watermark:
         raise KafkaError(ErrorCode.offset_out_of_range)
     await partition.stream.trim(offset)
-    return partition.log_start_offset
+    low_watermark: int = partition.log_start_offset
+    return low_watermark

@@ -29,7 +29,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         code, message = ErrorCode.none, None
         try:
             topic = _find(name, topic_id, context)
-            await context.node.delete_topic(topic.name)
+            await context.node.catalog.delete(topic.topic_id)
             name, topic_id = topic.name, topic.uuid
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), str(error)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.coordinator import OFFSETS_TOPIC
+from broker.catalog import OFFSETS_TOPIC
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity

@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 from kio.schema.errors import ErrorCode
 
+from broker.catalog import OFFSETS_TOPIC
 from broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
     GroupSettings,
@@ -33,12 +34,6 @@ from storage.clock import Clock
 from storage.errors import LakeheadError
 from storage.tasks import TaskScope
 
-OFFSETS_TOPIC = "__consumer_offsets"
-OFFSETS_TOPIC_CONFIGS = {
-    "cleanup.policy": "compact",
-    "compression.type": "producer",
-    "segment.bytes": "104857600",
-}
 _LOAD_WAIT_SECONDS = 5.0
 _MEMBER_ID_BITS = 128
 _log = structlog.get_logger(__name__)
@@ -175,7 +170,12 @@ class GroupCoordinator:
 
     async def offsets(self, group_id: str) -> Offsets:
         """Return the committed offsets of a group."""
-        live = (await self._shard(group_id)).groups.get(group_id)
+        shard = await self._shard(group_id)
+        # Commits that were taken before are seen: Kafka handles a client's requests one by one.
+        under_way = shard.commit_under_way(group_id)
+        if under_way is not None:
+            await self._durable(under_way)
+        live = shard.groups.get(group_id)
         return {} if live is None else live.offsets
 
     async def delete_offsets(self, group_id: str, where: Iterable[TopicPartition]) -> None:

@@ -59,6 +59,7 @@ class LiveGroup:
     offsets: Offsets = field(default_factory=dict)
     uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
     """Commits under way, by partition: on their way to the log, not yet in `offsets`."""
+    last_commit: asyncio.Future[Exception | None] | None = None
     empty_since_ms: int = -1
     timer: asyncio.TimerHandle | None = None
     timer_deadline: float = 0.0
@@ -192,7 +193,13 @@ class GroupShard:
                 live.offsets.update(offsets)
             live.uncommitted -= Counter(offsets.keys())
 
-        return self._append(records, then)
+        live.last_commit = self._append(records, then)
+        return live.last_commit
+
+    def commit_under_way(self, group_id: str) -> asyncio.Future[Exception | None] | None:
+        """Return the newest commit that is not durable yet, None when all are."""
+        live = self.groups.get(group_id)
+        return live.last_commit if live is not None and live.uncommitted else None
 
     def delete_offsets(
         self, group_id: str, where: Iterable[TopicPartition]
