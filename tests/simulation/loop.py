@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import random
 import threading
 from collections import deque
@@ -63,7 +64,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
         if timeout > 0:
             self._now = max(self._now, self._scheduled[0].when())
         if self._now > self._time_limit:
-            raise Deadlock(f"the world goes on after {self._time_limit} s")
+            limit, self._time_limit = self._time_limit, math.inf  # what is left may clean up
+            raise Deadlock(f"the world goes on after {limit} s")
         return []
 
     def _process_events(self, event_list: list[Any]) -> None:
