@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from rich.console import Console
 
 from bench import workloads
@@ -149,7 +150,7 @@ def main() -> None:
     try:
         jars_directory()
         report = measure(plan, console)
-    except (MissingTool, ServerFailed, RunFailed) as error:
+    except (MissingTool, ServerFailed, RunFailed, KafkaException) as error:
         console.print(f"bench: {error}", markup=False)
         sys.exit(1)
     stamp = time.strftime("%Y%m%dT%H%M%S")
