@@ -101,5 +101,8 @@ def _partition(index: int, topic: TopicState, state: ClusterState, context: Requ
         leader_epoch=stream.epoch,
         replica_nodes=replicas,
         isr_nodes=replicas,
+        # None would be right, but the Java client takes it for a list.
+        eligible_leader_replicas=(),
+        last_known_elr=(),
         offline_replicas=(),
     )
