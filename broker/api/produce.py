@@ -102,9 +102,9 @@ class ProduceCall:
         """Append what can be appended; False when the WAL is full and the rest waits."""
         work = self._work
         node = self._context.node
+        if not node.is_writable():
+            return self._hold()
         while self._next < len(work):
-            if not node.is_writable():
-                return self._hold()
             topic, data, results = work[self._next]
             try:
                 results.append(self._append(topic, data))

@@ -82,16 +82,39 @@ def _parse_flexible(cursor: Cursor, version: int) -> ProduceRequest:
     for _ in range(_some(cursor.count(compact=True))):
         by_id = version >= TOPIC_IDS
         key = bytes(cursor.take(16)) if by_id else _named(cursor.text(compact=True))
-        partitions = []
-        for _ in range(_some(cursor.count(compact=True))):
-            index = cursor.fixed(_INT32)
-            size = cursor.uvarint() - 1
-            partitions.append(PartitionData(index, None if size < 0 else cursor.take(size)))
-            cursor.skip_tags()
+        count = _some(cursor.count(compact=True))
+        partitions = [_flexible_partition_data(cursor) for _ in range(count)]
         cursor.skip_tags()
         topics.append(TopicData(key, partitions))
     cursor.skip_tags()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+
+
+def _flexible_partition_data(cursor: Cursor) -> PartitionData:
+    """Read one partition. Written out, as it runs for every batch."""
+    data, position, end = cursor.data, cursor.position, cursor.end
+    partition = _INT32.unpack_from(data, position)[0]
+    position += 4
+    length = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            raise MalformedFrame("a variable-length number is too long")
+    size = max(length - 1, 0)
+    if position + size >= end:
+        raise MalformedFrame(f"{size} bytes do not fit in the frame")
+    records = data[position : position + size] if length else None
+    cursor.position = position + size
+    if data[cursor.position]:
+        cursor.skip_tags()
+    else:
+        cursor.position += 1
+    return PartitionData(partition, records)
 
 
 def _parse_plain(cursor: Cursor) -> ProduceRequest:
