@@ -46,7 +46,7 @@ def run_items(
             yield futures[future], future.result()
     except BrokenProcessPool:
         raise WorkerDied(
-            "a worker process died: nothing was committed, run the job again"
+            "a worker process died in the middle of its work: run the job again, it goes on"
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lake.catalog import Catalog
-from lake.decode.decoder import RecordDecoder
 from lake.jobs.local_pool import run_items
 from lake.jobs.table_item import (
     OnError,
@@ -34,8 +33,7 @@ from lake.jobs.table_item import (
     make_table_files,
 )
 from lake.jobs.table_round import TableRound, plan_round
-from lake.planner import SPLIT_BYTES, ByteRange, OffsetRange, needed_objects, plan_splits
-from lake.record_reader import read_records
+from lake.planner import SPLIT_BYTES, ByteRange
 from lake.store_reader import StoreReader, store_reader
 from lake.tables.data_file import DataFile, read_data_file, write_data_file
 from lake.tables.ddl import parse_schema
@@ -49,6 +47,7 @@ from lake.tables.layout import (
     existing_layout,
     new_layout,
 )
+from lake.tables.value_sample import sample_values
 from storage.clock import SystemClock
 from storage.errors import LakeheadError
 from storage.failpoints import failpoint
@@ -205,23 +204,11 @@ class _Run:
         if settings.value_format == "raw":
             return new_layout("raw", None)
         if given is None:
-            sample = self._sample()
+            sample = sample_values(self._reader, self._logs, settings.sample_records)
             if not sample:
                 return None
             given = infer_schema(sample)
         return new_layout("json", given)
-
-    def _sample(self) -> list[bytes | None]:
-        """The first values of each partition, the same number of each."""
-        count = -(-self._settings.sample_records // len(self._logs))
-        values: list[bytes | None] = []
-        for log in self._logs:
-            end = min(log.end_offset, log.start_offset + count)
-            asked = [OffsetRange(log=log, start=log.start_offset, end=end)]
-            for split in plan_splits(asked, self._reader.read_indexes(needed_objects(asked))):
-                for batch in read_records(self._reader, split.ranges, RecordDecoder(["value"])):
-                    values += batch.column("value").to_pylist()
-        return values
 
     def _create(self, layout: TableLayout) -> None:
         create_table(
