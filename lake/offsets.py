@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from lake.catalog import PartitionLog, TopicPartition
-from lake.decode.decoder import RecordDecoder
 from lake.errors import DataLoss
 from lake.planner import OffsetRange, plan_splits
-from lake.record_reader import read_records
 from lake.store_reader import StoreReader
 from storage.errors import SettingsError
 
@@ -66,6 +64,10 @@ def offset_for_timestamp(reader: StoreReader, log: PartitionLog, timestamp: int)
 
     Index items that hold only older records are not fetched.
     """
+    # The kernels take a moment to load, and most plans have no use for them.
+    from lake.decode.decoder import RecordDecoder
+    from lake.record_reader import read_records
+
     decoder = RecordDecoder(("offset", "timestamp"))
     for extent in log.extents:
         if extent.max_timestamp < timestamp or extent.end_offset <= log.start_offset:

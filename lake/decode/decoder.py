@@ -19,8 +19,8 @@ from lake.decode import batches as scan
 from lake.decode import records as parse
 from lake.decode.column_builder import ColumnBuilder, HeadersFault, RecordColumns
 from lake.decode.columns import HEADERS, arrow_schema
-from storage.format.compression import BufferTooSmall, Inflater
 from storage.errors import CorruptObject
+from storage.format.compression import BufferTooSmall, Inflater
 from storage.format.record_batch import ATTRIBUTES_POSITION, CODEC_MASK, TRANSACTIONAL
 from storage.object_store.protocol import Buffer
 

@@ -56,6 +56,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Yield the records of a split as Arrow batches."""
+        # Only tasks decode: the planner, and the worker that asks for the schema, start quicker.
         from lake.decode.decoder import RecordDecoder
         from lake.record_reader import read_records
 
