@@ -1,0 +1,74 @@
+"""The demo's question, asked of the topics, of the Delta table and of the source's own DataFrames.
+
+How many flights has each airline, and how late do they arrive on average?
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import LakeheadError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+QUESTION = """\
+SELECT a.name, count(*) AS flights, avg(f.arr_delay) AS mean_delay
+FROM {flights} f JOIN airlines a ON f.carrier = a.carrier
+GROUP BY a.name ORDER BY flights DESC"""
+
+_COLUMNS = {
+    "flights": "carrier string, arr_delay int",
+    "airlines": "carrier string, name string",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AirlineDelay:
+    """A row of the answer: `mean_delay` in minutes."""
+
+    name: str
+    flights: int
+    mean_delay: float
+
+
+def make_views(spark: "SparkSession", store: str) -> None:
+    """Make each topic a view: the stream objects in place, JSON values as columns."""
+    for topic, columns in _COLUMNS.items():
+        records = (
+            spark.read.format("lakehead").option("path", store).option("subscribe", topic).load()
+        )
+        parsed = records.selectExpr(f"from_json(cast(value AS string), '{columns}') AS row")
+        parsed.selectExpr("row.*").createOrReplaceTempView(topic)
+
+
+def ask(spark: "SparkSession", flights: str) -> list[AirlineDelay]:
+    """Ask Spark SQL; `flights` is the view or table to ask."""
+    rows: list[Any] = spark.sql(QUESTION.format(flights=flights)).collect()
+    return [
+        AirlineDelay(name=row["name"], flights=row["flights"], mean_delay=row["mean_delay"])
+        for row in rows
+    ]
+
+
+def reference(flights: "pd.DataFrame", airlines: "pd.DataFrame") -> list[AirlineDelay]:
+    """Ask the source's own tables, with pandas alone."""
+    joined = flights.merge(airlines, on="carrier", how="inner")
+    groups = joined.groupby("name")["arr_delay"].agg(["size", "mean"])
+    ordered = groups.sort_values("size", ascending=False)
+    return [
+        AirlineDelay(name=str(name), flights=int(size), mean_delay=float(mean))
+        for name, size, mean in ordered.itertuples()
+    ]
+
+
+def check_equal(what: str, found: Sequence[AirlineDelay], wanted: Sequence[AirlineDelay]) -> None:
+    """Raise LakeheadError, naming the first difference, unless both answers are the same."""
+    if len(found) != len(wanted):
+        raise LakeheadError(f"{what} has {len(found)} airlines, the source {len(wanted)}")
+    for row, expected in zip(found, wanted, strict=True):
+        same = (row.name, row.flights) == (expected.name, expected.flights)
+        if not same or not math.isclose(row.mean_delay, expected.mean_delay, rel_tol=1e-12):
+            raise LakeheadError(f"{what} says {row}, the source says {expected}")
