@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from broker import __version__
-from broker.cli import demo, inspection, materialize, start, topics
+from broker.cli import demo, inspection, materialize, sql, start, topics
 from storage.errors import LakeheadError
 
 app = typer.Typer(
@@ -50,6 +50,7 @@ def _root(
 start.register(app)
 app.command("demo")(demo.demo)
 app.add_typer(topics.app, name="topics")
+app.command("sql")(sql.sql)
 app.command("materialize")(materialize.materialize)
 app.add_typer(inspection.app, name="inspect")
 

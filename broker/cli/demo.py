@@ -175,7 +175,7 @@ def _finish(stage: Stage, place: Path) -> None:
             ("look at the topics, no broker needed", f"{command} topics list --path {here}"),
             ("serve them again to any Kafka client", f"{command} start --data {here}"),
             ("in another terminal", "kcat -b localhost:9092 -C -t flights -o beginning -c 3"),
-            ("ask your own questions", f'{command} sql --path {here} -e "{sql}"'),
+            ("ask your own questions", f'{command} sql --path {here} --json flights -e "{sql}"'),
             ("read a topic in Spark", f'{python} -c "{snippet}"'),
         ]
     )

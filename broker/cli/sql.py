@@ -1,0 +1,66 @@
+"""`lakehead sql`: Spark SQL over a cluster's topics, read from the object store."""
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from broker.cli.materialize import missing_extra
+
+
+class RowFormat(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def sql(
+    path: PathOption = DEFAULT_PATH,
+    execute: Annotated[
+        str | None,
+        typer.Option(
+            "--execute", "-e", metavar="SQL", help="Run these statements and end; no shell."
+        ),
+    ] = None,
+    json: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--json",
+            "-j",
+            metavar="TOPIC[=DDL]",
+            help="The topic's values are JSON: its view has their fields as columns, inferred or "
+            "given ('id bigint, name string'). May be repeated.",
+        ),
+    ] = None,
+    output: Annotated[
+        RowFormat, typer.Option("--format", "-f", metavar="table|csv|json", help="How rows print.")
+    ] = RowFormat.TABLE,
+    delta: Annotated[
+        bool,
+        typer.Option(
+            "--delta/--no-delta",
+            help="Read Delta tables too: SELECT * FROM delta.`PATH`. Fetches Delta's jars once.",
+        ),
+    ] = True,
+) -> None:
+    """Open a Spark SQL shell in which every topic is a view.
+
+    Needs no broker: topics are read in place, from the object store. Without -e, statements come
+    from the terminal or from a pipe, each ended by a semicolon.
+    """
+    try:
+        from lake.sql import run_sql
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) from None
+    status = run_sql(
+        store_uri(path),
+        execute=execute,
+        json_topics=tuple(json or ()),
+        output=output.value,
+        delta=delta,
+    )
+    sys.exit(status)
