@@ -80,6 +80,7 @@ class Node:
         self._writable_waiters: list[Callable[[], None]] = []
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._metrics: MetricsPage | None = None
+        self._is_ready = False
 
     # What handlers use.
 
@@ -126,7 +127,7 @@ class Node:
         self.advertised_port = settings.advertised_port or port
         await self._open_engine()
         self.engine.on_writable.append(self._now_writable)
-        self.catalog = TopicCatalog(self.engine, settings, self.clock, self.rng)
+        self.catalog = TopicCatalog(self.engine, settings, self.clock, self.rng, self.scope)
         self.producer_ids = ProducerIds(self.engine.metadata, settings.node_id)
         await self.catalog.open_all()
         self.groups = GroupCoordinator(
@@ -140,6 +141,7 @@ class Node:
             self._metrics = MetricsPage(self)
             self._metrics.start(settings.host, settings.metrics_port)
         await self.server.listen()
+        self._is_ready = True
         _log.info(
             "node_ready",
             node_id=settings.node_id,
@@ -174,7 +176,8 @@ class Node:
         if self._metrics is not None:
             self._metrics.close()
         await self.store.close()
-        _log.info("node_stopped", node_id=self.node_id)
+        if self._is_ready:
+            _log.info("node_stopped", node_id=self.node_id)
 
     async def _open_engine(self) -> None:
         settings = self.settings
