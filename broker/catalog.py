@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -17,6 +18,9 @@ from storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Rec
 from storage.metadata.state import ClusterState, TopicState
 from storage.stream.engine import StreamEngine
 from storage.stream.stream import Stream
+from storage.tasks import TaskScope
+
+T = TypeVar("T")
 
 OPENINGS_MAX = 16
 """Partitions whose producer states are read at once."""
@@ -35,7 +39,12 @@ class TopicCatalog:
     """Creates, opens and deletes topics. One for each node."""
 
     def __init__(
-        self, engine: StreamEngine, settings: Settings, clock: Clock, rng: random.Random
+        self,
+        engine: StreamEngine,
+        settings: Settings,
+        clock: Clock,
+        rng: random.Random,
+        scope: TaskScope,
     ) -> None:
         self.topics = TopicRegistry()
         self.on_deleted: list[Callable[[set[str]], None]] = []
@@ -44,6 +53,7 @@ class TopicCatalog:
         self._settings = settings
         self._clock = clock
         self._rng = rng
+        self._scope = scope
         self._lock = asyncio.Lock()
         self._seen = engine.metadata.state.topics
 
@@ -66,8 +76,7 @@ class TopicCatalog:
             raise KafkaError(
                 ErrorCode.invalid_partitions, f"a topic has 1 to {PARTITIONS_MAX} partitions"
             )
-        async with self._lock:
-            return await self._create(name, partitions, dict(configs or {}))
+        return await self._to_the_end(self._create(name, partitions, dict(configs or {})))
 
     async def ensure(self, name: str) -> Topic:
         """Return a topic, created with the defaults when there is none. Raises as `create`."""
@@ -87,17 +96,34 @@ class TopicCatalog:
 
     async def delete(self, topic_id: str) -> None:
         """Delete a topic. Raises UnknownTopic, StorageError."""
-        async with self._lock:
-            await self._engine.metadata.commit_with(lambda _: [DeleteTopic(topic_id=topic_id)])
-            topic = self.topics.by_id.get(bytes.fromhex(topic_id))
-            if topic is not None:
-                self._forget(topic)
+        await self._to_the_end(self._delete(topic_id))
+
+    async def _to_the_end(self, change: Coroutine[Any, Any, T]) -> T:
+        """Make a change, one at a time, even if the client that asked for it goes away.
+
+        Otherwise a topic could be in the metadata and not be open here.
+        """
+
+        async def run() -> T:
+            async with self._lock:
+                return await change
+
+        task = self._scope.spawn(run(), name="change topics", is_awaited=True)
+        return await asyncio.shield(task)
+
+    async def _delete(self, topic_id: str) -> None:
+        await self._engine.metadata.commit_with(lambda _: [DeleteTopic(topic_id=topic_id)])
+        topic = self.topics.by_id.get(bytes.fromhex(topic_id))
+        if topic is not None:
+            self._forget(topic)
 
     async def add_partitions(self, name: str, count: int) -> None:
         """Make a topic have `count` partitions. Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION,
         INVALID_PARTITIONS), StorageError.
         """
+        await self._to_the_end(self._add_partitions(name, count))
 
+    async def _add_partitions(self, name: str, count: int) -> None:
         def plan(state: ClusterState) -> Sequence[Record]:
             known = state.topics.get(name)
             if known is None:
@@ -112,16 +138,15 @@ class TopicCatalog:
                 for index in range(present, count)
             ]
 
-        async with self._lock:
-            state = await self._engine.metadata.commit_with(plan)
-            topic = self.topics.by_name[name]
-            first = len(topic.partitions)
-            added = state.topics[name].partitions[first:]
-            streams = await self._engine.open_streams(added)
-            topic.partitions.extend([None] * len(added))
-            slots = asyncio.Semaphore(OPENINGS_MAX)
-            for index, stream in enumerate(streams, first):
-                await self._open_partition(topic, index, stream, slots)
+        state = await self._engine.metadata.commit_with(plan)
+        topic = self.topics.by_name[name]
+        first = len(topic.partitions)
+        added = state.topics[name].partitions[first:]
+        streams = await self._engine.open_streams(added)
+        topic.partitions.extend([None] * len(added))
+        slots = asyncio.Semaphore(OPENINGS_MAX)
+        for index, stream in enumerate(streams, first):
+            await self._open_partition(topic, index, stream, slots)
 
     async def _create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
         topic_id = f"{self._rng.getrandbits(128) | 1:032x}"
@@ -138,7 +163,12 @@ class TopicCatalog:
                 ),
             ]
 
-        state = await self._engine.metadata.commit_with(plan)
+        try:
+            state = await self._engine.metadata.commit_with(plan)
+        except TopicExists:
+            if name not in self.topics.by_name:  # made, but an earlier attempt could not open it
+                await self._open([self._engine.metadata.state.topics[name]])
+            raise
         await self._open([state.topics[name]])
         _log.info("topic_created", topic=name, topic_id=topic_id, partitions=partitions)
         return self.topics.by_name[name]

@@ -37,7 +37,7 @@ from storage.metadata.state import ClusterState
 from storage.object_store import ObjectStore, open_store
 from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
 from storage.tasks import TaskScope
-from storage.wal import open_wal
+from storage.wal import WriteAheadLog, open_wal
 
 EXPIRY_S = 600.0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -184,10 +184,15 @@ class Node:
         uri = settings.wal_uri
         if "?" not in uri:
             uri = f"{uri}?size={settings.wal_size}"
-        wal = await open_wal(uri, rng=self.rng, node_id=settings.node_id)
+
+        async def open_own_wal(cluster_id: str) -> WriteAheadLog:
+            return await open_wal(
+                uri, rng=self.rng, node_id=settings.node_id, cluster_id=cluster_id
+            )
+
         self.engine = await StreamEngine.open(
             store=self.store,
-            wal=wal,
+            open_wal=open_own_wal,
             node=NodeIdentity(
                 node_id=settings.node_id,
                 host=self.advertised_host,

@@ -65,7 +65,7 @@ def _join_request(request: Any, context: RequestContext) -> JoinRequest:
         member_id=request.member_id,
         instance_id=getattr(request, "group_instance_id", None),
         client_id=context.client_id or "",
-        client_host=context.client_host,
+        client_host=f"/{context.client_host}",  # as Java shows an address
         session_timeout_ms=session_timeout_ms,
         rebalance_timeout_ms=(
             rebalance_timeout_ms if rebalance_timeout_ms > 0 else session_timeout_ms
