@@ -9,7 +9,7 @@ still holds, and only then opens streams.
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,6 +63,10 @@ class StorageSettings:
     wal_pending_max: int = 64 * 1024 * 1024
     """Producers wait when this much is on its way to the WAL."""
     metadata_poll_s: float = 1.0
+
+
+WalOpener = Callable[[str], Awaitable[WriteAheadLog]]
+"""Opens this node's WAL, given the cluster's id."""
 
 
 class _Append(NamedTuple):
@@ -123,49 +127,54 @@ class StreamEngine:
         cls,
         *,
         store: ObjectStore,
-        wal: WriteAheadLog,
+        open_wal: WalOpener,
         node: NodeIdentity,
         clock: Clock,
         rng: random.Random,
         settings: StorageSettings,
         scope: TaskScope,
     ) -> "StreamEngine":
-        """Replay the metadata, register the node under its next epoch, commit what the WAL holds,
-        start.
+        """Replay the metadata, register the node under its next epoch, commit what the WAL holds.
 
-        Raises UnsupportedFormat, WalCorrupted, Fenced (another took this node id meanwhile),
-        StorageError.
+        The WAL is opened before the node registers, so that its lock comes before its fencing of an
+        earlier incarnation; and with the cluster's id, so that another cluster's is refused.
+        Raises UnsupportedFormat, WalCorrupted, SettingsError, StoreUnavailable (after a few
+        attempts; once it runs, the engine waits a failing store out).
         """
         incarnation = f"{rng.getrandbits(64):016x}"
-        store = retrying = RetryingStore(store, rng=rng)
+        retrying = RetryingStore(store, rng=rng)
         metadata = await MetadataLog.open(
-            store, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
+            retrying, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
         )
-        await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
-        state = await metadata.commit_with(lambda state: _registration(state, node, incarnation))
-        writer = Writer(
-            cluster_id=state.cluster_id,
-            node_id=node.node_id,
-            node_epoch=state.nodes[node.node_id].epoch,
-            incarnation=incarnation,
-        )
-        failpoint("node_registered")
-        engine = cls(
-            store=store,
-            wal=wal,
-            metadata=metadata,
-            node=node,
-            writer=writer,
-            clock=clock,
-            rng=rng,
-            settings=settings,
-            scope=scope,
-        )
-        recovered = await engine._recover()
-        await wal.start(epoch=writer.node_epoch, listener=engine)
-        if recovered is not None:
-            await wal.trim(recovered)
-            failpoint("wal_recovered")
+        state = await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
+        wal = await open_wal(state.cluster_id)
+        try:
+            state = await metadata.commit_with(lambda now: _registration(now, node, incarnation))
+            failpoint("node_registered")
+            engine = cls(
+                store=retrying,
+                wal=wal,
+                metadata=metadata,
+                node=node,
+                writer=Writer(
+                    cluster_id=state.cluster_id,
+                    node_id=node.node_id,
+                    node_epoch=state.nodes[node.node_id].epoch,
+                    incarnation=incarnation,
+                ),
+                clock=clock,
+                rng=rng,
+                settings=settings,
+                scope=scope,
+            )
+            recovered = await engine._recover()
+            await wal.start(epoch=engine.node_epoch, listener=engine)
+            if recovered is not None:
+                await wal.trim(recovered)
+                failpoint("wal_recovered")
+        except BaseException:
+            await wal.close()
+            raise
         retrying.is_patient = True
         scope.spawn(engine._upload_loop(), name="upload")
         scope.spawn(engine._follow_loop(), name="follow metadata")

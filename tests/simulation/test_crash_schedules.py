@@ -28,6 +28,7 @@ from tests.simulation.crashes import live, pick_crash
 from tests.simulation.loop import LoopClock
 from tests.support.history import History, Sent, value_of, violations
 from tests.support.record_batches import TestRecord, encode_record, seal_batch
+from tests.support.wal_tools import opener
 
 SEEDS = int(os.environ.get("LAKEHEAD_SEEDS", "500"))
 SEED = os.environ.get("LAKEHEAD_SEED")
@@ -121,7 +122,7 @@ class World:
         )
         engine = await StreamEngine.open(
             store=FaultyStore(MemoryStore(self.objects), rng=self.rng, profile=self.profile),
-            wal=wal,
+            open_wal=opener(wal),
             node=NodeIdentity(node_id=0, host="h", port=1),
             clock=clock,
             rng=self.rng,

@@ -15,6 +15,7 @@ from storage.stream.stream import Stream
 from storage.tasks import TaskScope
 from storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.wal_tools import opener
 
 Value = bytes | None | TestRecord
 
@@ -48,7 +49,7 @@ async def _write(
     store = FileStore(root)
     engine = await StreamEngine.open(
         store=store,
-        wal=MemoryWal(),
+        open_wal=opener(MemoryWal()),
         node=NodeIdentity(node_id=0, host="localhost", port=1),
         clock=SystemClock(),
         rng=random.Random(topic),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from storage.wal import BlockWal, BlockWalSettings, WalRecord, WriteAheadLog
 from storage.wal.block_format import RING_OFFSET, SLICES_START
@@ -46,6 +46,15 @@ class Listener:
             while not is_true():
                 self._changed.clear()
                 await self._changed.wait()
+
+
+def opener(wal: WriteAheadLog) -> Callable[[str], Awaitable[WriteAheadLog]]:
+    """What `StreamEngine.open` takes, for a WAL that is open already."""
+
+    async def open_wal(_: str) -> WriteAheadLog:
+        return wal
+
+    return open_wal
 
 
 async def recovered(wal: WriteAheadLog) -> list[WalRecord]:

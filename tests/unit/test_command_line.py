@@ -17,6 +17,7 @@ from storage.tasks import TaskScope
 from storage.wal import open_wal
 from tests.support.command_line import CommandLine
 from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.wal_tools import opener
 
 TOPIC_ID = "ab" * 16
 
@@ -43,7 +44,9 @@ async def _fill(folder: Path) -> None:
     scope = TaskScope(crashed)
     engine = await StreamEngine.open(
         store=FileStore(str(folder / "store")),
-        wal=await open_wal(f"block:{folder}/wal?size=64MiB", rng=random.Random(1), node_id=3),
+        open_wal=opener(
+            await open_wal(f"block:{folder}/wal?size=64MiB", rng=random.Random(1), node_id=3)
+        ),
         node=NodeIdentity(node_id=3, host="localhost", port=9092, rack="a"),
         clock=SystemClock(),
         rng=random.Random(2),

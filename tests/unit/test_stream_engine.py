@@ -18,6 +18,7 @@ from storage.stream.stream import Stream
 from storage.tasks import TaskScope
 from storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.wal_tools import opener
 
 TOPIC = "0" * 31 + "1"
 SMALL = StorageSettings(
@@ -52,7 +53,7 @@ async def running(
     scope = TaskScope(crashed)
     engine = await StreamEngine.open(
         store=store,
-        wal=wal,
+        open_wal=opener(wal),
         node=NodeIdentity(node_id=0, host="h", port=1),
         clock=SystemClock(),
         rng=random.Random(len(store.objects)),
