@@ -32,6 +32,7 @@ $(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml scripts/pre
 	@$(PIP) --require-hashes -r requirements/build.txt
 	@$(PIP) --require-hashes --no-build-isolation -r requirements/dev.txt
 	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(BIN)/python -c "from lake.spark import spark_session; spark_session().stop()"
 	@touch $(STAMP)
 	@echo "Ready: $(BIN)/lakehead --help"
 

@@ -11,6 +11,7 @@ import typer
 
 from broker.cli.app import app
 from broker.cli.sections import sections, shown_default
+from broker.observability.metrics import MEASURES
 from broker.settings import Setting
 
 FOLDER = Path(__file__).parent
@@ -29,6 +30,12 @@ A node takes each setting from the first of these that has it:
 Where Kafka has a setting, it has Kafka's name and meaning. Sizes are bytes and take `k`, `m`, `g`
 and `t` (powers of 1024); times are in the unit that the name ends with."""
 
+_METRICS_INTRODUCTION = """\
+# Metrics
+
+`lakehead start --metrics.port 9404` serves these for Prometheus, at `/metrics` on that port of the
+listening address."""
+
 _COMMANDS_INTRODUCTION = """\
 # Command line
 
@@ -38,7 +45,7 @@ with status 1, wrong usage with 2."""
 
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
-    return {"settings.md": _settings(), "cli.md": _command_line()}
+    return {"settings.md": _settings(), "metrics.md": _metrics(), "cli.md": _command_line()}
 
 
 def _settings() -> str:
@@ -66,6 +73,16 @@ def _span(setting: Setting) -> str:
     if setting.least is None:
         return ""
     return f"from {setting.least}" if setting.most is None else f"{setting.least} to {setting.most}"
+
+
+def _metrics() -> str:
+    lines = [_METRICS_INTRODUCTION, "", "| Metric | Kind | Meaning |", "| --- | --- | --- |"]
+    for measure in MEASURES:
+        name = f"{measure.name}_total" if measure.is_counter else measure.name
+        kind = "counter" if measure.is_counter else "gauge"
+        lines.append(f"| `{name}` | {kind} | {measure.doc} |")
+    lines.append('| `lakehead_requests_total{api="..."}` | counter | Requests, by API. |')
+    return _NOTE + "\n".join(lines) + "\n"
 
 
 def _command_line() -> str:

@@ -101,8 +101,9 @@ class Stage:
     def commands(self, lines: Sequence[tuple[str, str]]) -> None:
         """Show commands to try, each with what it does."""
         for words, command in lines:
-            self.console.print(Padding(f"[dim]# {words}[/]", (0, 0, 0, 3)))
-            self.console.print(Padding(command, (0, 0, 0, 3)), markup=False, soft_wrap=True)
+            self.console.print(f"   [dim]# {words}[/]")
+            # Never folded: a command is there to be copied.
+            self.console.print(f"   {command}", markup=False, soft_wrap=True)
 
     @property
     def seconds(self) -> float:

@@ -1,0 +1,45 @@
+"""The documentation says what the code says: generated pages are fresh, nothing is left out, links
+lead somewhere.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.settings import SETTINGS
+from docs.generate import pages
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
+
+
+@pytest.mark.parametrize("name", sorted(pages()))
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    assert (DOCS / name).read_text() == pages()[name], "run: make docs"
+
+
+def test_every_setting_is_documented() -> None:
+    text = (DOCS / "settings.md").read_text()
+    assert [setting.name for setting in SETTINGS if f"`{setting.name}`" not in text] == []
+
+
+def test_every_command_is_documented() -> None:
+    text = (DOCS / "cli.md").read_text()
+    for command in ("start", "demo", "sql", "materialize", "topics list", "inspect wal"):
+        assert f"## lakehead {command}\n" in text
+
+
+def test_every_dependency_has_its_reason() -> None:
+    reasons = (DOCS / "dependencies.md").read_text()
+    text = (ROOT / "pyproject.toml").read_text()
+    project = text[text.index("dependencies = [") : text.index("[project.scripts]")]
+    names = set(re.findall(r'"([a-z0-9-]+)[<>=]', project))
+    assert sorted(name for name in names if name not in reasons) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
