@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,21 +13,22 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import lake.jobs.materialize as job
 from lake.jobs.materialize import MaterializeSettings, RecordUnreadable, materialize
-from lake.jobs.table_item import TableItem
+from lake.jobs.table_item import TableItem, TableItemResult, make_table_files
 from storage.errors import SettingsError, UnknownTopic
 from tests.support.record_batches import TestRecord
-from tests.support.topic_writer import write_topic
+from tests.support.topic_writer import Value, write_topic
 
 
 def order(number: int) -> bytes:
     return json.dumps({"id": number, "name": f"order {number}"}).encode()
 
 
-def rows(table: str) -> list[dict]:
-    return DeltaTable(table).to_pyarrow_table().to_pylist()
+def rows(table: str) -> list[dict[str, Any]]:
+    held: list[dict[str, Any]] = DeltaTable(table).to_pyarrow_table().to_pylist()
+    return held
 
 
-def places(table: str) -> Counter:
+def places(table: str) -> Counter[tuple[int, int]]:
     return Counter((row["_partition"], row["_offset"]) for row in rows(table))
 
 
@@ -40,12 +42,14 @@ def settings(tmp_path: Path) -> MaterializeSettings:
     )
 
 
-def with_(settings: MaterializeSettings, **changes) -> MaterializeSettings:
+def with_(settings: MaterializeSettings, **changes: Any) -> MaterializeSettings:
     fields = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
     return MaterializeSettings(**(fields | changes))
 
 
-def test_records_become_rows_with_where_they_came_from(settings, tmp_path) -> None:
+def test_records_become_rows_with_where_they_came_from(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
     record = TestRecord(
         offset=0,
         timestamp=1_700_000_000_123,
@@ -80,7 +84,9 @@ def test_records_become_rows_with_where_they_came_from(settings, tmp_path) -> No
     ]
 
 
-def test_every_run_adds_what_is_new_and_nothing_else(settings, tmp_path) -> None:
+def test_every_run_adds_what_is_new_and_nothing_else(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
     for count in (100, 1, 0, 250):
         values = {n: [order(i) for i in range(count)] for n in range(3)} if count else {}
         write_topic(tmp_path / "cluster", "orders", values, partitions=3)
@@ -91,7 +97,9 @@ def test_every_run_adds_what_is_new_and_nothing_else(settings, tmp_path) -> None
     assert DeltaTable(settings.table).protocol().min_writer_version == 2
 
 
-def test_work_is_spread_over_processes_and_commits(settings, tmp_path) -> None:
+def test_work_is_spread_over_processes_and_commits(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
     values = {n: [order(i) for i in range(1000)] for n in range(4)}
     write_topic(tmp_path / "cluster", "orders", values, partitions=4)
     told: list[tuple[int, int]] = []
@@ -105,7 +113,9 @@ def test_work_is_spread_over_processes_and_commits(settings, tmp_path) -> None:
     assert len({total for _, total in told}) == 1
 
 
-def test_a_dry_run_says_how_much_and_changes_nothing(settings, tmp_path) -> None:
+def test_a_dry_run_says_how_much_and_changes_nothing(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
     write_topic(tmp_path / "cluster", "orders", {0: [order(1)]})
     result = materialize(with_(settings, dry_run=True))
     assert result.bytes_read > 0
@@ -113,8 +123,8 @@ def test_a_dry_run_says_how_much_and_changes_nothing(settings, tmp_path) -> None
     assert not Path(settings.table).exists()
 
 
-def test_raw_values_are_kept_as_bytes(settings, tmp_path) -> None:
-    values = [b"\xff\x00", None, b"{}"]
+def test_raw_values_are_kept_as_bytes(settings: MaterializeSettings, tmp_path: Path) -> None:
+    values: list[Value] = [b"\xff\x00", None, b"{}"]
     write_topic(tmp_path / "cluster", "orders", {0: values})
     raw = with_(settings, value_format="raw")
     materialize(raw)
@@ -126,7 +136,7 @@ def test_raw_values_are_kept_as_bytes(settings, tmp_path) -> None:
         materialize(with_(settings, schema="id INT"))
 
 
-def test_a_topic_without_records(settings, tmp_path) -> None:
+def test_a_topic_without_records(settings: MaterializeSettings, tmp_path: Path) -> None:
     write_topic(tmp_path / "cluster", "orders", {}, partitions=2)
     assert materialize(settings).records == 0
     assert not Path(settings.table).exists()
@@ -134,7 +144,7 @@ def test_a_topic_without_records(settings, tmp_path) -> None:
     assert rows(settings.table) == []
 
 
-def test_the_schema_of_the_table_wins(settings, tmp_path) -> None:
+def test_the_schema_of_the_table_wins(settings: MaterializeSettings, tmp_path: Path) -> None:
     write_topic(tmp_path / "cluster", "orders", {0: [order(1)]})
     materialize(with_(settings, schema="id INT"))
     write_topic(tmp_path / "cluster", "orders", {0: [order(2)]})
@@ -145,7 +155,9 @@ def test_the_schema_of_the_table_wins(settings, tmp_path) -> None:
         materialize(with_(settings, schema="id BIGINT"))
 
 
-def test_what_cannot_work_is_said_in_one_line(settings, tmp_path) -> None:
+def test_what_cannot_work_is_said_in_one_line(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
     write_topic(tmp_path / "cluster", "orders", {0: [order(1)]})
     write_topic(tmp_path / "cluster", "other", {0: [order(1)]})
     with pytest.raises(UnknownTopic):
@@ -165,7 +177,9 @@ def test_what_cannot_work_is_said_in_one_line(settings, tmp_path) -> None:
 BAD = b'{"id": "not a number"}'
 
 
-def test_pause_commits_what_lies_before_and_names_the_record(settings, tmp_path) -> None:
+def test_pause_commits_what_lies_before_and_names_the_record(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
     values = {n: [order(i) for i in range(500)] for n in range(3)}
     values[1][300] = BAD
     values[1][400] = b"{"
@@ -184,8 +198,14 @@ def test_pause_commits_what_lies_before_and_names_the_record(settings, tmp_path)
     assert materialize(small).records == 0
 
 
-def test_dead_letters_are_kept_aside_with_everything_they_had(settings, tmp_path) -> None:
-    values = [order(0), TestRecord(offset=0, key=b"k", value=BAD, headers=(("h", b"1"),)), order(2)]
+def test_dead_letters_are_kept_aside_with_everything_they_had(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
+    values: list[Value] = [
+        order(0),
+        TestRecord(offset=0, key=b"k", value=BAD, headers=(("h", b"1"),)),
+        order(2),
+    ]
     write_topic(tmp_path / "cluster", "orders", {0: values})
     aside = with_(settings, schema="id BIGINT, name STRING", on_error="dead_letter")
     result = materialize(aside)
@@ -203,7 +223,10 @@ def test_dead_letters_are_kept_aside_with_everything_they_had(settings, tmp_path
 
 @pytest.mark.parametrize("rival", ["compact", "whole", "part"])
 def test_what_another_writer_commits_between_plan_and_commit_is_respected(
-    settings, tmp_path, monkeypatch, rival
+    settings: MaterializeSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rival: str,
 ) -> None:
     """Upkeep of the table goes through; moved progress makes the job look again."""
     for _ in range(3):
@@ -211,11 +234,11 @@ def test_what_another_writer_commits_between_plan_and_commit_is_respected(
     materialize(settings)
     for _ in range(5):
         write_topic(tmp_path / "cluster", "orders", {0: [order(i) for i in range(10)]})
-    make = job.make_table_files
-    interruptions = []
+    make = make_table_files
+    interruptions: list[str] = []
     commits_before = len(DeltaTable(settings.table).history())
 
-    def interrupted(item: TableItem):
+    def interrupted(item: TableItem) -> TableItemResult:
         result = make(item)
         if not interruptions:
             interruptions.append(rival)
@@ -241,7 +264,9 @@ def test_what_another_writer_commits_between_plan_and_commit_is_respected(
     assert places(settings.table) == Counter((0, o) for o in range(80))
 
 
-def test_a_table_that_others_write_to_keeps_its_progress(settings, tmp_path) -> None:
+def test_a_table_that_others_write_to_keeps_its_progress(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
     write_topic(tmp_path / "cluster", "orders", {0: [order(i) for i in range(10)]})
     materialize(settings)
     table = DeltaTable(settings.table)

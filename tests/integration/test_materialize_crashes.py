@@ -47,7 +47,7 @@ def write(root: Path, start_offset: int) -> None:
     write_topic(root, "orders", values, partitions=PARTITIONS, batch_records=10)
 
 
-def places(table: str) -> Counter:
+def places(table: str) -> Counter[tuple[int, int]]:
     if not DeltaTable.is_deltatable(table):
         return Counter()
     held = DeltaTable(table).to_pyarrow_table(columns=["_partition", "_offset"]).to_pydict()
@@ -77,7 +77,7 @@ def settings(tmp_path: Path) -> MaterializeSettings:
 
 
 @pytest.mark.parametrize("name", fail_points())
-def test_killed_at_a_fail_point(settings, tmp_path, name: str) -> None:
+def test_killed_at_a_fail_point(settings: MaterializeSettings, tmp_path: Path, name: str) -> None:
     """Once with no table yet, then on the second visit, over a table that has something."""
     assert finish(start(settings, failpoint=name))[0] == KILLED
     if name != "materialize_planned":
@@ -90,7 +90,7 @@ def test_killed_at_a_fail_point(settings, tmp_path, name: str) -> None:
     check(settings, 2 * RECORDS)
 
 
-def test_killed_at_random_moments(settings, tmp_path) -> None:
+def test_killed_at_random_moments(settings: MaterializeSettings, tmp_path: Path) -> None:
     rng = random.Random(3)
     written = RECORDS
     kills = 0
@@ -110,7 +110,9 @@ def test_killed_at_random_moments(settings, tmp_path) -> None:
     check(settings, written)
 
 
-def test_a_worker_process_that_dies_fails_the_run_and_nothing_else(settings) -> None:
+def test_a_worker_process_that_dies_fails_the_run_and_nothing_else(
+    settings: MaterializeSettings,
+) -> None:
     apart = MaterializeSettings(
         path=settings.path,
         topic="orders",
@@ -129,7 +131,9 @@ def test_a_worker_process_that_dies_fails_the_run_and_nothing_else(settings) -> 
     check(settings, RECORDS)
 
 
-def test_several_at_once_and_again_while_the_topic_grows(settings, tmp_path) -> None:
+def test_several_at_once_and_again_while_the_topic_grows(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
     committed = 0
     for number in range(3):
         running = [start(settings) for _ in range(4)]

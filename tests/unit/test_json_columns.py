@@ -1,18 +1,20 @@
 import datetime as dt
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lake.tables.ddl import parse_schema, to_ddl
-from lake.tables.json_columns import json_columns
+from lake.tables.json_columns import JsonColumns, json_columns
 from lake.tables.json_inference import infer_schema
 from storage.errors import SettingsError
 
 SCHEMA = parse_schema("a BIGINT, b STRING")
 
 
-def columns(values, schema=SCHEMA, **options):
+def columns(values: Sequence[bytes | None], schema: Any = SCHEMA, **options: int) -> JsonColumns:
     return json_columns(pa.array(values, pa.binary()), schema, **options)
 
 

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -25,7 +27,7 @@ def test_names_of_types_are_not_case_sensitive_and_have_synonyms() -> None:
     )
 
 
-def test_a_schema_may_come_from_a_file(tmp_path) -> None:
+def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "flights.ddl").write_text("a INT,\n  b STRING\n")
     assert parse_schema(f"@{tmp_path}/flights.ddl").names == ["a", "b"]
     with pytest.raises(SettingsError, match="cannot read the schema file"):

@@ -1,0 +1,68 @@
+"""What a session needs before it can start, and what a user is told without it."""
+
+from pathlib import Path
+
+import pytest
+
+from lake import spark
+from storage.errors import SettingsError
+
+
+def fake_java(folder: Path, answer: str) -> None:
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho '{answer}' >&2\n")
+    java.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('java version "21" 2023-09-19 LTS', 21),
+        ('openjdk version "25-ea" 2025-09-16', 25),
+    ],
+)
+def test_a_java_that_is_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, version: int
+) -> None:
+    fake_java(tmp_path, answer)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert spark.check_java() == version
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ('java version "1.8.0_402"', "Java 8"),
+        ('openjdk version "11.0.2"', "Java 11"),
+        ("?", "Java "),
+    ],
+)
+def test_a_java_that_is_too_old_gets_the_command_that_installs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, found: str
+) -> None:
+    fake_java(tmp_path, answer)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SettingsError, match="needs Java 17 or newer") as caught:
+        spark.check_java()
+    assert found in str(caught.value)
+    assert "install openjdk" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_java_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SettingsError, match=r"needs Java 17 or newer: .*install openjdk"):
+        spark.check_java()
+
+
+def test_the_cache_folder_follows_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAKEHEAD_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert spark.cache_folder() == tmp_path / "lakehead"
+    monkeypatch.setenv("LAKEHEAD_CACHE", str(tmp_path / "mine"))
+    assert spark.cache_folder() == tmp_path / "mine"
