@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 class Partition:
     """One partition of a topic, led by this node. Made by `open_partition`."""
 
-    __slots__ = ("_clock", "_waiters", "index", "producers", "stream", "topic")
+    __slots__ = ("_clock", "index", "producers", "stream", "topic", "waiters")
 
     def __init__(
         self, topic: Topic, index: int, stream: Stream, producers: ProducerStates, clock: Clock
@@ -52,7 +52,8 @@ class Partition:
         self.stream = stream
         self.producers = producers
         self._clock = clock
-        self._waiters: dict[Callable[[], None], None] = {}
+        self.waiters: dict[Callable[[], None], None] = {}
+        """Who is called when the high watermark moves, in order."""
         stream.on_advance = self.wake
         stream.state_snapshot = producers.snapshot
 
@@ -129,11 +130,11 @@ class Partition:
 
     def wait(self, waiter: Callable[[], None]) -> None:
         """Call `waiter` each time the high watermark moves, until `unwait`."""
-        self._waiters[waiter] = None
+        self.waiters[waiter] = None
 
     def unwait(self, waiter: Callable[[], None]) -> None:
         """Stop calling `waiter`. Harmless when it does not wait."""
-        self._waiters.pop(waiter, None)
+        self.waiters.pop(waiter, None)
 
     def when_confirmed(self, offset: int, on_done: OnDone) -> None:
         """Call `on_done(None)` as soon as the high watermark is at `offset` or above."""
@@ -188,8 +189,8 @@ class Partition:
 
     def wake(self) -> None:
         """Call everyone who waits: the high watermark moved, or the partition is gone."""
-        if self._waiters:
-            for waiter in list(self._waiters):
+        if self.waiters:
+            for waiter in list(self.waiters):
                 waiter()
 
 

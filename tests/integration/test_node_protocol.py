@@ -1,0 +1,469 @@
+"""A whole node in this process, spoken to frame by frame: order, duplicates, waiting, sessions."""
+
+import asyncio
+import contextlib
+import io
+import random
+import struct
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from broker.node import Node
+from broker.protocol.api import schema
+from broker.protocol.messages import entity
+from broker.settings import load
+from storage.clock import SystemClock
+from storage.format.record_batch import read_header
+from storage.object_store import Buffer, MemoryStore
+from tests.support.wire import Batch
+
+LIMIT_S = 20.0
+_connected: "list[Client]" = []
+
+
+class GatedStore(MemoryStore):
+    """A store whose data objects are not written while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        if key.startswith("data/"):
+            await self.gate.wait()
+        await super().create(key, pieces)
+
+
+@asynccontextmanager
+async def running(store: MemoryStore | None = None, **flags: object) -> AsyncIterator[Node]:
+    given = {"port": 0, "wal": "memory:?size=64MiB", "store": "memory:", "num.partitions": 2}
+    settings = load({**given, **{name.replace("_", "."): v for name, v in flags.items()}})
+    node = Node(settings, SystemClock(), random.Random(3), store or MemoryStore())
+    await node.start()
+    try:
+        yield node
+    finally:
+        async with asyncio.timeout(LIMIT_S):
+            await node.close()
+            while _connected:
+                writer = _connected.pop().writer
+                writer.transport.abort()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+
+
+class Client:
+    """One connection. Messages are kio's."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._correlation = 0
+        self._sent: list[tuple[int, int]] = []
+
+    @classmethod
+    async def connect(cls, node: Node) -> "Client":
+        client = cls(*await asyncio.open_connection("127.0.0.1", node.advertised_port))
+        _connected.append(client)
+        return client
+
+    def send(self, key: int, version: int, message: Any, *, answered: bool = True) -> None:
+        self._correlation += 1
+        head = struct.pack(">hhih", key, version, self._correlation, -1)
+        if schema(key, version).flexible_request:
+            head += b"\0"
+        body = io.BytesIO()
+        entity_writer(type(message))(body, message)
+        frame = head + body.getvalue()
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+        if answered:
+            self._sent.append((key, version, self._correlation))
+
+    async def receive(self) -> Any:
+        key, version, correlation = self._sent.pop(0)
+        async with asyncio.timeout(LIMIT_S):
+            size = struct.unpack(">i", await self.reader.readexactly(4))[0]
+            frame = await self.reader.readexactly(size)
+        message = schema(key, version)
+        assert struct.unpack_from(">i", frame)[0] == correlation
+        return entity_reader(message.response_class)(frame, 5 if message.flexible_response else 4)[
+            0
+        ]
+
+    async def ask(self, key: int, version: int, message: Any) -> Any:
+        self.send(key, version, message)
+        return await self.receive()
+
+    def produce(self, batch: bytes, *, partition: int = 0, acks: int = -1, **place: object) -> None:
+        version = 13 if "topic_id" in place else 9
+        module = schema(0, version).request_module
+        data = entity(module, "PartitionProduceData", index=partition, records=batch)
+        topic = entity(
+            module,
+            "TopicProduceData",
+            partition_data=[data],
+            name=place.get("topic", "t"),
+            topic_id=place.get("topic_id"),
+        )
+        message = entity(module, "ProduceRequest", acks=acks, timeout=9000, topic_data=[topic])
+        self.send(0, version, message, answered=acks != 0)
+
+    async def produced(self) -> tuple[int, int]:
+        answer = (await self.receive()).responses[0].partition_responses[0]
+        return answer.error_code, answer.base_offset
+
+    def fetch(
+        self,
+        offsets: dict[int, int],
+        *,
+        version: int = 12,
+        wait_ms: int = 10_000,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        session: tuple[int, int] = (0, -1),
+        topic_id: Any = None,
+        forgotten: Sequence[int] = (),
+    ) -> None:
+        module = schema(1, version).request_module
+        partitions = [
+            entity(
+                module,
+                "FetchPartition",
+                partition=partition,
+                fetch_offset=offset,
+                log_start_offset=-1,
+                partition_max_bytes=max_bytes,
+            )
+            for partition, offset in offsets.items()
+        ]
+        topics, forget = [], []
+        place = {"topic": "t", "topic_id": topic_id}
+        if partitions:
+            topics.append(entity(module, "FetchTopic", partitions=partitions, **place))
+        if forgotten:
+            forget.append(entity(module, "ForgottenTopic", partitions=tuple(forgotten), **place))
+        message = entity(
+            module,
+            "FetchRequest",
+            replica_id=-1,
+            max_wait=wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=topics,
+            forgotten_topics_data=forget,
+        )
+        self.send(1, version, message)
+
+    async def fetched(self) -> dict[int, Any]:
+        answer = await self.receive()
+        assert answer.error_code == 0
+        return {p.partition_index: p for topic in answer.responses for p in topic.partitions}
+
+
+def batch(*values: bytes, **fields: Any) -> bytes:
+    return Batch(values=values or (b"value",), **fields).encode()
+
+
+async def with_topic(node: Node) -> Client:
+    await node.catalog.ensure("t")
+    return await Client.connect(node)
+
+
+async def test_pipelined_batches_are_answered_in_order():
+    async with running() as node:
+        client = await with_topic(node)
+        for _ in range(200):
+            client.produce(batch(b"a", b"b"))
+        answers = [await client.produced() for _ in range(200)]
+        assert answers == [(0, 2 * n) for n in range(200)]
+
+
+async def test_a_request_after_produce_sees_what_was_produced():
+    async with running() as node:
+        client = await with_topic(node)
+        client.produce(batch())
+        client.fetch({0: 0})
+        assert await client.produced() == (0, 0)
+        assert (await client.fetched())[0].high_watermark == 1
+
+
+async def test_each_of_five_batches_repeated_is_answered_with_its_first_offset():
+    async with running() as node:
+        client = await with_topic(node)
+        ids = {"producer_id": 7, "producer_epoch": 0}
+        for sequence in range(8):
+            client.produce(batch(base_sequence=sequence, **ids))
+        assert [await client.produced() for _ in range(8)] == [(0, n) for n in range(8)]
+        for sequence in (5, 3, 7, 4, 6):
+            client.produce(batch(base_sequence=sequence, **ids))
+            assert await client.produced() == (0, sequence)
+        client.produce(batch(base_sequence=9, **ids))
+        assert (await client.produced())[0] == ErrorCode.out_of_order_sequence_number
+        client.produce(batch(base_sequence=8, **ids))
+        assert await client.produced() == (0, 8)
+
+
+async def test_producers_are_known_after_a_restart():
+    store = MemoryStore()
+    ids = {"producer_id": 7, "producer_epoch": 3}
+    async with running(store) as node:
+        client = await with_topic(node)
+        for sequence in range(3):
+            client.produce(batch(base_sequence=sequence, **ids))
+            await client.produced()
+    async with running(store) as node:
+        client = await with_topic(node)
+        client.produce(batch(base_sequence=1, **ids))
+        assert await client.produced() == (0, 1)
+        client.produce(batch(base_sequence=3, **ids))
+        assert await client.produced() == (0, 3)
+        client.produce(batch(base_sequence=0, producer_id=7, producer_epoch=2))
+        assert (await client.produced())[0] == ErrorCode.invalid_producer_epoch
+
+
+async def test_acks_0_is_not_answered_and_an_error_closes_the_connection():
+    async with running() as node:
+        client = await with_topic(node)
+        client.produce(batch(), acks=0)
+        client.produce(batch())
+        assert await client.produced() == (0, 1)
+        client.produce(batch(), acks=0, topic="none")
+        async with asyncio.timeout(LIMIT_S):
+            assert await client.reader.read() == b""
+
+
+async def test_other_acks_are_refused():
+    async with running() as node:
+        client = await with_topic(node)
+        client.produce(batch(), acks=2)
+        assert (await client.produced())[0] == ErrorCode.invalid_required_acks
+
+
+async def test_transactions_are_refused_by_a_code_that_clients_show():
+    async with running() as node:
+        client = await with_topic(node)
+        client.produce(batch(attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0))
+        code = ErrorCode.transactional_id_authorization_failed
+        assert (await client.produced())[0] == code
+        module = schema(22, 4).request_module
+        message = entity(
+            module, "InitProducerIdRequest", transactional_id="x", transaction_timeout=1000
+        )
+        assert (await client.ask(22, 4, message)).error_code == code
+
+
+async def test_topics_go_by_id_where_the_version_has_ids():
+    async with running() as node:
+        client = await with_topic(node)
+        topic_id = node.topics.by_name["t"].uuid
+        client.produce(batch(), topic_id=topic_id)
+        assert await client.produced() == (0, 0)
+        client.fetch({0: 0}, version=18, topic_id=topic_id)
+        assert read_header((await client.fetched())[0].records).base_offset == 0
+        unknown = type(topic_id)(int=5)
+        client.produce(batch(), topic_id=unknown)
+        assert (await client.produced())[0] == ErrorCode.unknown_topic_id
+        client.fetch({0: 0}, version=18, topic_id=unknown)
+        assert (await client.fetched())[0].error_code == ErrorCode.unknown_topic_id
+
+
+async def test_a_fetch_waits_until_there_is_enough():
+    async with running() as node:
+        reader, writer = await with_topic(node), await Client.connect(node)
+        one = len(batch())
+        reader.fetch({0: 0, 1: 0}, min_bytes=3 * one, wait_ms=60_000)
+        for partition in (0, 1):
+            writer.produce(batch(), partition=partition)
+            await writer.produced()
+        waiting = asyncio.get_running_loop().create_task(reader.fetched())
+        await asyncio.wait([waiting], timeout=0.05)
+        assert not waiting.done()
+        writer.produce(batch())
+        got = await waiting
+        assert len(got[0].records) == 2 * one
+        assert len(got[1].records) == one
+
+
+async def test_a_fetch_ends_at_its_deadline():
+    async with running() as node:
+        client = await with_topic(node)
+        client.fetch({0: 0}, wait_ms=30)
+        assert (await client.fetched())[0].records in {None, b""}
+
+
+async def test_a_fetch_that_nobody_waits_for_leaves_nothing_behind():
+    async with running() as node:
+        client = await with_topic(node)
+        client.fetch({0: 0}, wait_ms=60_000)
+        await client.writer.drain()
+        partition = node.topics.partition("t", 0)
+        assert partition is not None
+        async with asyncio.timeout(LIMIT_S):
+            while not partition.waiters:
+                await asyncio.sleep(0)
+            client.writer.close()
+            while partition.waiters:
+                await asyncio.sleep(0.001)
+
+
+async def test_a_fetch_from_inside_a_batch_gives_the_whole_batch():
+    async with running() as node:
+        client = await with_topic(node)
+        client.produce(batch(b"a", b"b", b"c"))
+        await client.produced()
+        client.fetch({0: 2}, max_bytes=1)
+        assert read_header((await client.fetched())[0].records).base_offset == 0
+
+
+async def test_only_the_first_batch_may_be_larger_than_asked():
+    async with running() as node:
+        client = await with_topic(node)
+        for partition in (0, 0, 1):
+            client.produce(batch(b"x" * 1000), partition=partition)
+            await client.produced()
+        client.fetch({0: 0, 1: 0}, max_bytes=100)
+        got = await client.fetched()
+        assert len(got[0].records) == len(batch(b"x" * 1000))
+        assert not got[1].records
+
+
+async def test_offsets_out_of_range_are_an_error():
+    async with running() as node:
+        client = await with_topic(node)
+        for offset in (-1, 1):
+            client.fetch({0: offset})
+            assert (await client.fetched())[0].error_code == ErrorCode.offset_out_of_range
+
+
+async def test_a_session_remembers_and_tells_only_news():
+    async with running() as node:
+        client = await with_topic(node)
+        client.fetch({0: 0, 1: 0}, session=(0, 0), wait_ms=0)
+        first = await client.receive()
+        assert first.session_id > 0
+        assert len(first.responses[0].partitions) == 2
+        client.fetch({}, session=(first.session_id, 1), wait_ms=0)
+        assert await client.fetched() == {}
+        client.produce(batch(), partition=1)
+        await client.produced()
+        client.fetch({}, session=(first.session_id, 2))
+        assert list(await client.fetched()) == [1]
+        client.fetch({1: 1}, session=(first.session_id, 3), wait_ms=0, forgotten=[0])
+        assert await client.fetched() == {}
+        client.fetch({}, session=(first.session_id, 3))
+        assert (await client.receive()).error_code == ErrorCode.invalid_fetch_session_epoch
+        client.fetch({}, session=(first.session_id + 1, 1))
+        assert (await client.receive()).error_code == ErrorCode.fetch_session_id_not_found
+
+
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0():
+    async with running() as node:
+        client = await Client.connect(node)
+        frame = struct.pack(">hhih", 18, 99, 5, -1) + b"\1junk"
+        client.writer.write(struct.pack(">i", len(frame)) + frame)
+        client._sent.append((18, 0, 5))
+        answer = await client.receive()
+        assert answer.error_code == ErrorCode.unsupported_version
+        versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+        assert versions[0] == (0, 13)
+        assert versions[1] == (4, 18)
+        assert versions[18] == (0, 4)
+
+
+async def test_uploaded_and_evicted_data_is_fetched_from_objects():
+    async with running(cache_size="8MiB", upload_age_ms=50) as node:
+        client = await with_topic(node)
+        value = b"x" * 500_000
+        for _ in range(60):
+            client.produce(batch(value))
+        assert [await client.produced() for _ in range(60)] == [(0, n) for n in range(60)]
+        partition = node.topics.partition("t", 0)
+        assert partition is not None
+        async with asyncio.timeout(LIMIT_S):
+            while partition.stream.fetch_cached(0, 1) is not None:
+                await asyncio.sleep(0.01)
+        offset = 0
+        while offset < 60:
+            client.fetch({0: offset, 1: 0}, wait_ms=500)
+            records = (await client.fetched())[0].records
+            assert read_header(records).base_offset == offset
+            offset += len(records) // len(batch(value))
+
+
+async def test_producers_wait_while_the_store_is_slow_and_nothing_is_lost():
+    store = GatedStore()
+    async with running(store, cache_size="8MiB", upload_age_ms=50) as node:
+        client = await with_topic(node)
+        store.gate.clear()
+        value = b"x" * 500_000
+        for _ in range(60):
+            client.produce(batch(value))
+        sending = asyncio.get_running_loop().create_task(client.writer.drain())
+        async with asyncio.timeout(LIMIT_S):
+            while node.is_writable():
+                await asyncio.sleep(0.01)
+        other = await Client.connect(node)
+        other.fetch({1: 0}, wait_ms=0)
+        assert (await other.fetched())[1].error_code == 0, "readers are served meanwhile"
+        partition = node.topics.partition("t", 0)
+        assert partition is not None
+        assert partition.log_end_offset < 60
+        store.gate.set()
+        assert [await client.produced() for _ in range(60)] == [(0, n) for n in range(60)]
+        await sending
+
+
+async def test_a_deleted_topic_is_gone_for_those_who_wait_on_it():
+    async with running() as node:
+        client = await with_topic(node)
+        client.fetch({0: 0}, wait_ms=60_000)
+        await client.writer.drain()
+        partition = node.topics.partition("t", 0)
+        assert partition is not None
+        async with asyncio.timeout(LIMIT_S):
+            while not partition.waiters:
+                await asyncio.sleep(0)
+        await node.catalog.delete(node.topics.by_name["t"].topic_id)
+        got = (await client.fetched())[0]
+        assert got.error_code == ErrorCode.unknown_topic_or_partition
+
+
+async def test_producer_ids_are_never_given_twice():
+    store = MemoryStore()
+    seen: list[int] = []
+    module = schema(22, 4).request_module
+    message = entity(module, "InitProducerIdRequest", transactional_id=None, transaction_timeout=1)
+    for _ in range(2):
+        async with running(store) as node:
+            client = await Client.connect(node)
+            for _ in range(3):
+                answer = await client.ask(22, 4, message)
+                assert (answer.error_code, answer.producer_epoch) == (0, 0)
+                seen.append(answer.producer_id)
+    assert len(set(seen)) == 6
+
+
+@pytest.mark.parametrize("size", [-1, 0, 7, 101 << 20, 0x7FFFFFFF])
+async def test_an_impossible_frame_length_closes_only_its_connection(size):
+    async with running() as node:
+        good, bad = await with_topic(node), await Client.connect(node)
+        bad.writer.write(struct.pack(">i", size))
+        async with asyncio.timeout(LIMIT_S):
+            assert await bad.reader.read() == b""
+        good.produce(batch())
+        assert await good.produced() == (0, 0)
+
+
+async def test_connections_beyond_the_limit_are_closed():
+    async with running(max_connections=2) as node:
+        clients = [await Client.connect(node) for _ in range(3)]
+        async with asyncio.timeout(LIMIT_S):
+            assert await clients[2].reader.read() == b""
