@@ -5,7 +5,7 @@ import contextlib
 import io
 import random
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -65,7 +65,7 @@ class Client:
         self.reader = reader
         self.writer = writer
         self._correlation = 0
-        self._sent: list[tuple[int, int]] = []
+        self._sent: list[tuple[int, int, int]] = []
 
     @classmethod
     async def connect(cls, node: Node) -> "Client":
@@ -172,12 +172,19 @@ def batch(*values: bytes, **fields: Any) -> bytes:
     return Batch(values=values or (b"value",), **fields).encode()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; TimeoutError when it does not in time."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
 async def with_topic(node: Node) -> Client:
     await node.catalog.ensure("t")
     return await Client.connect(node)
 
 
-async def test_pipelined_batches_are_answered_in_order():
+async def test_pipelined_batches_are_answered_in_order() -> None:
     async with running() as node:
         client = await with_topic(node)
         for _ in range(200):
@@ -186,7 +193,7 @@ async def test_pipelined_batches_are_answered_in_order():
         assert answers == [(0, 2 * n) for n in range(200)]
 
 
-async def test_a_request_after_produce_sees_what_was_produced():
+async def test_a_request_after_produce_sees_what_was_produced() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.produce(batch())
@@ -195,7 +202,7 @@ async def test_a_request_after_produce_sees_what_was_produced():
         assert (await client.fetched())[0].high_watermark == 1
 
 
-async def test_each_of_five_batches_repeated_is_answered_with_its_first_offset():
+async def test_each_of_five_batches_repeated_is_answered_with_its_first_offset() -> None:
     async with running() as node:
         client = await with_topic(node)
         ids = {"producer_id": 7, "producer_epoch": 0}
@@ -211,7 +218,7 @@ async def test_each_of_five_batches_repeated_is_answered_with_its_first_offset()
         assert await client.produced() == (0, 8)
 
 
-async def test_producers_are_known_after_a_restart():
+async def test_producers_are_known_after_a_restart() -> None:
     store = MemoryStore()
     ids = {"producer_id": 7, "producer_epoch": 3}
     async with running(store) as node:
@@ -229,7 +236,7 @@ async def test_producers_are_known_after_a_restart():
         assert (await client.produced())[0] == ErrorCode.invalid_producer_epoch
 
 
-async def test_acks_0_is_not_answered_and_an_error_closes_the_connection():
+async def test_acks_0_is_not_answered_and_an_error_closes_the_connection() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.produce(batch(), acks=0)
@@ -240,14 +247,14 @@ async def test_acks_0_is_not_answered_and_an_error_closes_the_connection():
             assert await client.reader.read() == b""
 
 
-async def test_other_acks_are_refused():
+async def test_other_acks_are_refused() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.produce(batch(), acks=2)
         assert (await client.produced())[0] == ErrorCode.invalid_required_acks
 
 
-async def test_transactions_are_refused_by_a_code_that_clients_show():
+async def test_transactions_are_refused_by_a_code_that_clients_show() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.produce(batch(attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0))
@@ -260,7 +267,7 @@ async def test_transactions_are_refused_by_a_code_that_clients_show():
         assert (await client.ask(22, 4, message)).error_code == code
 
 
-async def test_topics_go_by_id_where_the_version_has_ids():
+async def test_topics_go_by_id_where_the_version_has_ids() -> None:
     async with running() as node:
         client = await with_topic(node)
         topic_id = node.topics.by_name["t"].uuid
@@ -275,7 +282,7 @@ async def test_topics_go_by_id_where_the_version_has_ids():
         assert (await client.fetched())[0].error_code == ErrorCode.unknown_topic_id
 
 
-async def test_a_fetch_waits_until_there_is_enough():
+async def test_a_fetch_waits_until_there_is_enough() -> None:
     async with running() as node:
         reader, writer = await with_topic(node), await Client.connect(node)
         one = len(batch())
@@ -292,29 +299,26 @@ async def test_a_fetch_waits_until_there_is_enough():
         assert len(got[1].records) == one
 
 
-async def test_a_fetch_ends_at_its_deadline():
+async def test_a_fetch_ends_at_its_deadline() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.fetch({0: 0}, wait_ms=30)
         assert (await client.fetched())[0].records in {None, b""}
 
 
-async def test_a_fetch_that_nobody_waits_for_leaves_nothing_behind():
+async def test_a_fetch_that_nobody_waits_for_leaves_nothing_behind() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.fetch({0: 0}, wait_ms=60_000)
         await client.writer.drain()
         partition = node.topics.partition("t", 0)
         assert partition is not None
-        async with asyncio.timeout(LIMIT_S):
-            while not partition.waiters:
-                await asyncio.sleep(0)
-            client.writer.close()
-            while partition.waiters:
-                await asyncio.sleep(0.001)
+        await until(lambda: bool(partition.waiters))
+        client.writer.close()
+        await until(lambda: not partition.waiters)
 
 
-async def test_a_fetch_from_inside_a_batch_gives_the_whole_batch():
+async def test_a_fetch_from_inside_a_batch_gives_the_whole_batch() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.produce(batch(b"a", b"b", b"c"))
@@ -323,7 +327,7 @@ async def test_a_fetch_from_inside_a_batch_gives_the_whole_batch():
         assert read_header((await client.fetched())[0].records).base_offset == 0
 
 
-async def test_only_the_first_batch_may_be_larger_than_asked():
+async def test_only_the_first_batch_may_be_larger_than_asked() -> None:
     async with running() as node:
         client = await with_topic(node)
         for partition in (0, 0, 1):
@@ -335,7 +339,7 @@ async def test_only_the_first_batch_may_be_larger_than_asked():
         assert not got[1].records
 
 
-async def test_offsets_out_of_range_are_an_error():
+async def test_offsets_out_of_range_are_an_error() -> None:
     async with running() as node:
         client = await with_topic(node)
         for offset in (-1, 1):
@@ -343,7 +347,7 @@ async def test_offsets_out_of_range_are_an_error():
             assert (await client.fetched())[0].error_code == ErrorCode.offset_out_of_range
 
 
-async def test_a_session_remembers_and_tells_only_news():
+async def test_a_session_remembers_and_tells_only_news() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.fetch({0: 0, 1: 0}, session=(0, 0), wait_ms=0)
@@ -364,7 +368,7 @@ async def test_a_session_remembers_and_tells_only_news():
         assert (await client.receive()).error_code == ErrorCode.fetch_session_id_not_found
 
 
-async def test_an_unknown_version_of_api_versions_is_answered_in_version_0():
+async def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
     async with running() as node:
         client = await Client.connect(node)
         frame = struct.pack(">hhih", 18, 99, 5, -1) + b"\1junk"
@@ -378,7 +382,7 @@ async def test_an_unknown_version_of_api_versions_is_answered_in_version_0():
         assert versions[18] == (0, 4)
 
 
-async def test_uploaded_and_evicted_data_is_fetched_from_objects():
+async def test_uploaded_and_evicted_data_is_fetched_from_objects() -> None:
     async with running(cache_size="8MiB", upload_age_ms=50) as node:
         client = await with_topic(node)
         value = b"x" * 500_000
@@ -387,9 +391,7 @@ async def test_uploaded_and_evicted_data_is_fetched_from_objects():
         assert [await client.produced() for _ in range(60)] == [(0, n) for n in range(60)]
         partition = node.topics.partition("t", 0)
         assert partition is not None
-        async with asyncio.timeout(LIMIT_S):
-            while partition.stream.fetch_cached(0, 1) is not None:
-                await asyncio.sleep(0.01)
+        await until(lambda: partition.stream.fetch_cached(0, 1) is None)
         offset = 0
         while offset < 60:
             client.fetch({0: offset, 1: 0}, wait_ms=500)
@@ -398,7 +400,7 @@ async def test_uploaded_and_evicted_data_is_fetched_from_objects():
             offset += len(records) // len(batch(value))
 
 
-async def test_producers_wait_while_the_store_is_slow_and_nothing_is_lost():
+async def test_producers_wait_while_the_store_is_slow_and_nothing_is_lost() -> None:
     store = GatedStore()
     async with running(store, cache_size="8MiB", upload_age_ms=50) as node:
         client = await with_topic(node)
@@ -407,9 +409,7 @@ async def test_producers_wait_while_the_store_is_slow_and_nothing_is_lost():
         for _ in range(60):
             client.produce(batch(value))
         sending = asyncio.get_running_loop().create_task(client.writer.drain())
-        async with asyncio.timeout(LIMIT_S):
-            while node.is_writable():
-                await asyncio.sleep(0.01)
+        await until(lambda: not node.is_writable())
         other = await Client.connect(node)
         other.fetch({1: 0}, wait_ms=0)
         assert (await other.fetched())[1].error_code == 0, "readers are served meanwhile"
@@ -421,22 +421,20 @@ async def test_producers_wait_while_the_store_is_slow_and_nothing_is_lost():
         await sending
 
 
-async def test_a_deleted_topic_is_gone_for_those_who_wait_on_it():
+async def test_a_deleted_topic_is_gone_for_those_who_wait_on_it() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.fetch({0: 0}, wait_ms=60_000)
         await client.writer.drain()
         partition = node.topics.partition("t", 0)
         assert partition is not None
-        async with asyncio.timeout(LIMIT_S):
-            while not partition.waiters:
-                await asyncio.sleep(0)
+        await until(lambda: bool(partition.waiters))
         await node.catalog.delete(node.topics.by_name["t"].topic_id)
         got = (await client.fetched())[0]
         assert got.error_code == ErrorCode.unknown_topic_or_partition
 
 
-async def test_producer_ids_are_never_given_twice():
+async def test_producer_ids_are_never_given_twice() -> None:
     store = MemoryStore()
     seen: list[int] = []
     module = schema(22, 4).request_module
@@ -452,7 +450,7 @@ async def test_producer_ids_are_never_given_twice():
 
 
 @pytest.mark.parametrize("size", [-1, 0, 7, 101 << 20, 0x7FFFFFFF])
-async def test_an_impossible_frame_length_closes_only_its_connection(size):
+async def test_an_impossible_frame_length_closes_only_its_connection(size: int) -> None:
     async with running() as node:
         good, bad = await with_topic(node), await Client.connect(node)
         bad.writer.write(struct.pack(">i", size))
@@ -462,7 +460,7 @@ async def test_an_impossible_frame_length_closes_only_its_connection(size):
         assert await good.produced() == (0, 0)
 
 
-async def test_connections_beyond_the_limit_are_closed():
+async def test_connections_beyond_the_limit_are_closed() -> None:
     async with running(max_connections=2) as node:
         clients = [await Client.connect(node) for _ in range(3)]
         async with asyncio.timeout(LIMIT_S):

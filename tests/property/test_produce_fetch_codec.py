@@ -2,6 +2,7 @@
 
 import io
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -23,7 +24,7 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 ids = st.uuids()
 
 
-def written(message: object) -> bytes:
+def written(message: Any) -> bytes:
     out = io.BytesIO()
     entity_writer(type(message))(out, message)
     return out.getvalue()
@@ -38,7 +39,9 @@ def written(message: object) -> bytes:
         max_size=3,
     ),
 )
-def test_produce_request_is_read_as_kio_writes_it(version, transactional_id, acks, topics):
+def test_produce_request_is_read_as_kio_writes_it(
+    version: int, transactional_id: str | None, acks: int, topics: list[Any]
+) -> None:
     module = schema(0, version).request_module
     message = entity(
         module,
@@ -103,7 +106,7 @@ def test_produce_request_is_read_as_kio_writes_it(version, transactional_id, ack
         max_size=3,
     ),
 )
-def test_produce_response_is_read_by_kio(version, topics):
+def test_produce_response_is_read_by_kio(version: int, topics: list[Any]) -> None:
     frame = produce.encode(
         [
             produce.TopicResult(topic_id.bytes if version >= 13 else name, partitions)
@@ -145,7 +148,9 @@ def test_produce_response_is_read_by_kio(version, topics):
     forgotten=st.lists(st.tuples(names, ids, st.lists(int32)), max_size=2),
     rack=names,
 )
-def test_fetch_request_is_read_as_kio_writes_it(version, session, topics, forgotten, rack):
+def test_fetch_request_is_read_as_kio_writes_it(
+    version: int, session: tuple[int, int], topics: list[Any], forgotten: list[Any], rack: str
+) -> None:
     module = schema(1, version).request_module
     values = {
         "max_wait": 500,
@@ -228,7 +233,7 @@ results = st.builds(
     version=st.sampled_from(FETCH_VERSIONS),
     topics=st.lists(st.tuples(names, ids, st.lists(results, max_size=3)), max_size=3),
 )
-def test_fetch_response_is_read_by_kio(version, topics):
+def test_fetch_response_is_read_by_kio(version: int, topics: list[Any]) -> None:
     writer = fetch.ResponseWriter(version)
     writer.begin(0, 9, len(topics))
     for name, topic_id, partitions in topics:
@@ -259,7 +264,7 @@ def test_fetch_response_is_read_by_kio(version, topics):
 
 @settings(max_examples=300)
 @given(data=st.binary(max_size=200), key=st.sampled_from([0, 1, 3, 11, 18]), index=st.integers(0))
-def test_random_bytes_give_a_clean_error_or_a_message(data, key, index):
+def test_random_bytes_give_a_clean_error_or_a_message(data: bytes, key: int, index: int) -> None:
     versions = {0: PRODUCE_VERSIONS, 1: FETCH_VERSIONS, 3: range(14), 11: range(10), 18: range(5)}
     version = versions[key][index % len(versions[key])]
     try:
@@ -273,7 +278,7 @@ def test_random_bytes_give_a_clean_error_or_a_message(data, key, index):
         pass
 
 
-def test_an_array_longer_than_its_frame_is_refused_before_anything_is_reserved():
+def test_an_array_longer_than_its_frame_is_refused_before_anything_is_reserved() -> None:
     cls = schema(3, 9).request_class
     for length in (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x80\x80"):
         with pytest.raises(MalformedFrame):
@@ -281,7 +286,7 @@ def test_an_array_longer_than_its_frame_is_refused_before_anything_is_reserved()
 
 
 @given(data=st.data(), key=st.sampled_from([3, 11, 12, 14, 19, 18, 22, 23]))
-def test_decode_reads_what_kio_reads(data, key):
+def test_decode_reads_what_kio_reads(data: st.DataObject, key: int) -> None:
     version = data.draw(st.integers(0, 13))
     try:
         message = schema(key, version)
@@ -296,7 +301,7 @@ def test_decode_reads_what_kio_reads(data, key):
     assert ours == theirs
 
 
-def test_entities_convert_durations_and_drop_what_a_version_lacks():
+def test_entities_convert_durations_and_drop_what_a_version_lacks() -> None:
     module = schema(3, 1).response_module
     answer = entity(module, "MetadataResponse", brokers=[], topics=[], cluster_id="x")
     assert answer.brokers == ()

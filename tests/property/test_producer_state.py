@@ -90,7 +90,9 @@ operation = st.tuples(
 
 @settings(max_examples=400)
 @given(st.lists(operation, max_size=60), st.sampled_from([0, SEQUENCE_MAX - 5]))
-def test_answers_are_those_of_the_model(operations, first):
+def test_answers_are_those_of_the_model(
+    operations: list[tuple[str, int, int, int, int]], first: int
+) -> None:
     log, model = Log(), Model()
     for kind, producer_id, epoch, number, count in operations:
         known = model.history.get(producer_id, [])
@@ -114,7 +116,9 @@ def test_answers_are_those_of_the_model(operations, first):
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=30), st.integers(0, 30), st.integers(0, 30))
-def test_a_snapshot_below_the_end_knows_five_batches_and_nothing_above(counts, at, confirmed_at):
+def test_a_snapshot_below_the_end_knows_five_batches_and_nothing_above(
+    counts: list[int], at: int, confirmed_at: int
+) -> None:
     log = Log()
     ends = [0]
     sequence = 0
@@ -137,14 +141,14 @@ def test_a_snapshot_below_the_end_knows_five_batches_and_nothing_above(counts, a
         assert restored.check(9, epoch, first, count) is None, "what was lost is taken again"
 
 
-def test_sequences_wrap_to_zero():
+def test_sequences_wrap_to_zero() -> None:
     assert next_sequence(SEQUENCE_MAX) == 0
     assert sequence_after(SEQUENCE_MAX, 1) == SEQUENCE_MAX
     assert sequence_after(SEQUENCE_MAX, 2) == 0
     assert sequence_after(SEQUENCE_MAX - 1, 4) == 1
 
 
-def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero():
+def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero() -> None:
     log = Log()
     assert log.produce(1, 1, 0, 2) == 0
     assert log.produce(1, 0, 2, 1) is ErrorCode.invalid_producer_epoch
@@ -152,7 +156,7 @@ def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero():
     assert log.produce(1, 2, 0, 1) == 2
 
 
-def test_idle_producers_expire():
+def test_idle_producers_expire() -> None:
     log = Log()
     log.produce(1, 0, 0, 1)
     assert log.states.expire(5) == 0
@@ -160,7 +164,7 @@ def test_idle_producers_expire():
     assert len(log.states) == 0
 
 
-def test_a_newer_snapshot_is_refused():
+def test_a_newer_snapshot_is_refused() -> None:
     import msgspec
 
     with pytest.raises(UnsupportedFormat, match="upgrade"):
