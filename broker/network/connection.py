@@ -47,7 +47,7 @@ class Slot:
         """Give the response; it is sent when those before it are."""
         self.pieces = pieces
         self.cancel = None
-        self.connection.flush()
+        self.connection.ready()
 
 
 class FrameHandler(Protocol):
@@ -68,6 +68,8 @@ class Connection(asyncio.BufferedProtocol):
         "_frame_size",
         "_head",
         "_in_step",
+        "_is_flush_due",
+        "_loop",
         "_muted",
         "_pending",
         "_reading",
@@ -82,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, server: "Server") -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
         self._head = bytearray(4)
         self._frame: bytearray | None = None
         self._frame_size = 0
@@ -93,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._reading = True
         self._in_step = False
+        self._is_flush_due = False
         self.active_at = server.now
         self.frame_began_at = server.now
         self.client_host = ""
@@ -179,22 +183,14 @@ class Connection(asyncio.BufferedProtocol):
         self._blocked = False
         self._step()
 
-    def flush(self) -> None:
-        """Send the responses that are ready and whose turn it is."""
-        pending = self._pending
-        pieces: list[Piece] = []
-        while pending and (ready := pending[0].pieces) is not None:
-            pieces.extend(ready)
-            pending.popleft()
-        if not pieces or self._transport is None:
-            return
-        if len(pieces) == 1:
-            self._transport.write(pieces[0])
-        else:
-            self._transport.writelines(pieces)
-        if not pending:
-            self._muted = False
-        self._step()
+    def ready(self) -> None:
+        """Take note that a response is ready. It is sent at once when its request just started,
+        else soon, with the others that become ready meanwhile: a group commit answers many, and
+        each write of a socket costs more than a request.
+        """
+        if not self._in_step and not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
 
     def abort(self) -> None:
         """Close at once; what is unsent is lost."""
@@ -226,6 +222,27 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = bytearray(min(size, FIRST_PIECE))
         self.frame_began_at = self._server.now
 
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        self._send_ready()
+        self._step()
+
+    def _send_ready(self) -> None:
+        """Send the responses that are ready and whose turn it is."""
+        pending = self._pending
+        pieces: list[Piece] = []
+        while pending and (ready := pending[0].pieces) is not None:
+            pieces.extend(ready)
+            pending.popleft()
+        if not pending:
+            self._muted = False
+        if not pieces or self._transport is None:
+            return
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(pieces)
+
     def _step(self) -> None:
         """Start what may start, then read or not, as there is room."""
         if self._in_step:
@@ -238,8 +255,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._muted = frame[:2] != _PRODUCE_KEY
                 if not self._server.handle(self, frame):
                     self._blocked = True
-                if not self._pending:
-                    self._muted = False
+                self._send_ready()
         finally:
             self._in_step = False
         self._regulate()
