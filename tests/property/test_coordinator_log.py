@@ -1,0 +1,137 @@
+"""A coordinator's log is a map: whatever was appended, trimmed and read again, the last value
+counts.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.coordinator.log import CoordinatorLog, OnDone
+from storage.clock import SystemClock
+from storage.errors import OffsetOutOfRange, WalFull
+from storage.format.record_batch import patch, read_header
+from storage.tasks import TaskScope
+
+keys = st.sampled_from([b"a", b"b", b"c", b"d"])
+records = st.tuples(keys, st.none() | st.binary(max_size=8))
+events = st.lists(st.lists(records, min_size=1, max_size=4), max_size=40)
+
+
+class ListStream:
+    """A stream as a list of batches that become durable late, in order."""
+
+    def __init__(self) -> None:
+        self.start_offset = 0
+        self.confirmed_offset = 0
+        self.next_offset = 0
+        self.batches: list[tuple[int, memoryview]] = []
+        self.waiting: list[tuple[int, OnDone | None]] = []
+        self.is_full = False
+
+    async def fetch(self, offset: int, max_bytes: int) -> list[memoryview]:
+        if not self.start_offset <= offset <= self.confirmed_offset:
+            raise OffsetOutOfRange(str(offset))
+        whole = [batch for end, batch in self.batches if offset < end <= self.confirmed_offset]
+        return whole[:2]
+
+    async def trim(self, offset: int) -> None:
+        assert offset <= self.confirmed_offset
+        self.start_offset = max(self.start_offset, offset)
+        self.batches = [(end, batch) for end, batch in self.batches if end > self.start_offset]
+
+    def confirm(self, count: int) -> None:
+        for _ in range(min(count, len(self.waiting))):
+            end, on_done = self.waiting.pop(0)
+            self.confirmed_offset = end
+            if on_done is not None:
+                on_done(None)
+
+
+class ListPartition:
+    def __init__(self) -> None:
+        self.stream = ListStream()
+
+    def append(self, batch: memoryview, on_done: OnDone | None = None) -> None:
+        stream = self.stream
+        if stream.is_full:
+            raise WalFull("full")
+        patch(batch, 0, stream.next_offset, 0)
+        stream.next_offset = read_header(batch).end_offset
+        stream.batches.append((stream.next_offset, batch))
+        stream.waiting.append((stream.next_offset, on_done))
+
+
+def crash(name: str, error: BaseException) -> None:
+    raise AssertionError(name) from error
+
+
+def open_log(partition: ListPartition, scope: TaskScope) -> CoordinatorLog:
+    return CoordinatorLog(partition, SystemClock(), scope, name="log", snapshot_min_records=12)
+
+
+async def run(batches: Sequence[list[tuple[bytes, bytes | None]]], seed: int) -> None:
+    rng = random.Random(seed)
+    scope = TaskScope(crash)
+    partition = ListPartition()
+    stream = partition.stream
+    log = open_log(partition, scope)
+    expected: dict[bytes, bytes] = {}
+    outcomes: list[Exception | None] = []
+    for batch in batches:
+        log.append(batch, outcomes.append)
+        for key, value in batch:
+            expected.pop(key, None)
+            if value is not None:
+                expected[key] = value
+        assert dict(log.latest) == expected
+        stream.confirm(rng.randrange(4))
+        await asyncio.sleep(0)
+        if rng.random() < 0.3:  # what a crash would leave now: the durable records, last ones win
+            await check_durable(partition, scope, batches)
+    stream.confirm(10**6)
+    await asyncio.sleep(0)
+    assert outcomes == [None] * len(batches)
+    again = open_log(partition, scope)
+    await again.replay()
+    assert dict(again.latest) == expected
+    assert log.record_count < 12 + 4 * 4 + 8 + sum(len(batch) for batch in batches[-12:])
+    await scope.close()
+
+
+async def check_durable(
+    partition: ListPartition,
+    scope: TaskScope,
+    batches: Sequence[list[tuple[bytes, bytes | None]]],
+) -> None:
+    again = open_log(partition, scope)
+    await again.replay()
+    states: list[dict[bytes, bytes]] = [{}]
+    for batch in batches:
+        state = dict(states[-1])
+        for key, value in batch:
+            state.pop(key, None)
+            if value is not None:
+                state[key] = value
+        states.append(state)
+    assert dict(again.latest) in states, "the log shows a state that never was"
+
+
+@settings(deadline=None, max_examples=150)
+@given(events, st.integers(0, 2**16))
+def test_the_last_value_counts_at_every_prefix(
+    batches: list[list[tuple[bytes, bytes | None]]], seed: int
+) -> None:
+    asyncio.run(run(batches, seed))
+
+
+async def test_a_log_that_cannot_be_written_says_so_at_once() -> None:
+    scope = TaskScope(crash)
+    partition = ListPartition()
+    partition.stream.is_full = True
+    outcomes: list[Exception | None] = []
+    open_log(partition, scope).append([(b"a", b"1")], outcomes.append)
+    assert [type(outcome) for outcome in outcomes] == [WalFull]
+    await scope.close()
