@@ -15,6 +15,8 @@ from storage.format.stream_object import AbortedTransaction, IndexItem, ObjectIn
 from storage.metadata.state import Extent
 
 SPLIT_BYTES = 64 * 1024 * 1024
+SPLIT_BYTES_MIN = 8 * 1024 * 1024
+"""Below this, the start of a task costs more than what it shares out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +87,15 @@ def plan_splits(
     *,
     split_bytes: int = SPLIT_BYTES,
     splits_min: int = 1,
+    splits_wanted: int = 1,
     fail_on_data_loss: bool = True,
     read_committed: bool = True,
 ) -> tuple[Split, ...]:
     """Return splits of even size, at most about `split_bytes` each, that cover what is asked.
 
-    `splits_min` asks for more and smaller splits, down to one index item each. An object without an
-    index in `indexes` is lost: DataLoss, or left out.
+    `splits_wanted` asks for more of at least `SPLIT_BYTES_MIN`, so that all cores have work;
+    `splits_min` for more still, down to one index item each. An object without an index in
+    `indexes` is lost: DataLoss, or left out.
     """
     pieces = [
         piece
@@ -99,7 +103,8 @@ def plan_splits(
         for piece in _pieces(range_, indexes, fail_on_data_loss, read_committed)
     ]
     total = sum(piece.length for piece in pieces)
-    count = max(-(-total // split_bytes), splits_min, 1)
+    spread = min(splits_wanted, total // SPLIT_BYTES_MIN)
+    count = max(-(-total // split_bytes), spread, splits_min, 1)
     target = max(-(-total // count), 1)
     splits: list[Split] = []
     held: list[ByteRange] = []

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NOTHING = Split(ranges=())
+_SPLITS_WANTED = 16
+"""A small read is still shared out; how many cores there are is not told to a data source."""
 
 
 class SplitPartition(InputPartition):
@@ -49,6 +51,7 @@ class BatchReader(DataSourceReader):
             asked,
             reader.read_indexes(needed_objects(asked)),
             splits_min=options.splits_min,
+            splits_wanted=_SPLITS_WANTED,
             fail_on_data_loss=options.bounds.fail_on_data_loss,
             read_committed=options.read_committed,
         )

@@ -204,6 +204,7 @@ def test_splits_are_even_and_cover_everything_once(tmp_path: Path) -> None:
     reader = store_reader(str(tmp_path))
     (one,) = plan(reader, "big")
     assert [range_.id for range_ in one.ranges] == [("big", 0), ("big", 1), ("big", 2)]
+    assert len(plan(reader, "big", splits_wanted=16)) == one.length // (8 << 20) == 1
     many = plan(reader, "big", split_bytes=4 << 20)
     assert len(many) == 4
     assert sum(split.length for split in many) == one.length
