@@ -34,42 +34,48 @@ def table_uri(store: str, topic: str) -> str:
     return f"{store.rstrip('/')}/tables/{topic}"
 
 
+TableOption = Annotated[
+    str | None,
+    typer.Option(
+        "--table",
+        "-t",
+        metavar="URI",
+        help="The Delta table, made if it is not there. [default: tables/TOPIC in the cluster's "
+        "folder]",
+        show_default=False,
+    ),
+]
+SchemaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="DDL",
+        help="Columns of the JSON values: 'id bigint, at timestamp', or @FILE. Left out: the "
+        "table's, or inferred from the first records.",
+    ),
+]
+ValueFormatOption = Annotated[
+    ValueFormat,
+    typer.Option("--value-format", metavar="json|raw", help="JSON to columns, or bytes as is."),
+]
+OnErrorOption = Annotated[
+    OnError,
+    typer.Option(
+        "--on-error",
+        metavar="pause|dead_letter|drop",
+        help="A record that cannot be read: stop before it, keep it in TABLE__dead_letters, or "
+        "leave it out.",
+    ),
+]
+
+
 def materialize(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     path: PathOption = DEFAULT_PATH,
-    table: Annotated[
-        str | None,
-        typer.Option(
-            "--table",
-            "-t",
-            metavar="URI",
-            help="The Delta table, made if it is not there. [default: tables/TOPIC in the "
-            "cluster's folder]",
-            show_default=False,
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            "--schema",
-            metavar="DDL",
-            help="Columns of the JSON values: 'id bigint, at timestamp', or @FILE. Left out: the "
-            "table's, or inferred from the first records.",
-        ),
-    ] = None,
-    value_format: Annotated[
-        ValueFormat,
-        typer.Option("--value-format", metavar="json|raw", help="JSON to columns, or bytes as is."),
-    ] = ValueFormat.JSON,
-    on_error: Annotated[
-        OnError,
-        typer.Option(
-            "--on-error",
-            metavar="pause|dead_letter|drop",
-            help="A record that cannot be read: stop before it, keep it in TABLE__dead_letters, "
-            "or leave it out.",
-        ),
-    ] = OnError.PAUSE,
+    table: TableOption = None,
+    schema: SchemaOption = None,
+    value_format: ValueFormatOption = ValueFormat.JSON,
+    on_error: OnErrorOption = OnError.PAUSE,
     processes: Annotated[
         int, typer.Option("--processes", min=1, metavar="N", help="How many work at once.")
     ] = 2,
