@@ -16,7 +16,7 @@ from typing import NamedTuple
 import structlog
 
 from storage.clock import Clock
-from storage.errors import Fenced, LakeheadError, StorageError, WalFailed
+from storage.errors import Fenced, StorageError, WalFailed
 from storage.failpoints import failpoint
 from storage.format.stream_object import StreamInfo
 from storage.metadata.log import MetadataLog
@@ -24,10 +24,11 @@ from storage.metadata.records import CloseStream, OpenStream, Record, RegisterNo
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore
-from storage.stream.cache import CacheBlock, CachedBatch, LogCache
+from storage.stream.cache import CachedBatch, LogCache
 from storage.stream.reader import ColdReader
 from storage.stream.recovery import recovered_blocks
 from storage.stream.stream import OnDone, Stream
+from storage.stream.upload_queue import UploadQueue
 from storage.stream.uploader import Snapshot, Uploader, Writer
 from storage.tasks import TaskScope
 from storage.wal.protocol import WriteAheadLog
@@ -100,10 +101,7 @@ class StreamEngine:
         self.on_writable: list[Callable[[], None]] = []
         """Called when `writable()` turns true again."""
         self._wal = wal
-        self._clock = clock
         self._settings = settings
-        self._scope = scope
-        self._upload_size = min(settings.upload_size, settings.cache_size // 2, wal.capacity // 4)
         self._uploader = Uploader(
             store=store,
             metadata=metadata,
@@ -112,13 +110,21 @@ class StreamEngine:
             rng=rng,
             stream_object_size=settings.stream_object_size,
         )
+        self._uploads = UploadQueue(
+            cache=self.cache,
+            wal=wal,
+            uploader=self._uploader,
+            describe=self._describe,
+            on_done=self._upload_done,
+            clock=clock,
+            scope=scope,
+            size=min(settings.upload_size, settings.cache_size // 2, wal.capacity // 4),
+            age_s=settings.upload_age_s,
+            uploads_max=settings.uploads_max,
+        )
         self._streams: dict[int, Stream] = {}
         self._appends: deque[_Append] = deque()
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        self._upload_wanted = asyncio.Event()
-        self._upload_slots = asyncio.Semaphore(settings.uploads_max)
-        self._last_upload: asyncio.Task[None] | None = None
-        self._sealed_at = clock.monotonic()
         self._was_writable = True
         self._drained: asyncio.Future[None] | None = None
 
@@ -176,7 +182,7 @@ class StreamEngine:
             await wal.close()
             raise
         retrying.is_patient = True
-        scope.spawn(engine._upload_loop(), name="upload")
+        scope.spawn(engine._uploads.run(), name="upload")
         scope.spawn(engine._follow_loop(), name="follow metadata")
         return engine
 
@@ -249,10 +255,8 @@ class StreamEngine:
 
     async def upload_now(self) -> None:
         """Upload and commit everything that is confirmed. Raises what stopped the engine."""
-        self._start_upload()
-        if self._last_upload is not None:
-            # It ends by itself when the engine fails.
-            await asyncio.wait([self._last_upload])
+        self._uploads.start()
+        await self._uploads.wait_idle()
         if self._failure.done():
             raise self._failure.result()
 
@@ -301,8 +305,7 @@ class StreamEngine:
                 stream.on_advance()
         for on_done in done:
             on_done(None)
-        if self.cache.active.size >= self._upload_size:
-            self._upload_wanted.set()
+        self._uploads.check()
         if not appends:
             self._note_drained()
         self._check_writable()
@@ -321,68 +324,25 @@ class StreamEngine:
             for callback in self.on_writable:
                 callback()
 
-    # Upload and trim.
+    def _upload_done(self, error: Exception | None) -> None:
+        if error is None:
+            self._check_writable()
+        else:
+            self.fail(error)
 
-    async def _upload_loop(self) -> None:
-        while True:
-            age = self._clock.monotonic() - self._sealed_at
-            try:
-                async with asyncio.timeout(max(0.0, self._settings.upload_age_s - age)):
-                    await self._upload_wanted.wait()
-            except TimeoutError:
-                pass
-            async with self._upload_slots:
-                pass  # all slots taken: let the active block grow meanwhile
-            self._upload_wanted.clear()
-            self._start_upload()
-
-    def _start_upload(self) -> None:
-        """Seal what is cached and upload it in the background; commits keep the order of seals."""
-        self._sealed_at = self._clock.monotonic()
-        if not self.cache.active.batches:
-            return
-        snapshot = self._seal()
-        self._last_upload = self._scope.spawn(
-            self._upload(snapshot, self._last_upload), name="upload snapshot"
-        )
-
-    def _seal(self) -> Snapshot:
-        block = self.cache.seal()
-        infos = {stream_id: self._info(stream_id, block) for stream_id in block.batches}
-        failpoint("upload_sealed")
-        return Snapshot(block=block, infos=infos, wal_position=self._wal.released_position)
-
-    def _info(self, stream_id: int, block: CacheBlock) -> StreamInfo:
-        """Describe a stream for an object; its partition state is taken as of the block's end."""
+    def _describe(self, stream_id: int, end_offset: int) -> StreamInfo:
+        """Describe a stream for an object; its partition state is taken as of `end_offset`."""
         stream = self._streams.get(stream_id)
         blob = None
         if stream is not None and stream.state_snapshot is not None:
-            blob = stream.state_snapshot(block.batches[stream_id][-1].end_offset)
+            blob = stream.state_snapshot(end_offset)
         return stream_info(self.metadata.state, stream_id, blob)
-
-    async def _upload(self, snapshot: Snapshot, previous: asyncio.Task[None] | None) -> None:
-        try:
-            async with self._upload_slots:
-                await self._uploader.write(snapshot)
-                if previous is not None:
-                    await asyncio.wait([previous])
-                if self._failure.done():
-                    return
-                await self._uploader.commit(snapshot)
-            self.cache.committed(snapshot.block)
-            await self._wal.trim(snapshot.wal_position)
-            failpoint("wal_trimmed")
-        except LakeheadError as error:
-            _log.error("upload_failed", error=str(error), node_id=self.node.node_id)
-            self.fail(error)
-            return
-        self._check_writable()
 
     async def _recover(self) -> int | None:
         """Commit what the WAL holds above the committed offsets; return its end, if it held any."""
         position = None
         async for block, end_position in recovered_blocks(
-            self._wal, self.metadata.state, self.node.node_id, self._upload_size
+            self._wal, self.metadata.state, self.node.node_id, self._uploads.size
         ):
             position = end_position
             infos = {

@@ -6,6 +6,7 @@ other.
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -36,6 +37,10 @@ class Writer:
     node_id: int
     node_epoch: int
     incarnation: str
+
+
+Describe = Callable[[int, int], StreamInfo]
+"""What an object says of a stream whose data in it ends at an offset."""
 
 
 @dataclass(slots=True, kw_only=True)
