@@ -12,6 +12,7 @@ heavier than they are.
 
 import os
 import pstats
+import re
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,8 @@ from bench.process import ServerProcess
 from bench.workloads import Figures
 
 TOPIC = "profile"
-SAMPLES_PER_SECOND = 500
+SAMPLES_PER_SECOND = 200
+WAITING = re.compile(r"(0x\w+|epoll_p?wait|nanosleep) \(libc")  # an address: a futex, mostly
 
 
 def main() -> None:
@@ -65,7 +67,7 @@ def sampled(sampler: str, folder: Path, path: str, records: int, top: int) -> Fi
         command = [
             *(sampler, "record", "--pid", str(server.process.pid), "--duration", "3600"),
             *("--rate", str(SAMPLES_PER_SECOND), "--format", "raw", "--output", str(stacks)),
-            *("--nonblocking", "--native", "--function"),
+            *("--native", "--function"),
         ]
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -78,6 +80,8 @@ def sampled(sampler: str, folder: Path, path: str, records: int, top: int) -> Fi
     for line in stacks.read_text().splitlines():
         stack, _, count = line.rpartition(" ")
         frames = stack.split(";")
+        if WAITING.match(frames[-1]):
+            continue
         own[frames[-1]] += int(count)
         for frame in set(frames):
             within[frame] += int(count)

@@ -76,7 +76,7 @@ class ProducerThread:
         history: History,
         config: Mapping[str, str | int | float],
         value_bytes: int = 200,
-        queued_max: int = 400,
+        queued_max: int = 200,
     ) -> None:
         self.name = name
         self.acknowledged = 0
