@@ -40,7 +40,8 @@ from storage.tasks import TaskScope
 from storage.wal import WriteAheadLog, open_wal
 
 EXPIRY_S = 600.0
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_TOP_PAD = 16 << 20
 _MMAP_THRESHOLD = 4 << 20
 _TRIM_THRESHOLD = 256 << 20
 _log = structlog.get_logger("broker.node")
@@ -77,7 +78,7 @@ class Node:
         self.catalog: TopicCatalog
         self.groups: GroupCoordinator
         self.producer_ids: ProducerIds
-        self._writable_waiters: list[Callable[[], None]] = []
+        self._writable_waiters: dict[Callable[[], None], None] = {}
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._metrics: MetricsPage | None = None
         self._is_ready = False
@@ -105,7 +106,7 @@ class Node:
 
     def when_writable(self, callback: Callable[[], None]) -> None:
         """Call `callback` once, when `is_writable` turns true again."""
-        self._writable_waiters.append(callback)
+        self._writable_waiters[callback] = None
 
     def produced(self, partitions: int) -> None:
         """Count what a produce request brought."""
@@ -230,7 +231,7 @@ class Node:
         ]
 
     def _now_writable(self) -> None:
-        waiters, self._writable_waiters = self._writable_waiters, []
+        waiters, self._writable_waiters = self._writable_waiters, {}
         for waiter in waiters:
             waiter()
 
@@ -311,6 +312,7 @@ def tune_memory() -> None:
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+        mallopt(_M_TOP_PAD, _TOP_PAD)
         mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
 
 

@@ -12,12 +12,14 @@ LogAppendTime.
 """
 
 import asyncio
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from broker.network.connection import Connection, Slot
 from broker.partition.partition import Partition
 from broker.partition.topic import Topic
+from broker.partition.validation import check_batch
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.frame import RequestHeader
@@ -30,6 +32,7 @@ from broker.protocol.produce import (
     parse,
 )
 from storage.errors import StorageError, WalFull
+from storage.format.record_batch import BatchHeader
 
 API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0)
 
@@ -37,12 +40,13 @@ RETRY_S = 0.05
 """A request that found the WAL full is tried again after this, if nothing wakes it before."""
 
 _NONE = int(ErrorCode.none)
+_NOTHING = memoryview(b"")
 
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
     request = parse(frame, header.body, header.version)
-    call = ProduceCall(context, header, request.acks)
+    call = ProduceCall(context, header, request.acks, len(frame))
     if request.acks not in {-1, 0, 1}:
         call.refuse(KafkaError(ErrorCode.invalid_required_acks))
     elif request.transactional_id is not None:
@@ -56,12 +60,25 @@ def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> 
     return call.run()
 
 
+class Work(NamedTuple):
+    """One partition's batch, checked as far as its bytes go: a header, or the error."""
+
+    number: int
+    partition: Partition | None
+    records: memoryview
+    header: BatchHeader | None
+    error: Exception | None
+    results: list[PartitionResult]
+
+
 class ProduceCall:
     """One request at work. It holds its place (`_next`) while the WAL is full."""
 
     __slots__ = (
         "_connection",
         "_context",
+        "_frame_size",
+        "_good_size",
         "_header",
         "_latest_ms",
         "_next",
@@ -73,7 +90,9 @@ class ProduceCall:
         "_work",
     )
 
-    def __init__(self, context: RequestContext, header: RequestHeader, acks: int) -> None:
+    def __init__(
+        self, context: RequestContext, header: RequestHeader, acks: int, frame_size: int
+    ) -> None:
         node = context.node
         self._context = context
         self._header = header
@@ -81,7 +100,9 @@ class ProduceCall:
         self._slot: Slot | None = self._connection.slot() if acks != 0 else None
         self._latest_ms = node.clock.now_ms() + node.settings.log_message_timestamp_after_max_ms
         self._results: list[TopicResult] = []
-        self._work: list[tuple[Topic | None, PartitionData, list[PartitionResult]]] = []
+        self._work: list[Work] = []
+        self._frame_size = frame_size
+        self._good_size = 0
         self._next = 0
         self._waiting = 1
         self._wakeup: asyncio.TimerHandle | None = None
@@ -96,7 +117,24 @@ class ProduceCall:
         results: list[PartitionResult] = []
         self._results.append(TopicResult(key, results))
         topic = self._context.node.topics.find(key)
-        self._work.extend([(topic, data, results) for data in partitions])
+        self._work.extend([self._checked(topic, data, results) for data in partitions])
+
+    def _checked(
+        self, topic: Topic | None, data: PartitionData, results: list[PartitionResult]
+    ) -> Work:
+        records = data.records if data.records is not None else _NOTHING
+        try:
+            partition = self._partition(topic, data.partition)
+            header = check_batch(
+                records,
+                version=self._header.version,
+                max_bytes=partition.topic.max_message_bytes,
+                latest_ms=self._latest_ms,
+            )
+        except KafkaError as error:
+            return Work(data.partition, None, records, None, error, results)
+        self._good_size += len(records)
+        return Work(data.partition, partition, records, header, None, results)
 
     def run(self) -> bool:
         """Append what can be appended; False when the WAL is full and the rest waits."""
@@ -105,13 +143,13 @@ class ProduceCall:
         if not node.is_writable():
             return self._hold()
         while self._next < len(work):
-            topic, data, results = work[self._next]
+            item = work[self._next]
             try:
-                results.append(self._append(topic, data))
+                item.results.append(self._append(item))
             except WalFull:
                 return self._hold()
             except (KafkaError, StorageError) as error:
-                results.append(self._refused(data, error))
+                item.results.append(self._refused(item.number, error))
             self._next += 1
         self.done(None)
         return True
@@ -125,17 +163,27 @@ class ProduceCall:
         if self._waiting == 0:
             self._answer()
 
-    def _append(self, topic: Topic | None, data: PartitionData) -> PartitionResult:
-        partition = self._partition(topic, data.partition)
-        plan = partition.plan(data.records, version=self._header.version, latest_ms=self._latest_ms)
-        if plan.known_offset >= 0:
-            self._waiting += 1
-            partition.when_confirmed(plan.known_end, self.done)
-            base_offset = plan.known_offset
-        else:
-            base_offset = partition.perform(plan, self.done)
-            self._waiting += 1
-        return PartitionResult(data.partition, _NONE, base_offset, partition.log_start_offset)
+    def _append(self, work: Work) -> PartitionResult:
+        if work.error is not None:
+            raise work.error
+        partition, records = work.partition, work.records
+        assert partition is not None
+        assert work.header is not None
+        plan = partition.plan(records, work.header)
+        self._waiting += 1
+        try:
+            if plan.known_offset >= 0:
+                base_offset = plan.known_offset
+                partition.when_confirmed(plan.known_end, self.done)
+            else:
+                if self._good_size < self._frame_size // 2:
+                    # What is kept keeps its frame: a small batch must not hold a large one.
+                    plan = plan._replace(records=memoryview(bytearray(records)))
+                base_offset = partition.perform(plan, self.done)
+        except StorageError:
+            self._waiting -= 1
+            raise
+        return PartitionResult(work.number, _NONE, base_offset, partition.log_start_offset)
 
     def _partition(self, topic: Topic | None, index: int) -> Partition:
         if self._refusal is not None:
@@ -150,12 +198,12 @@ class ProduceCall:
         return topic.served(index)
 
     @staticmethod
-    def _refused(data: PartitionData, error: Exception) -> PartitionResult:
+    def _refused(index: int, error: Exception) -> PartitionResult:
         code = error_code(error)
         if code is ErrorCode.unknown_server_error:
             code = ErrorCode.not_leader_or_follower  # a client may duplicate on the other one
         message = error.message if isinstance(error, KafkaError) else str(error)
-        return PartitionResult(data.partition, int(code), -1, -1, message)
+        return PartitionResult(index, int(code), -1, -1, message)
 
     def _hold(self) -> bool:
         node = self._context.node

@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 
 from broker.partition.producer_state import ProducerStates
 from broker.partition.topic import Topic
-from broker.partition.validation import check_batch
 from broker.protocol.errors import KafkaError
 from storage.clock import Clock
 from storage.format.record_batch import (
@@ -82,15 +81,11 @@ class Partition:
         """The end of what read-committed consumers may read."""
         return self.stream.confirmed_offset
 
-    def plan(self, records: memoryview | None, *, version: int, latest_ms: int) -> Plan:
-        """Check a client's batch against the rules and this partition's state.
+    def plan(self, records: memoryview, header: BatchHeader) -> Plan:
+        """Hold a client's batch, checked by `check_batch`, against what is known of its producer.
 
         Raises KafkaError. Changes nothing.
         """
-        header = check_batch(
-            records, version=version, max_bytes=self.topic.max_message_bytes, latest_ms=latest_ms
-        )
-        assert records is not None
         if header.producer_id != NO_PRODUCER_ID:
             known = self.producers.check(
                 header.producer_id,

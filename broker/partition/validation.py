@@ -34,14 +34,14 @@ def invalid(message: str) -> KafkaError:
 
 
 def check_batch(
-    records: memoryview | None, *, version: int, max_bytes: int, latest_ms: int
+    records: memoryview, *, version: int, max_bytes: int, latest_ms: int
 ) -> BatchHeader:
     """Return the header of the one batch in a partition's `records`.
 
     `max_bytes` is the topic's max.message.bytes, `latest_ms` the latest timestamp accepted. Raises
     KafkaError.
     """
-    if records is None or len(records) < HEADER_SIZE:
+    if len(records) < HEADER_SIZE:
         return _too_short(records)
     header = read_header(records)
     if header.magic != MAGIC:
@@ -61,8 +61,8 @@ def check_batch(
     return header
 
 
-def _too_short(records: memoryview | None) -> BatchHeader:
-    if records is not None and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < MAGIC:
+def _too_short(records: memoryview) -> BatchHeader:
+    if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < MAGIC:
         raise invalid(f"the batch has magic {records[MAGIC_POSITION]}; only 2 is accepted")
     raise invalid("a partition's records must be exactly one batch")
 

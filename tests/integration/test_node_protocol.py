@@ -18,6 +18,7 @@ from broker.protocol.api import schema
 from broker.protocol.messages import entity
 from broker.settings import load
 from storage.clock import SystemClock
+from storage.errors import WalFailed
 from storage.format.record_batch import read_header
 from storage.object_store import Buffer, MemoryStore
 from tests.support.wire import Batch
@@ -53,7 +54,7 @@ async def running(store: MemoryStore | None = None, **flags: object) -> AsyncIte
             await node.close()
             while _connected:
                 writer = _connected.pop().writer
-                writer.transport.abort()
+                writer.close()
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
 
@@ -465,3 +466,36 @@ async def test_connections_beyond_the_limit_are_closed() -> None:
         clients = [await Client.connect(node) for _ in range(3)]
         async with asyncio.timeout(LIMIT_S):
             assert await clients[2].reader.read() == b""
+
+
+async def test_a_small_batch_does_not_keep_the_large_frame_it_came_in() -> None:
+    async with running() as node:
+        client = await with_topic(node)
+        module = schema(0, 9).request_module
+        spoilt = bytearray(batch(b"x" * 900_000))
+        spoilt[-1] ^= 1
+        datas = [
+            entity(module, "PartitionProduceData", index=0, records=batch()),
+            entity(module, "PartitionProduceData", index=1, records=bytes(spoilt)),
+        ]
+        topic = entity(module, "TopicProduceData", name="t", partition_data=datas)
+        message = entity(module, "ProduceRequest", acks=-1, timeout=9000, topic_data=[topic])
+        answer = await client.ask(0, 9, message)
+        errors = [p.error_code for p in answer.responses[0].partition_responses]
+        assert errors == [ErrorCode.none, ErrorCode.corrupt_message]
+        partition = node.topics.partition("t", 0)
+        assert partition is not None
+        kept = partition.stream.fetch_cached(0, 1)
+        assert kept is not None
+        assert isinstance(kept[0].obj, bytearray)
+        assert len(kept[0].obj) == len(batch())
+
+
+async def test_a_node_whose_wal_fails_says_so_and_acknowledges_nothing() -> None:
+    async with running() as node:
+        client = await with_topic(node)
+        node.engine.failed(WalFailed("the device is gone"))
+        client.produce(batch())
+        async with asyncio.timeout(LIMIT_S):
+            assert "the device is gone" in str(await node.wait_failed())
+    assert await client.reader.read() == b"", "closed without an answer"

@@ -1,0 +1,57 @@
+"""Settings: precedence, values, and one clear line for each mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.settings import SETTINGS, Settings, load
+from storage.errors import SettingsError
+
+
+def test_flags_win_over_the_environment_over_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "lakehead.toml"
+    file.write_text('node.id = 1\nport = 1001\n[upload]\nsize = "8MiB"\nage.ms = 5\n')
+    environment = {"LAKEHEAD_PORT": "1002", "LAKEHEAD_NODE_ID": "2"}
+    settings = load({"node.id": "3", "host": None}, environment, str(file))
+    assert (settings.node_id, settings.port, settings.upload_size) == (3, 1002, 8 << 20)
+    assert (settings.upload_age_ms, settings.host) == (5, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("64MiB", 64 << 20), ("64m", 64 << 20), ("1 GiB", 1 << 30), ("67108864", 64 << 20)],
+)
+def test_sizes_take_units(text: str, size: int) -> None:
+    assert load({"wal.size": text}).wal_size == size
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"port": "x"}, "port: 'x' is not a whole number"),
+        ({"port": "70000"}, "port: 70000 is more than 65535"),
+        ({"wal.size": "1MiB"}, "wal.size: 1048576 is less than 67108864"),
+        ({"node.id": "1k"}, "node.id: '1k' is not a whole number"),
+        ({"auto.create.topics.enable": "perhaps"}, "'perhaps' is not true or false"),
+        ({"no.such": "1"}, "unknown setting: no.such"),
+        ({"message.timestamp.type": "LogAppendTime"}, "only CreateTime"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(flags: dict[str, str], line: str) -> None:
+    with pytest.raises(SettingsError, match=line):
+        load(flags)
+
+
+def test_a_file_that_is_missing_or_no_toml_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read the settings file"):
+        load(file=str(tmp_path / "none"))
+    (tmp_path / "bad").write_text("= 1")
+    with pytest.raises(SettingsError, match="is not TOML"):
+        load(file=str(tmp_path / "bad"))
+
+
+def test_every_setting_is_described_and_its_default_is_valid() -> None:
+    assert load() == Settings()
+    for setting in SETTINGS:
+        assert setting.doc.endswith("."), setting.name
+        assert setting.parse(setting.default) == setting.default
