@@ -270,9 +270,11 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.coordinator_load_in_progress) from None
 
     async def _durable(self, outcome: asyncio.Future[Exception | None]) -> None:
-        timeout = self._settings.offset_commit_timeout_ms / 1000
-        async with asyncio.timeout(timeout):
-            error = await asyncio.shield(outcome)
+        try:
+            async with asyncio.timeout(self._settings.offset_commit_timeout_ms / 1000):
+                error = await asyncio.shield(outcome)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.coordinator_not_available, "the log is slow") from None
         if error is not None:
             code = error_code(error)
             if code is ErrorCode.not_leader_or_follower:

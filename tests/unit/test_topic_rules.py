@@ -1,0 +1,132 @@
+"""What may be asked of topics and their configs, and which error says no."""
+
+from typing import Any
+
+import pytest
+from immutables import Map
+from kio.schema.errors import ErrorCode
+
+from broker.api.topic_rules import TopicRequest, check_more_partitions, check_new_topic
+from broker.configs import (
+    TOPIC_CONFIGS,
+    ConfigSource,
+    broker_entries,
+    check_topic_configs,
+    topic_entries,
+)
+from broker.protocol.errors import KafkaError
+from broker.settings import Settings
+from storage.metadata.state import ClusterState, NodeState, TopicState
+
+SETTINGS = Settings(num_partitions=6)
+NODE = NodeState(node_id=0, epoch=0, incarnation="i", host="h", port=1, rack=None)
+STATE = ClusterState(
+    nodes=Map({0: NODE}),
+    topics=Map({"a.b": TopicState(name="a.b", topic_id="0" * 31 + "1", partitions=(1, 2))}),
+)
+
+
+def ask(**changes: Any) -> Any:
+    fields = {"name": "new", "partitions": -1, "replicas": -1, "assignments": {}, "configs": {}}
+    return check_new_topic(TopicRequest(**(fields | changes)), STATE, SETTINGS)
+
+
+def test_defaults_and_configs_are_filled_in() -> None:
+    new = ask(configs={"retention.ms": "5", "cleanup.policy": None})
+    assert (new.partitions, new.configs) == (6, {"retention.ms": "5"})
+    assert ask(partitions=3, replicas=3).partitions == 3
+    assert ask(assignments={1: (0,), 0: (0,)}).partitions == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"name": "a.b"}, ErrorCode.topic_already_exists),
+        ({"name": "a_b"}, ErrorCode.invalid_topic_exception),
+        ({"name": ""}, ErrorCode.invalid_topic_exception),
+        ({"name": ".."}, ErrorCode.invalid_topic_exception),
+        ({"name": "x" * 250}, ErrorCode.invalid_topic_exception),
+        ({"name": "sp ace"}, ErrorCode.invalid_topic_exception),
+        ({"partitions": 0}, ErrorCode.invalid_partitions),
+        ({"partitions": -2}, ErrorCode.invalid_partitions),
+        ({"partitions": 10_001}, ErrorCode.policy_violation),
+        ({"replicas": 0}, ErrorCode.invalid_replication_factor),
+        ({"replicas": 4}, ErrorCode.invalid_replication_factor),
+        ({"assignments": {0: (0,)}, "partitions": 1}, ErrorCode.invalid_request),
+        ({"assignments": {1: (0,)}}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": {0: (7,)}}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": {0: (0, 0)}}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": {0: ()}}, ErrorCode.invalid_replica_assignment),
+        ({"configs": {"no.such": "1"}}, ErrorCode.invalid_config),
+        ({"configs": {"retention.ms": "x"}}, ErrorCode.invalid_config),
+    ],
+)
+def test_new_topics_are_refused_with_kafkas_codes(changes: Any, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as refused:
+        ask(**changes)
+    assert refused.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "assignments", "code"),
+    [
+        ("nowhere", 3, None, ErrorCode.unknown_topic_or_partition),
+        ("a.b", 2, None, ErrorCode.invalid_partitions),
+        ("a.b", 1, None, ErrorCode.invalid_partitions),
+        ("a.b", 20_000, None, ErrorCode.policy_violation),
+        ("a.b", 4, [(0,)], ErrorCode.invalid_replica_assignment),
+        ("a.b", 3, [(5,)], ErrorCode.invalid_replica_assignment),
+    ],
+)
+def test_more_partitions_are_refused_with_kafkas_codes(
+    name: str, count: int, assignments: Any, code: ErrorCode
+) -> None:
+    with pytest.raises(KafkaError) as refused:
+        check_more_partitions(name, count, assignments, STATE)
+    assert refused.value.code is code
+
+
+def test_more_partitions_are_taken() -> None:
+    check_more_partitions("a.b", 3, [(0,)], STATE)
+    check_more_partitions("a.b", 10, None, STATE)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("cleanup.policy", "compact, delete", "shred"),
+        ("compression.type", "zstd", "brotli"),
+        ("max.message.bytes", "0", "-1"),
+        ("max.message.bytes", "2147483647", "2147483648"),
+        ("min.cleanable.dirty.ratio", "0.25", "1.5"),
+        ("preallocate", "TRUE", "maybe"),
+        ("retention.bytes", "-1", "1.5"),
+        ("message.timestamp.type", "CreateTime", "LogAppendTime"),
+    ],
+)
+def test_values_are_checked(name: str, good: str, bad: str) -> None:
+    check_topic_configs({name: good})
+    with pytest.raises(KafkaError) as refused:
+        check_topic_configs({name: bad})
+    assert refused.value.code is ErrorCode.invalid_config
+    assert name in str(refused.value)
+
+
+def test_every_default_is_a_valid_value() -> None:
+    check_topic_configs({name: config.default for name, config in TOPIC_CONFIGS.items()})
+
+
+def test_a_topics_value_goes_before_the_brokers_and_that_before_the_default() -> None:
+    settings = Settings(message_max_bytes=77)
+    entries = {e.name: e for e in topic_entries({"retention.ms": "5"}, settings)}
+    assert (entries["retention.ms"].value, entries["retention.ms"].source) == (
+        "5",
+        ConfigSource.TOPIC,
+    )
+    limit = entries["max.message.bytes"]
+    assert (limit.value, limit.source) == ("77", ConfigSource.STATIC_BROKER)
+    assert entries["segment.ms"].source is ConfigSource.DEFAULT
+    own = {e.name: e for e in broker_entries(settings)}
+    assert own["message.max.bytes"].value == "77"
+    assert own["auto.create.topics.enable"].value == "true"
+    assert all(entry.is_read_only for entry in own.values())
