@@ -27,7 +27,13 @@ STATE = ClusterState(
 
 
 def ask(**changes: Any) -> Any:
-    fields = {"name": "new", "partitions": -1, "replicas": -1, "assignments": {}, "configs": {}}
+    fields: dict[str, Any] = {
+        "name": "new",
+        "partitions": -1,
+        "replicas": -1,
+        "assignments": {},
+        "configs": {},
+    }
     return check_new_topic(TopicRequest(**(fields | changes)), STATE, SETTINGS)
 
 
