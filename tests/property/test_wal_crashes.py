@@ -163,7 +163,7 @@ class World:
             case Append(size):
                 self.append(wal, size)
             case Fill(size):
-                while not listener.errors and self.append(wal, size):
+                while not listener.errors and self.append(wal, size):  # noqa: ASYNC110
                     await asyncio.sleep(0)
             case Pass(seconds):
                 await asyncio.sleep(seconds)
