@@ -1,0 +1,57 @@
+"""`lakehead demo`, as a user runs it: a process of its own, in an empty folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.cli.demonstration.answers import AirlineDelay, check_equal, reference
+from broker.cli.demonstration.dataset import DATASETS, messages, read_table
+from storage.errors import LakeheadError
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = {"airlines": 16, "airports": 1_458, "planes": 3_322, "weather": 26_115, "flights": 336_776}
+
+
+@pytest.mark.timeout(400)
+def test_the_demo_ends_with_three_equal_answers_and_leaves_its_data(tmp_path: Path) -> None:
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    run = subprocess.run(
+        [sys.executable, "-m", "broker.cli", "demo"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    for words in ("336,776", "United Air Lines Inc.", "The same answer three times", "Try next"):
+        assert words in run.stdout
+    assert "Traceback" not in run.stdout + run.stderr
+    data = tmp_path / "lakehead-demo"
+    assert (data / "store" / "meta").is_dir()
+    assert (data / "tables" / "flights" / "_delta_log").is_dir()
+
+
+def test_the_data_are_whole_and_keys_are_those_of_the_rows() -> None:
+    for dataset in DATASETS:
+        table = read_table(dataset)
+        assert len(table) == SIZES[dataset.topic]
+        key, value = next(messages(dataset, table))
+        assert f'"{dataset.key}":"{key.decode()}"' in value.decode()
+
+
+def test_a_wrong_answer_is_named() -> None:
+    tables = {dataset.topic: dataset for dataset in DATASETS}
+    wanted = reference(read_table(tables["flights"]), read_table(tables["airlines"]))
+    assert wanted[0].flights == 58_665
+    check_equal("a copy", list(wanted), wanted)
+    short = wanted[:-1]
+    with pytest.raises(LakeheadError, match="15 airlines, the source 16"):
+        check_equal("a table", short, wanted)
+    other = [AirlineDelay(name=row.name, flights=row.flights + 1, mean_delay=0) for row in wanted]
+    with pytest.raises(LakeheadError, match="58666"):
+        check_equal("a table", other, wanted)
