@@ -211,9 +211,11 @@ def _resolve(folder: Path, listing: Path) -> None:
     except subprocess.TimeoutExpired:
         raise SettingsError("the jars of Delta Lake did not arrive within 15 minutes") from None
     if run.returncode or not found.exists():
-        reasons = [line for line in run.stderr.splitlines() if "unresolved" in line.lower()]
-        reason = " ".join(reasons[-1].split()) if reasons else "no answer from Maven Central"
-        raise SettingsError(f"cannot fetch the jars of Delta Lake for Spark: {reason}")
+        missing = re.findall(r"unresolved dependency: ([^:\]]+)", run.stderr)
+        what = f"{missing[0].strip()} was not found" if missing else "Spark did not start"
+        raise SettingsError(
+            f"cannot fetch the jars of Delta Lake for Spark ({what}): is Maven Central reachable?"
+        )
     found.replace(listing)
 
 
