@@ -77,7 +77,7 @@ class Campaign:
         assert wait_until(
             lambda: all(producer.acknowledged >= mark for producer, mark in marks.items()),
             deadline_s,
-        ), f"producers are stuck\n{self.broker.log}"
+        ), f"producers are stuck: {self.history.contradictions}\n{self.broker.log}"
 
     def check(self) -> None:
         """Stop the producers, read everything, restart cleanly, read again: both must be right."""

@@ -101,6 +101,12 @@ class ProducerThread:
         return remaining
 
     def _run(self) -> None:
+        try:
+            self._send_until_stopped()
+        except KafkaException as error:  # fatal: the broker contradicted itself
+            self._history.contradictions.append(f"producer {self.name}: {error}")
+
+    def _send_until_stopped(self) -> None:
         number = 0
         while not self._stop.is_set():
             if len(self._producer) >= self._queued_max:
