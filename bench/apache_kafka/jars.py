@@ -1,10 +1,11 @@
-"""The jars of Apache Kafka, fetched once by Maven into the user's cache.
+"""The jars of Apache Kafka, fetched once into the user's cache.
 
-A pom written at run time names three artefacts; Maven resolves the rest from whatever repositories
-the machine is set up for. The folder appears under its final name only when it is complete, so a
-fetch that was cut short is repeated, never trusted.
+They are Maven artefacts, and Ivy, which Spark brings along, fetches them: nothing but Java has to
+be installed. Three are named, Ivy finds what these need. The folder appears under its final name
+only when it is complete, so a fetch that was cut short is repeated, never trusted.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -16,6 +17,12 @@ SCALA_VERSION = "2.13"
 SLF4J_VERSION = "1.7.36"
 FETCH_SECONDS_MAX = 600
 
+# No address: the default of Ivy's Maven-compatible resolver is Maven Central.
+_SETTINGS = (
+    '<ivysettings><settings defaultResolver="central"/><resolvers>'
+    '<ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>'
+)
+
 _ARTEFACTS = (
     ("org.apache.kafka", f"kafka_{SCALA_VERSION}", KAFKA_VERSION),
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
@@ -24,13 +31,15 @@ _ARTEFACTS = (
 
 
 class MissingTool(Exception):
-    """Java or Maven is not installed, or could not fetch. The message is one line for the user."""
+    """Java or Spark is not installed, or the jars cannot be fetched. The message is one line
+    for the user.
+    """
 
 
 def jars_directory() -> Path:
     """Folder with Kafka's jars; fetched now if this machine does not have them yet.
 
-    Raises MissingTool if Java or Maven is missing, or Maven fails.
+    Raises MissingTool if Java or Spark is missing, or the artefacts cannot be fetched.
     """
     if shutil.which("java") is None:
         raise MissingTool(
@@ -39,8 +48,6 @@ def jars_directory() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead"
     jars = cache / f"kafka-{KAFKA_VERSION}"
     if not jars.is_dir():
-        if shutil.which("mvn") is None:
-            raise MissingTool("fetching Apache Kafka's jars needs Maven: apt-get install maven")
         cache.mkdir(parents=True, exist_ok=True)
         _fetch(cache, jars)
     return jars
@@ -49,11 +56,11 @@ def jars_directory() -> Path:
 def _fetch(cache: Path, jars: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache) as work_name:
         work = Path(work_name)
-        (work / "pom.xml").write_text(_pom())
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+        (work / "ivy.xml").write_text(_module())
+        (work / "settings.xml").write_text(_SETTINGS)
         try:
             done = subprocess.run(
-                command,
+                [*_ivy(), "-cache", str(work / "cache"), "-types", "jar", "bundle"],
                 cwd=work,
                 capture_output=True,
                 text=True,
@@ -62,11 +69,11 @@ def _fetch(cache: Path, jars: Path) -> None:
             )
         except subprocess.TimeoutExpired as error:
             raise MissingTool(
-                f"Maven did not finish fetching Kafka within {FETCH_SECONDS_MAX} s"
+                f"fetching Apache Kafka's jars did not finish within {FETCH_SECONDS_MAX} s"
             ) from error
-        if done.returncode != 0:
-            lines = [line for line in done.stdout.splitlines() if "ERROR" in line]
-            raise MissingTool(f"Maven could not fetch Kafka: {lines[0] if lines else done.stderr}")
+        if done.returncode != 0 or not (work / "jars").is_dir():
+            lines = [line for line in done.stdout.splitlines() if "UNRESOLVED" in line.upper()]
+            raise MissingTool(f"cannot fetch Kafka's jars: {lines[-1] if lines else done.stderr}")
         try:
             (work / "jars").rename(jars)
         except OSError:
@@ -74,14 +81,24 @@ def _fetch(cache: Path, jars: Path) -> None:
                 raise
 
 
-def _pom() -> str:
+def _ivy() -> list[str]:
+    """Return the command that fetches: Ivy, from among Spark's own jars."""
+    spec = importlib.util.find_spec("pyspark")
+    places = spec.submodule_search_locations if spec else None
+    found = sorted(Path(places[0]).glob("jars/ivy-*.jar")) if places else []
+    if not found:
+        raise MissingTool("fetching Apache Kafka's jars needs pyspark: make install")
+    files = ["-settings", "settings.xml", "-ivy", "ivy.xml"]
+    pattern = "jars/[artifact]-[revision](-[classifier]).[ext]"
+    return ["java", "-jar", str(found[-1]), *files, "-retrieve", pattern]
+
+
+def _module() -> str:
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-        f"<version>{version}</version></dependency>"
+        f'<dependency org="{group}" name="{name}" rev="{version}" conf="*->runtime,master"/>'
         for group, name, version in _ARTEFACTS
     )
     return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>lakehead</groupId>"
-        "<artifactId>kafka-jars</artifactId><version>1</version><packaging>pom</packaging>"
-        f"<dependencies>{dependencies}</dependencies></project>"
+        '<ivy-module version="2.0"><info organisation="lakehead" module="kafka-jars"/>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )

@@ -58,7 +58,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a tool to its end: exit status, stdout and stderr.
 
-    A bad exit status is returned, not raised. Raises MissingTool (no Java, no Maven) and
+    A bad exit status is returned, not raised. Raises MissingTool (no Java, no jars) and
     subprocess.TimeoutExpired.
     """
     return subprocess.run(

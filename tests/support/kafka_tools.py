@@ -1,7 +1,7 @@
 """Apache Kafka's own command-line tools for tests: `run("kafka-topics", "--bootstrap-server", …)`.
 
-A test that needs them calls `require_kafka_tools()` first, which skips it where Java or Maven is
-missing.
+A test that needs them calls `require_kafka_tools()` first, which skips it where Kafka's jars cannot
+be had.
 """
 
 import pytest
