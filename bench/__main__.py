@@ -145,6 +145,7 @@ def _line(plan: Plan, sample: Sample) -> str:
 def main() -> None:
     """Measure, show, keep. Ends with status 1 and one line if something is missing or failed."""
     console = Console(highlight=False)
+    console.width = max(console.width, 100)  # where there is no terminal it would be 80
     plan = Plan.from_environment()
     began = time.monotonic()
     try:
