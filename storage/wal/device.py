@@ -18,6 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
+from storage.wal.kernel_aio import KernelAio
+
 T = TypeVar("T")
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux, native byte order
@@ -117,6 +119,8 @@ class FileDevice:
         self.is_direct = direct
         self._fd = fd
         self._threads = threads
+        self._aio: KernelAio | None = None
+        self._may_have_aio = direct
         self._closed = False
 
     @classmethod
@@ -137,6 +141,11 @@ class FileDevice:
 
     def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         """Start a write; see WalDevice."""
+        if self._may_have_aio:
+            self._may_have_aio = False
+            self._aio = _open_aio(self._fd)  # here, since it belongs to the loop
+        if self._aio is not None:
+            return self._aio.write(offset, buffer)
         return self._threads.run(lambda: self._write(offset, buffer))
 
     async def read(self, offset: int, length: int) -> memoryview:
@@ -157,6 +166,8 @@ class FileDevice:
             return
         self._closed = True
         try:
+            if self._aio is not None:
+                await self._aio.close()
             await self._threads.close()
         finally:
             os.close(self._fd)
@@ -174,6 +185,13 @@ class FileDevice:
         if got != length:
             raise OSError(errno.EIO, f"only {got} of {length} bytes read at {offset}")
         return buffer
+
+
+def _open_aio(fd: int) -> KernelAio | None:
+    try:
+        return KernelAio(fd)
+    except OSError:
+        return None
 
 
 def lock_range(fd: int, start: int, length: int) -> bool:
