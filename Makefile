@@ -14,7 +14,7 @@ PYTEST_WORKERS ?= 2
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench lint format types imports unit property sim integration spark docs lock clean
+.PHONY: help install demo test bench lint format types imports unit property sim integration chaos spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -72,6 +72,10 @@ sim: $(STAMP) ## Simulation tests; SEED=n runs that seed alone
 
 integration: $(STAMP) ## Tests with real clients and real processes
 	@$(BIN)/python -m pytest -q tests/integration
+
+chaos: $(STAMP) ## Long runs of the crash and garbage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n
+	@CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} $(BIN)/python -m pytest -q \
+		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py
 
 spark: $(STAMP) ## Tests with Spark
 	@$(BIN)/python -m pytest -q tests/spark
