@@ -187,7 +187,7 @@ class World:
         done: asyncio.Future[None],
     ) -> None:
         """Produce a batch as the broker does: plan, perform, answer when it is durable."""
-        plan = partition.plan(producer.encode(first, count), version=9, latest_ms=1 << 60)
+        plan = partition.plan(producer.encode(first, count), latest_ms=1 << 60)
 
         def on_done(error: Exception | None) -> None:
             if error is None:
