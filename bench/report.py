@@ -40,7 +40,8 @@ class Goal:
 GOALS = (
     Goal(workload="produce, 16 KiB batches", rival=KAFKA, ratio=1.0),
     Goal(workload="produce, 16 KiB batches", rival=KAFKA_FLUSHING, ratio=2.0),
-    Goal(workload="consume", rival=KAFKA, ratio=0.8),
+    Goal(workload="consume what is recent", rival=KAFKA, ratio=0.8),
+    Goal(workload="consume what is older", rival=KAFKA, ratio=0.8),
 )
 
 
