@@ -13,6 +13,7 @@ import pytest
 
 from broker.partition.partition import Partition, open_partition
 from broker.partition.topic import Topic
+from broker.partition.validation import check_batch
 from storage.format.record_batch import read_header
 from storage.format.records import iter_kafka_records
 from storage.metadata.records import CreateStream, CreateTopic, Record
@@ -187,7 +188,9 @@ class World:
         done: asyncio.Future[None],
     ) -> None:
         """Produce a batch as the broker does: plan, perform, answer when it is durable."""
-        plan = partition.plan(producer.encode(first, count), latest_ms=1 << 60)
+        batch = producer.encode(first, count)
+        header = check_batch(batch, version=9, max_bytes=1 << 20, latest_ms=1 << 60)
+        plan = partition.plan(batch, header)
 
         def on_done(error: Exception | None) -> None:
             if error is None:
