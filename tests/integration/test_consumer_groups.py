@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaError as KafkaErrorCode
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.traffic import create_topic
@@ -35,10 +36,20 @@ class Member(Protocol):
 
 
 class ThreadedMember:
-    """A member in a thread that calls `read` until it is stopped, then `close`."""
+    """A member in a thread that reads and commits until it is stopped, then closes.
 
-    def __init__(self, read: Callable[[], list[int]], close: Callable[[], None]) -> None:
+    A commit that a rebalance refuses is tried again, after the last record too: what was read and
+    never committed would rightly come again.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], list[int]],
+        commit: Callable[[], bool],
+        close: Callable[[], None],
+    ) -> None:
         self._read = read
+        self._commit = commit
         self._close = close
         self._numbers: list[int] = []
         self._stop = threading.Event()
@@ -46,8 +57,12 @@ class ThreadedMember:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            self._numbers += self._read()
+        is_committed = True
+        while not (self._stop.is_set() and is_committed):
+            numbers = self._read()
+            if numbers or not is_committed:
+                is_committed = self._commit()
+            self._numbers += numbers
         self._close()
 
     def numbers(self) -> list[int]:
@@ -76,14 +91,17 @@ def confluent_member(bootstrap: str, topic: str, group: str) -> ThreadedMember:
 
     def read() -> list[int]:
         messages = [m for m in consumer.consume(50, 0.1) if m.error() is None]
-        if messages:
-            try:
-                consumer.commit(asynchronous=False)
-            except KafkaException:  # the group rebalances: the next commit says it too
-                pass
         return [int(message.value() or b"") for message in messages]
 
-    return ThreadedMember(read, consumer.close)
+    def commit() -> bool:
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException as error:
+            # Nothing to commit: the partitions went to another member, which reads them again.
+            return bool(error.args[0].code() == KafkaErrorCode._NO_OFFSET)
+        return True
+
+    return ThreadedMember(read, commit, consumer.close)
 
 
 def kafka_python_member(bootstrap: str, topic: str, group: str) -> ThreadedMember:
@@ -99,15 +117,16 @@ def kafka_python_member(bootstrap: str, topic: str, group: str) -> ThreadedMembe
 
     def read() -> list[int]:
         records = consumer.poll(100, max_records=50)
-        numbers = [int(record.value) for batch in records.values() for record in batch]
-        if numbers:
-            try:
-                consumer.commit()
-            except KafkaError:  # the group rebalances: the next commit says it too
-                pass
-        return numbers
+        return [int(record.value) for batch in records.values() for record in batch]
 
-    return ThreadedMember(read, consumer.close)
+    def commit() -> bool:
+        try:
+            consumer.commit()
+        except KafkaError:
+            return False
+        return True
+
+    return ThreadedMember(read, commit, consumer.close)
 
 
 class KcatMember:
