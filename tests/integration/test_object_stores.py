@@ -1,6 +1,7 @@
 """Every object store keeps the same promises: one suite over memory, files and an S3 server."""
 
 import asyncio
+import itertools
 import os
 import random
 import socket
@@ -90,6 +91,20 @@ async def test_what_was_created_is_read_whole_in_ranges_and_from_the_end(
     assert await store.get_range("data/a1/x", 3, 4) == b"3456"
     assert await store.get_suffix("data/a1/x", 3) == (b"789", 10)
     assert await store.get_suffix("data/a1/x", 99) == (b"0123456789", 10)
+
+
+@pytest.mark.parametrize("size", [1 << 20, (9 << 20) + 4095, 12 << 20])
+async def test_a_large_object_of_odd_pieces_is_what_was_given(tmp_path: Path, size: int) -> None:
+    body = random.Random(size).randbytes(size)
+    cuts = [0, 33, 5000, 4096 * 1024 + 1, 4096 * 1024 + 2, size]
+    pieces = [
+        memoryview(body)[a:b] for a, b in itertools.pairwise(sorted(min(c, size) for c in cuts))
+    ]
+    store = FileStore(tmp_path)
+    await store.create("data/big", pieces)
+    assert await store.get("data/big") == body
+    assert [meta.size for meta in await store.list("data/")] == [size]
+    await store.close()
 
 
 async def test_a_name_is_created_once(store: ObjectStore) -> None:
