@@ -85,6 +85,7 @@ def demo(
         wanted = reference(tables["flights"], tables["airlines"])
         check_equal("the topics", from_topics, wanted)
         check_equal("the Delta table", from_table, wanted)
+        stage.comparison({"topics": from_topics, "Delta table": from_table, "pandas": wanted})
         stage.say(
             f"[green]The same answer three times:[/] {len(wanted)} airlines, to the last digit"
         )

@@ -98,6 +98,17 @@ class Stage:
             table.add_row(row.name, f"{row.flights:,}", delay, f"[cyan]{bar}[/]")
         self.console.print(Padding(table, (0, 0, 0, 3)))
 
+    def comparison(self, answers: Mapping[str, Sequence[AirlineDelay]]) -> None:
+        """Show answers to one question side by side, by who gave them: flights and mean delay."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("airline")
+        for name in answers:
+            table.add_column(name, justify="right")
+        for rows in zip(*answers.values(), strict=True):
+            cells = [f"{row.flights:,} at {row.mean_delay:+.4f}" for row in rows]
+            table.add_row(rows[0].name, *cells)
+        self.console.print(Padding(table, (0, 0, 0, 3)))
+
     def commands(self, lines: Sequence[tuple[str, str]]) -> None:
         """Show commands to try, each with what it does."""
         for words, command in lines:
