@@ -1,7 +1,7 @@
 """How the demo looks: numbered steps, progress bars, one table, and what to try next."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
