@@ -26,7 +26,7 @@ _log = structlog.get_logger("storage.uploader")
 
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0
-_YIELD_BYTES = 4 * 1024 * 1024
+_YIELD_BYTES = 1 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
