@@ -25,6 +25,7 @@ from storage.tasks import TaskScope
 READAHEAD_MIN = 512 * 1024
 READAHEAD_MAX = 32 * 1024 * 1024
 _INDEXES_MAX = 2000
+_READERS_MAX = 64
 
 
 class Block(NamedTuple):
@@ -36,7 +37,7 @@ class Block(NamedTuple):
 
 
 class _Readahead:
-    """Where a stream is being read in sequence, and how far ahead of it has been read."""
+    """Where a stream is being read in sequence, and when to read on ahead of it."""
 
     __slots__ = ("end", "mark", "offset", "size")
 
@@ -44,30 +45,30 @@ class _Readahead:
         self.offset = -1
         self.end = -1
         self.size = 0
-        self.mark = -1
+        self.mark = 0
 
-    def advance(self, offset: int, end: int) -> int:
+    def advance(self, offset: int, end: int, most: int) -> int:
         """Note a read of [offset, end) and return how many bytes to read ahead of `end` now.
 
-        The next stretch is fetched when the reader enters the one fetched last.
+        The next stretch, twice as long up to `most`, is fetched when the reader has come to the
+        middle of the last one: `mark`, which whoever fetches sets.
         """
-        if not self.offset < offset <= self.end:
-            self.size = 0
-            self.mark = end
-        elif end >= self.mark:
-            self.size = min(max(self.size * 2, READAHEAD_MIN), READAHEAD_MAX)
-            self.mark = end + 1
-        else:
-            self.offset, self.end = offset, end
-            return 0
+        is_sequential = self.offset < offset <= self.end
         self.offset, self.end = offset, end
+        if not is_sequential:
+            self.size = self.mark = 0
+            return 0
+        if end < self.mark:
+            return 0
+        self.size = min(max(self.size * 2, READAHEAD_MIN), most)
         return self.size
 
 
 class ColdReader:
     """Reads batches from committed objects. `cache_size` in bytes bounds the block cache.
 
-    Readahead never takes more than a quarter of it.
+    Half of it is for readahead, shared by the streams that were read last. A block that was read to
+    its end goes first when room is needed: the one that was fetched ahead has its reader to come.
     """
 
     def __init__(self, store: ObjectStore, scope: TaskScope, *, cache_size: int) -> None:
@@ -77,9 +78,8 @@ class ColdReader:
         self._size = 0
         self._blocks: OrderedDict[tuple[str, int], Block] = OrderedDict()
         self._reading: dict[tuple[str, int], asyncio.Task[Block]] = {}
-        self._reading_size = 0
         self._indexes: OrderedDict[str, ObjectIndex] = OrderedDict()
-        self._readahead: dict[int, _Readahead] = {}
+        self._readahead: OrderedDict[int, _Readahead] = OrderedDict()
 
     async def fetch(
         self,
@@ -107,6 +107,8 @@ class ColdReader:
                 if max_bytes < 0 and found:
                     break
                 found.append(payload)
+            else:
+                self._is_read(key, item)
             position = item.end_offset
             if max_bytes <= 0:
                 break
@@ -157,7 +159,6 @@ class ColdReader:
                 self._read(key, item), name=f"read {key}@{item.position}", is_awaited=True
             )
             self._reading[name] = task
-            self._reading_size += item.size
         return task
 
     async def _read(self, key: str, item: IndexItem) -> Block:
@@ -176,29 +177,45 @@ class ColdReader:
             return block
         finally:
             del self._reading[key, item.position]
-            self._reading_size -= item.size
+
+    def _is_read(self, key: str, item: IndexItem) -> None:
+        if (key, item.position) in self._blocks:
+            self._blocks.move_to_end((key, item.position), last=False)
 
     def _read_ahead(
         self, stream_id: int, extents: Callable[[], Sequence[Extent]], offset: int, end: int
     ) -> None:
         readahead = self._readahead.setdefault(stream_id, _Readahead())
-        wanted = min(readahead.advance(offset, end), self._cache_size // 4 - self._reading_size)
+        self._readahead.move_to_end(stream_id)
+        if len(self._readahead) > _READERS_MAX:
+            self._readahead.popitem(last=False)
+        share = self._cache_size // 2 // len(self._readahead)
+        wanted = readahead.advance(offset, end, min(READAHEAD_MAX, share))
         if wanted > 0:
+            readahead.mark = end
             self._scope.spawn(
-                self._prefetch(stream_id, extents(), end, wanted),
+                self._prefetch(stream_id, extents(), end, wanted, readahead),
                 name=f"readahead {stream_id}",
                 is_awaited=True,
             )
 
     async def _prefetch(
-        self, stream_id: int, extents: Sequence[Extent], offset: int, wanted: int
+        self,
+        stream_id: int,
+        extents: Sequence[Extent],
+        offset: int,
+        wanted: int,
+        readahead: _Readahead,
     ) -> None:
-        while wanted > 0:
+        fetched = 0
+        while fetched < wanted:
             located = await self._locate(stream_id, extents, offset)
             if located is None:
                 return
             key, item = located
             if (key, item.position) not in self._blocks:
                 self._start_reading(key, item)
-            wanted -= item.size
+            fetched += item.size
+            if fetched <= max(wanted // 2, item.size):
+                readahead.mark = item.end_offset
             offset = item.end_offset
