@@ -242,7 +242,7 @@ def _write_direct(file: int, pieces: Sequence[Buffer], size: int) -> None:
     buffer = memoryview(mmap.mmap(-1, _DIRECT_BUFFER_SIZE))
     filled = position = 0
     for piece in pieces:
-        rest = memoryview(piece)
+        rest = memoryview(piece).cast("B")  # Arrow's buffers are of signed bytes
         while rest:
             taken = min(len(rest), _DIRECT_BUFFER_SIZE - filled)
             buffer[filled : filled + taken] = rest[:taken]

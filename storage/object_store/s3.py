@@ -42,7 +42,7 @@ class S3Store:
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`: one PUT with `If-None-Match: *`."""
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        body = memoryview(pieces[0]).cast("B") if len(pieces) == 1 else b"".join(pieces)
         try:
             await obstore.put_async(self._open(), key, body, mode="create", use_multipart=False)
         except _CLIENT_ERRORS as error:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from storage.errors import (
@@ -105,6 +106,12 @@ async def test_a_large_object_of_odd_pieces_is_what_was_given(tmp_path: Path, si
     assert await store.get("data/big") == body
     assert [meta.size for meta in await store.list("data/")] == [size]
     await store.close()
+
+
+async def test_a_large_buffer_of_signed_bytes_is_written(store: ObjectStore) -> None:
+    body = pa.py_buffer(bytes(range(256)) * 8192)  # Arrow lends its buffers as signed bytes
+    await store.create("data/arrow", [memoryview(body)])
+    assert await store.get("data/arrow") == body.to_pybytes()
 
 
 async def test_a_name_is_created_once(store: ObjectStore) -> None:
