@@ -144,12 +144,20 @@ class CommittedObject(msgspec.Struct, frozen=True, kw_only=True):
 class CommitObjects(_Record, frozen=True, kw_only=True, tag=True):
     """What a node has uploaded, in the order of offsets. Checked: node epoch, stream epoch,
     continuity.
+
+    `wal_epoch` and `wal_floor` say that recovery needs none of the node's WAL objects with a lower
+    (epoch, sequence number); -1: no change. With `taker_id` a live node commits what a fenced one
+    left behind; `node_id` and `node_epoch` are the fenced one's.
     """
 
     node_id: int
     node_epoch: int
     objects: tuple[CommittedObject, ...]
     removed_wal_objects: tuple[str, ...] = ()
+    wal_epoch: int = -1
+    wal_floor: int = 0
+    taker_id: int = -1
+    taker_epoch: int = -1
 
 
 class ReplaceObjects(_Record, frozen=True, kw_only=True, tag=True):

@@ -15,7 +15,10 @@ from storage.metadata.records import CommittedObject, Entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node id, its current epoch and where it listens. `is_fenced` once that epoch has ended."""
+    """A node id, its current epoch and where it listens. `is_fenced` once that epoch has ended.
+
+    Recovery needs no WAL object of this node with an (epoch, number) below (wal_epoch, wal_floor).
+    """
 
     node_id: int
     epoch: int
@@ -24,6 +27,8 @@ class NodeState:
     port: int
     rack: str | None
     is_fenced: bool = False
+    wal_epoch: int = 0
+    wal_floor: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,10 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectState:
-    """A committed object and the streams that still refer to it; without any it can go."""
+    """A committed object and the streams that still refer to it; without any it can go.
+
+    `unreferenced_ms` is the time of the entry that took the last reference, -1 while there is one.
+    """
 
     key: str
     kind: str
@@ -78,6 +86,12 @@ class ObjectState:
     node_epoch: int
     created_ms: int
     stream_ids: frozenset[int]
+    unreferenced_ms: int = -1
+
+    def referred_by(self, stream_ids: frozenset[int], time_ms: int) -> "ObjectState":
+        """Return the object as these streams refer to it since `time_ms`."""
+        since = -1 if stream_ids else time_ms
+        return replace(self, stream_ids=stream_ids, unreferenced_ms=since)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +125,7 @@ class ClusterState:
 
         state = self
         for record in entry.records:
-            state = apply_record(state, record)
+            state = apply_record(state, record, entry.time_ms)
         return replace(state, next_entry=self.next_entry + 1)
 
     def skip(self) -> "ClusterState":
@@ -137,7 +151,9 @@ class ClusterState:
         return sorted(key for key, value in self.objects.items() if not value.stream_ids)
 
 
-def object_state(committed: CommittedObject, node_id: int, node_epoch: int) -> ObjectState:
+def object_state(
+    committed: CommittedObject, node_id: int, node_epoch: int, time_ms: int
+) -> ObjectState:
     """Return the state of a newly committed object."""
     return ObjectState(
         key=committed.key,
@@ -147,4 +163,5 @@ def object_state(committed: CommittedObject, node_id: int, node_epoch: int) -> O
         node_epoch=node_epoch,
         created_ms=committed.created_ms,
         stream_ids=frozenset(span.stream_id for span in committed.ranges),
+        unreferenced_ms=-1 if committed.ranges else time_ms,
     )

@@ -62,6 +62,10 @@ record_values: st.SearchStrategy[Record] = st.one_of(
         node_id=NODES,
         node_epoch=SMALL,
         objects=st.lists(objects, min_size=1, max_size=2).map(tuple),
+        wal_epoch=st.integers(-1, 3),
+        wal_floor=SMALL,
+        taker_id=st.integers(-1, 1),
+        taker_epoch=SMALL,
     ),
     st.builds(
         r.ReplaceObjects,
@@ -110,6 +114,9 @@ def check(state: ClusterState) -> None:
         assert list(stream.epochs) == sorted(stream.epochs)
     for key, streams in referred.items():
         assert state.objects[key].stream_ids == streams
+        assert (state.objects[key].unreferenced_ms >= 0) == (not streams)
+    for node in state.nodes.values():
+        assert node.wal_epoch <= node.epoch + node.is_fenced
     for topic in state.topics.values():
         assert [state.streams[s].partition for s in topic.partitions] == list(
             range(len(topic.partitions))

@@ -1,0 +1,174 @@
+"""The rules of the records that say which objects hold which offsets."""
+
+from dataclasses import replace
+
+from storage.errors import EntryRejected
+from storage.metadata import records as r
+from storage.metadata.demands import live_node, require, set_stream
+from storage.metadata.state import (
+    ClusterState,
+    Extent,
+    NodeState,
+    ObjectState,
+    StreamState,
+    object_state,
+)
+
+
+def commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -> ClusterState:
+    """Let a node's streams grow by what its new objects hold."""
+    state = _move_wal_floor(state, _committing_node(state, record), record)
+    for key in record.removed_wal_objects:
+        state = _remove_wal_object(state, key)
+    for committed in record.objects:
+        require(committed.key not in state.objects, f"object {committed.key} is committed")
+        new = object_state(committed, record.node_id, record.node_epoch, time_ms)
+        gone: set[int] = set()
+        for span in committed.ranges:
+            if span.stream_id not in state.streams:
+                gone.add(span.stream_id)  # deleted while its data was on the way
+                continue
+            state = _extend(state, record, committed.key, span)
+        new = new.referred_by(new.stream_ids - gone, time_ms)
+        state = replace(state, objects=state.objects.set(committed.key, new))
+    return state
+
+
+def _committing_node(state: ClusterState, record: r.CommitObjects) -> NodeState:
+    """Return the node whose data is committed: live, or fenced and its taker live."""
+    if record.taker_id < 0:
+        return live_node(state, record.node_id, record.node_epoch)
+    live_node(state, record.taker_id, record.taker_epoch)
+    node = state.nodes.get(record.node_id)
+    if node is None or node.epoch != record.node_epoch or not node.is_fenced:
+        raise EntryRejected(f"node {record.node_id} epoch {record.node_epoch} is not a fenced one")
+    return node
+
+
+def _move_wal_floor(state: ClusterState, node: NodeState, record: r.CommitObjects) -> ClusterState:
+    if record.wal_epoch < 0:
+        return state
+    now, floor = (node.wal_epoch, node.wal_floor), (record.wal_epoch, record.wal_floor)
+    # A fenced node's next life starts with its next epoch.
+    last = node.epoch + 1 if node.is_fenced else node.epoch
+    require(
+        now <= floor and record.wal_epoch <= last,
+        f"node {node.node_id}: WAL floor {floor} after {now}",
+    )
+    node = replace(node, wal_epoch=record.wal_epoch, wal_floor=record.wal_floor)
+    return replace(state, nodes=state.nodes.set(node.node_id, node))
+
+
+def _extend(
+    state: ClusterState, record: r.CommitObjects, key: str, span: r.CommittedRange
+) -> ClusterState:
+    stream = state.stream(span.stream_id)
+    require(
+        stream.is_open and stream.node_id == record.node_id,
+        f"stream {span.stream_id} is not open on node {record.node_id}",
+    )
+    require(
+        span.epoch == stream.epoch,
+        f"stream {span.stream_id}: epoch {span.epoch}, now {stream.epoch}",
+    )
+    require(
+        span.start_offset == stream.end_offset and span.end_offset > span.start_offset,
+        f"stream {span.stream_id}: [{span.start_offset}, {span.end_offset}) does not continue "
+        f"{stream.end_offset}",
+    )
+    return set_stream(
+        state,
+        replace(
+            stream,
+            end_offset=span.end_offset,
+            extents=(*stream.extents, _extent(key, span)),
+        ),
+    )
+
+
+def _extent(key: str, span: r.CommittedRange) -> Extent:
+    return Extent(
+        start_offset=span.start_offset,
+        end_offset=span.end_offset,
+        object_key=key,
+        max_timestamp=span.max_timestamp,
+        size=span.size,
+    )
+
+
+def _remove_wal_object(state: ClusterState, key: str) -> ClusterState:
+    known = _object(state, key)
+    require(known.kind == "wal", f"object {key} is not a WAL object")
+    require(not known.stream_ids, f"WAL object {key} still holds data")
+    return replace(state, objects=state.objects.delete(key))
+
+
+def _object(state: ClusterState, key: str) -> ObjectState:
+    try:
+        return state.objects[key]
+    except KeyError:
+        raise EntryRejected(f"no object {key}") from None
+
+
+def replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int) -> ClusterState:
+    """Let new objects stand for others: every offset stays where it was for readers."""
+    require(bool(record.sources), "nothing is replaced")
+    sources = set(record.sources)
+    first = {_object(state, key).key: _object(state, key) for key in record.sources}
+    new: dict[int, list[Extent]] = {}
+    added: set[str] = set()
+    for committed in record.objects:
+        key = committed.key
+        require(key not in state.objects and key not in added, f"object {key} is committed")
+        added.add(key)
+        for span in committed.ranges:
+            require(span.start_offset < span.end_offset, f"stream {span.stream_id}: empty range")
+            new.setdefault(span.stream_id, []).append(_extent(committed.key, span))
+    touched = set[int]().union(*(known.stream_ids for known in first.values()))
+    require(set(new) <= touched, "the new objects hold streams that the sources do not")
+    for stream_id in touched:
+        state = _replace_extents(state, state.stream(stream_id), sources, new.get(stream_id, []))
+    objects = state.objects
+    for key, known in first.items():
+        if known.stream_ids:
+            objects = objects.set(key, known.referred_by(frozenset(), time_ms))
+    for committed in record.objects:
+        source = next(iter(first.values()))
+        objects = objects.set(
+            committed.key, object_state(committed, source.node_id, source.node_epoch, time_ms)
+        )
+    return replace(state, objects=objects)
+
+
+def _replace_extents(
+    state: ClusterState, stream: StreamState, sources: set[str], new: list[Extent]
+) -> ClusterState:
+    old = [extent for extent in stream.extents if extent.object_key in sources]
+    new = sorted(new, key=lambda extent: extent.start_offset)
+    require(
+        _spans(old) == _spans(new),
+        f"stream {stream.stream_id}: the new objects cover {_spans(new)}, not {_spans(old)}",
+    )
+    kept = [extent for extent in stream.extents if extent.object_key not in sources]
+    extents = tuple(sorted([*kept, *new], key=lambda extent: extent.start_offset))
+    return set_stream(state, replace(stream, extents=extents))
+
+
+def _spans(extents: list[Extent]) -> list[tuple[int, int]]:
+    """Merge adjacent extents into (start, end) pairs."""
+    spans: list[tuple[int, int]] = []
+    for extent in extents:
+        if spans and spans[-1][1] == extent.start_offset:
+            spans[-1] = (spans[-1][0], extent.end_offset)
+        else:
+            spans.append((extent.start_offset, extent.end_offset))
+    return spans
+
+
+def drop_objects(state: ClusterState, record: r.DropObjects, _: int) -> ClusterState:
+    """Forget objects that were deleted."""
+    objects = state.objects
+    for key in record.keys:
+        require(not _object(state, key).stream_ids, f"object {key} still holds data")
+        objects = objects.delete(key)
+    return replace(state, objects=objects)

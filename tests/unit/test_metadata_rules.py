@@ -1,0 +1,113 @@
+"""Single rules of the metadata state: what a record demands, and what it leaves behind."""
+
+import pytest
+
+from storage.errors import EntryRejected
+from storage.metadata import records as r
+from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.state import ClusterState
+
+TOPIC = "a" * 32
+
+
+def entry(*records: Record, time_ms: int = 0) -> Entry:
+    return Entry(version=ENTRY_VERSION, writer="w", nonce="n", time_ms=time_ms, records=records)
+
+
+def register(node_id: int, epoch: int) -> r.RegisterNode:
+    return r.RegisterNode(node_id=node_id, epoch=epoch, incarnation="i", host="h", port=1)
+
+
+def start() -> ClusterState:
+    """Nodes 0 and 1, and a topic whose one stream is open on node 0."""
+    return ClusterState().apply(
+        entry(
+            register(0, 0),
+            register(1, 0),
+            r.CreateTopic(name="t", topic_id=TOPIC),
+            r.CreateStream(stream_id=0, topic_id=TOPIC, partition=0),
+            r.OpenStream(stream_id=0, epoch=0, node_id=0, node_epoch=0),
+        )
+    )
+
+
+def committed(key: str, first: int, end: int, kind: str = "wal") -> r.CommittedObject:
+    span = r.CommittedRange(
+        stream_id=0, epoch=0, start_offset=first, end_offset=end, max_timestamp=0, size=1
+    )
+    return r.CommittedObject(key=key, kind=kind, size=1, created_ms=0, ranges=(span,))
+
+
+def test_the_wal_floor_only_grows_and_outlives_a_registration() -> None:
+    def floor(epoch: int, number: int) -> r.CommitObjects:
+        return r.CommitObjects(
+            node_id=0, node_epoch=0, objects=(), wal_epoch=epoch, wal_floor=number
+        )
+
+    state = start().apply(entry(floor(0, 7)))
+    assert (state.nodes[0].wal_epoch, state.nodes[0].wal_floor) == (0, 7)
+    for refused in (floor(0, 6), floor(1, 0)):  # back, and into an epoch that is not there
+        with pytest.raises(EntryRejected, match="WAL floor"):
+            state.apply(entry(refused))
+    state = state.apply(entry(register(0, 1)))
+    assert (state.nodes[0].wal_epoch, state.nodes[0].wal_floor) == (0, 7)
+    plain = r.CommitObjects(node_id=0, node_epoch=1, objects=())
+    assert state.apply(entry(plain)).nodes[0].wal_floor == 7
+
+
+def test_a_live_node_commits_for_a_fenced_one_and_for_no_other() -> None:
+    take = r.CommitObjects(
+        node_id=0,
+        node_epoch=0,
+        objects=(committed("wal/0/0/0", 0, 5),),
+        wal_epoch=1,
+        taker_id=1,
+        taker_epoch=0,
+    )
+    with pytest.raises(EntryRejected, match="not a fenced one"):
+        start().apply(entry(take))
+    fenced = start().apply(entry(r.FenceNode(node_id=0, epoch=0)))
+    state = fenced.apply(entry(take))
+    assert state.streams[0].end_offset == 5
+    assert (state.nodes[0].wal_epoch, state.nodes[0].wal_floor) == (1, 0)
+    late = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("wal/0/0/1", 5, 6),))
+    with pytest.raises(EntryRejected, match="fenced"):
+        state.apply(entry(late))
+    both = fenced.apply(entry(r.FenceNode(node_id=1, epoch=0)))
+    with pytest.raises(EntryRejected, match="fenced"):
+        both.apply(entry(take))
+    again = fenced.apply(entry(register(0, 1)))
+    with pytest.raises(EntryRejected, match="not a fenced one"):
+        again.apply(entry(take))
+
+
+def test_an_object_knows_since_when_nothing_refers_to_it() -> None:
+    objects = (committed("a", 0, 5), committed("b", 5, 9))
+    state = start().apply(entry(r.CommitObjects(node_id=0, node_epoch=0, objects=objects)))
+    assert state.objects["a"].unreferenced_ms == state.objects["b"].unreferenced_ms == -1
+    state = state.apply(entry(r.TrimStream(stream_id=0, start_offset=5), time_ms=10))
+    assert state.objects["a"].unreferenced_ms == 10
+    merged = r.ReplaceObjects(sources=("a", "b"), objects=(committed("c", 5, 9, "so"),))
+    state = state.apply(entry(merged, time_ms=20))
+    assert [state.objects[key].unreferenced_ms for key in "abc"] == [10, 20, -1]
+    state = state.apply(entry(r.DeleteTopic(topic_id=TOPIC), time_ms=30))
+    assert state.objects["c"].unreferenced_ms == 30
+    orphan = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("d", 9, 10),))
+    assert state.apply(entry(orphan, time_ms=40)).objects["d"].unreferenced_ms == 40
+
+
+def test_a_replacement_is_whole_and_names_each_object_once() -> None:
+    held = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("a", 0, 5),))
+    state = start().apply(entry(held))
+    whole = committed("b", 0, 5, "so")
+    for replacement in (
+        r.ReplaceObjects(sources=(), objects=(whole,)),
+        r.ReplaceObjects(sources=("a",), objects=(committed("b", 0, 4, "so"),)),
+        r.ReplaceObjects(sources=("a",), objects=(whole, committed("c", 5, 5, "so"))),
+        r.ReplaceObjects(
+            sources=("a",), objects=(committed("b", 0, 3, "so"), committed("b", 3, 5, "so"))
+        ),
+    ):
+        with pytest.raises(EntryRejected):
+            state.apply(entry(replacement))
+    state.apply(entry(r.ReplaceObjects(sources=("a",), objects=(whole,))))
