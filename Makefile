@@ -41,6 +41,7 @@ demo: $(STAMP) ## Broker, real data, a Kafka client, Spark SQL and a Delta table
 
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory lint types imports
+	@$(BIN)/python -m tests.support.versitygw || test -z "$$LAKEHEAD_CI"
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup
 
 bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools; figures as a table and JSON

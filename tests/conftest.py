@@ -1,8 +1,12 @@
-"""What every test gets: which tests share a worker when several run at once."""
+"""What every test gets: which tests share a worker when several run at once, and an S3 server."""
 
 from pathlib import Path
 
 import pytest
+
+from tests.support.versitygw import s3_process, s3_server
+
+__all__ = ["s3_process", "s3_server"]
 
 _ROOT = Path(__file__).parent
 
