@@ -6,24 +6,24 @@ Big-endian, in this order::
     DataBlock *      magic 0x5A u8, flags 0x02 u8, record count i32, data length i32,
                      then records of one stream
       record         magic 0x22 u8, stream id i64, epoch i64, base offset i64, offset count i32,
-      payload length i32,
-                     then the payload: one Kafka RecordBatch
-    ExtensionBlock   version u8, then MessagePack (`Extension`) IndexBlock       36-byte items
-    sorted by (stream id, start offset): stream id i64, start offset i64,
-                     end offset delta i32, record count i32, position i64, size i32 (block headers
-                     included)
+                     payload length i32, then the payload: one Kafka RecordBatch
+    ExtensionBlock   version u8, then MessagePack (`Extension`)
+    IndexBlock       36-byte items sorted by (stream id, start offset): stream id i64, start offset
+                     i64, end offset delta i32, record count i32, position i64, size i32 (block
+                     headers included)
     Footer, 48 B     index position i64, index length i32, version u8, flags u8, 2 zero, extension
-    position i64,
-                     extension length i32, CRC32C of index u32, CRC32C of extension u32, 4 zero,
-                     magic u64
+                     position i64, extension length i32, CRC32C of index u32, CRC32C of extension
+                     u32, 4 zero, magic u64
 
 An item may cover several adjacent data blocks, so a reader loops over block headers. Readers of the
 original layout see zero bytes where our footer fields are and ignore the extension. `object_writer`
 writes objects, this module reads them.
 """
 
+from __future__ import annotations
+
 import struct
-from bisect import bisect_right
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -52,7 +52,12 @@ INDEX_ITEM_SIZE = INDEX_ITEM.size
 FOOTER_SIZE = FOOTER.size
 assert (RECORD_HEADER_SIZE, BLOCK_HEADER_SIZE, INDEX_ITEM_SIZE, FOOTER_SIZE) == (33, 10, 36, 48)
 
-_SUFFIX_GUESS = 64 * 1024
+SUFFIX_GUESS = 64 * 1024
+_STREAM_MEMORY = 500
+"""About what a `StreamInfo` takes beside its partition state."""
+_INDEX_KEY = struct.Struct(">qq")
+_INDEX_PLACE = struct.Struct(">qqi")
+_OFFSET_MAX = (1 << 63) - 1
 
 
 class AbortedTransaction(msgspec.Struct, frozen=True, array_like=True):
@@ -120,13 +125,20 @@ class StreamRecord(NamedTuple):
     payload: memoryview
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ObjectIndex:
-    """The index of one object. `items` are sorted by (stream id, start offset)."""
+    """The index of one object, in columns: `table` is the index block itself, sorted by (stream id,
+    start offset), with a CRC and a newest timestamp for each of its rows.
+
+    An `IndexItem` is made when it is asked for: a row takes 48 bytes here, an item five times as
+    much.
+    """
 
     key: str
     size: int
-    items: tuple[IndexItem, ...]
+    table: bytes
+    crcs: array[int]
+    max_timestamps: array[int]
     streams: dict[int, StreamInfo]
     kind: str
     cluster_id: str
@@ -135,21 +147,62 @@ class ObjectIndex:
     writer_id: str
     created_ms: int
 
+    def __len__(self) -> int:
+        return len(self.crcs)
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes this index takes, for caches."""
+        blobs = sum(len(info.state or b"") for info in self.streams.values())
+        return len(self.table) + 12 * len(self) + blobs + _STREAM_MEMORY * (1 + len(self.streams))
+
+    @property
+    def items(self) -> tuple[IndexItem, ...]:
+        """Every item, made now."""
+        return tuple(map(self.item, range(len(self))))
+
+    def item(self, row: int) -> IndexItem:
+        """Return the item of a row."""
+        stream, start, delta, count, position, length = INDEX_ITEM.unpack_from(
+            self.table, row * INDEX_ITEM_SIZE
+        )
+        crc, timestamp = self.crcs[row], self.max_timestamps[row]
+        return IndexItem(stream, start, start + delta, count, position, length, crc, timestamp)
+
     def items_of(self, stream_id: int) -> tuple[IndexItem, ...]:
         """Return the items of one stream, in offset order."""
-        low = bisect_right(self.items, (stream_id - 1, 1 << 63), key=lambda item: item[:2])
-        high = bisect_right(self.items, (stream_id, 1 << 63), key=lambda item: item[:2])
-        return self.items[low:high]
+        rows = range(self._row(stream_id, -1), self._row(stream_id, _OFFSET_MAX))
+        return tuple(map(self.item, rows))
+
+    def find(self, stream_id: int, offset: int) -> int:
+        """Return the row of the item that holds an offset of a stream, -1 when none does."""
+        row = self._row(stream_id, offset) - 1
+        if row < 0:
+            return -1
+        stream, start, delta = _INDEX_PLACE.unpack_from(self.table, row * INDEX_ITEM_SIZE)
+        return row if stream == stream_id and offset < start + delta else -1
+
+    def _row(self, stream_id: int, offset: int) -> int:
+        """Return the first row whose place is beyond (stream_id, offset)."""
+        table, unpack, low, high = self.table, _INDEX_KEY.unpack_from, 0, len(self.crcs)
+        wanted = (stream_id, offset)
+        while low < high:
+            middle = (low + high) // 2
+            if wanted < unpack(table, middle * INDEX_ITEM_SIZE):
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
 
-async def read_index(store: ObjectStore, key: str) -> ObjectIndex:
+async def read_index(store: ObjectStore, key: str, suffix_size: int = SUFFIX_GUESS) -> ObjectIndex:
     """Read the index of an object: one suffix GET, a second one if index and extension are longer
-    than guessed.
+    than `suffix_size`.
 
     Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat (written by a newer
     version).
     """
-    suffix, size = await store.get_suffix(key, _SUFFIX_GUESS)
+    suffix, size = await store.get_suffix(key, suffix_size)
     start = metadata_start(key, suffix, size)
     if size - start > len(suffix):
         suffix = await store.get_range(key, start, size - start)
@@ -177,19 +230,20 @@ def parse_index(key: str, suffix: Buffer, size: int) -> ObjectIndex:
     if len(extension_bytes) != extension_length or crc32c(extension_bytes) != extension_crc:
         raise CorruptObject(key, extension_at, "the extension does not match its checksum")
     extension = _decode_extension(key, extension_at, extension_bytes)
-    items = tuple(
-        IndexItem(stream, start, start + delta, count, position, length, crc, timestamp)
-        for (stream, start, delta, count, position, length), crc, timestamp in zip(
-            INDEX_ITEM.iter_unpack(index),
-            extension.item_crcs,
-            extension.item_max_timestamps,
-            strict=True,
-        )
-    )
+    rows = index_length // INDEX_ITEM_SIZE
+    if not rows == len(extension.item_crcs) == len(extension.item_max_timestamps):
+        raise CorruptObject(key, extension_at, f"the extension does not describe {rows} items")
+    try:
+        crcs = array("I", extension.item_crcs)
+        max_timestamps = array("q", extension.item_max_timestamps)
+    except OverflowError as error:
+        raise CorruptObject(key, extension_at, f"the extension holds {error}") from error
     return ObjectIndex(
         key=key,
         size=size,
-        items=items,
+        table=bytes(index),
+        crcs=crcs,
+        max_timestamps=max_timestamps,
         streams={info.stream_id: info for info in extension.streams},
         kind=extension.kind,
         cluster_id=extension.cluster_id,

@@ -67,6 +67,8 @@ async def test_reading_gives_back_what_was_written() -> None:
         (4, 10, 11),
     ]
     assert index.items_of(1) == index.items[:2]
+    assert [index.find(1, n) for n in range(-1, 9)] == [-1, 0, 0, 0, 1, 1, 1, 1, 1, -1]
+    assert [index.find(stream, 10) for stream in (0, 1, 2, 4, 5)] == [-1, -1, -1, 2, -1]
     assert index.items_of(2) == ()
     assert index.streams[4].partition == 4
     seen: dict[int, list[tuple[int, int, bytes]]] = {}
