@@ -72,7 +72,8 @@ class AbortedTransaction(msgspec.Struct, frozen=True, array_like=True):
 class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an object tells of one stream: whose it is (topic id as 32 hex digits, name, partition),
     its newest partition state (opaque; valid up to the end of the stream's range in this object)
-    and its aborted transactions.
+    and its aborted transactions. `epoch` is the stream epoch of all its records here, in objects of
+    kind `wal`, which are committed as they are found.
     """
 
     stream_id: int
@@ -81,6 +82,7 @@ class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: int = -1
     state: bytes | None = None
     aborted: tuple[AbortedTransaction, ...] = ()
+    epoch: int = -1
 
 
 class Extension(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -266,23 +268,34 @@ def check_item(key: str, item: IndexItem, data: Buffer) -> None:
 
 def iter_records(data: Buffer) -> Iterator[StreamRecord]:
     """Yield the records of the data blocks in `data` (an item's bytes, already checked), without a
-    copy.
+    copy. Raises ValueError where they are not laid out as records.
     """
     view = memoryview(data)
-    position = 0
-    while position < len(view):
-        magic, _, _, length = BLOCK_HEADER.unpack_from(view, position)
-        position += BLOCK_HEADER_SIZE
-        if magic != BLOCK_MAGIC or position + length > len(view):
-            raise ValueError(f"no data block at byte {position - BLOCK_HEADER_SIZE}")
-        end = position + length
-        while position < end:
-            magic, stream, epoch, base, count, size = RECORD_HEADER.unpack_from(view, position)
-            position += RECORD_HEADER_SIZE
-            if magic != RECORD_MAGIC or position + size > end:
-                raise ValueError(f"no record at byte {position - RECORD_HEADER_SIZE}")
-            yield StreamRecord(stream, epoch, base, count, view[position : position + size])
-            position += size
+    for stream, epoch, base, count, start, end in record_places(data):
+        yield StreamRecord(stream, epoch, base, count, view[start:end])
+
+
+def record_places(data: Buffer) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """Yield (stream id, epoch, base offset, offset count, start, end) of the records in `data`:
+    payloads lie in [start, end). Raises ValueError.
+    """
+    unpack, position, size = RECORD_HEADER.unpack_from, 0, len(data)
+    try:
+        while position < size:
+            magic, _, _, length = BLOCK_HEADER.unpack_from(data, position)
+            position += BLOCK_HEADER_SIZE
+            end = position + length
+            if magic != BLOCK_MAGIC or not position <= end <= size:
+                raise ValueError(f"no data block at byte {position - BLOCK_HEADER_SIZE}")
+            while position < end:
+                magic, stream, epoch, base, count, length = unpack(data, position)
+                start = position + RECORD_HEADER_SIZE
+                position = start + length
+                if magic != RECORD_MAGIC or not start <= position <= end:
+                    raise ValueError(f"no record at byte {start - RECORD_HEADER_SIZE}")
+                yield stream, epoch, base, count, start, position
+    except struct.error:
+        raise ValueError(f"a header is cut short at byte {position}") from None
 
 
 def encode_extension(extension: Extension) -> bytes:
