@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SEED ?=
+STORE ?=
+WAL ?=
+DEMO_WAL = $(if $(WAL),--wal $(WAL:object=object:))
 PYTEST_WORKERS ?= 2
 
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
@@ -36,12 +39,18 @@ $(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml scripts/pre
 	@touch $(STAMP)
 	@echo "Ready: $(BIN)/lakehead --help"
 
-demo: $(STAMP) ## Broker, real data, a Kafka client, Spark SQL and a Delta table, in one go
-	@$(BIN)/lakehead demo
+demo: $(STAMP) ## Broker, real data, a Kafka client, Spark SQL and a Delta table; WAL=object, STORE=s3, STORE=s3://bucket/prefix
+ifeq ($(STORE),s3)
+	@folder=$$(mktemp -d lakehead-demo-s3-XXXXXX) && $(BIN)/python -m bench.s3_server $$folder -- \
+		$(BIN)/lakehead demo --store s3://lake/demo $(DEMO_WAL) && \
+	echo "The bucket lies in $$folder. A shell in which it is served: $(BIN)/python -m bench.s3_server $$folder -- bash"
+else
+	@$(BIN)/lakehead demo $(if $(STORE),--store $(STORE)) $(DEMO_WAL)
+endif
 
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory lint types imports
-	@$(BIN)/python -m tests.support.versitygw || test -z "$$LAKEHEAD_CI"
+	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup
 
 bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools; figures as a table and JSON
