@@ -37,6 +37,10 @@ class StoreRefused(StoreUnavailable):
     """The store says no until somebody acts: permission denied, read-only. Nothing was written."""
 
 
+class StoreThrottled(StoreUnavailable):
+    """The store asks for fewer requests. Nothing was written."""
+
+
 class OutcomeUnknown(StorageError):
     """A write may or may not have happened (timeout, lost answer): read back before deciding."""
 
