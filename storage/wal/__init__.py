@@ -1,6 +1,6 @@
 """Write-ahead logs: what makes an append durable before it is part of any object."""
 
-from storage.wal.address import open_wal
+from storage.wal.address import open_wal, take_wal
 from storage.wal.block import BlockWal, BlockWalSettings
 from storage.wal.memory import MemoryWal
 from storage.wal.protocol import Buffer, WalListener, WalRecord, WriteAheadLog
@@ -14,4 +14,5 @@ __all__ = [
     "WalRecord",
     "WriteAheadLog",
     "open_wal",
+    "take_wal",
 ]

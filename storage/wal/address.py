@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
-import re
-from pathlib import Path
+from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
 from storage.errors import SettingsError
-from storage.wal.block import BlockWalSettings
+from storage.wal.block import BlockWal, BlockWalSettings
+from storage.wal.block_address import (
+    SIZE_DEFAULT,
+    BlockAddress,
+    open_block_wal,
+    parse_size,
+    take_block_wal,
+)
 from storage.wal.memory import MemoryWal
 from storage.wal.protocol import WriteAheadLog
-from storage.wal.volume import SIZE_MIN, open_file
-
-SIZE_DEFAULT = 1024 * 1024 * 1024
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 async def open_wal(
@@ -29,31 +30,24 @@ async def open_wal(
 ) -> WriteAheadLog:
     """Open a write-ahead log; the caller then calls `recover()` and `start()`.
 
-    - `block:/path/wal[?size=1GiB]`: a file, made on first use. Its size is fixed then; a later
-      `size` is not looked at.
-    - `block:/dev/disk/by-id/x[?format=yes]`: a whole disk; `format` lets an empty one be taken.
+    - `block:/path/wal[?size=1GiB&slices=N]`: a file, made on first use. Its size is fixed then; a
+      later `size` counts with `grow=yes` only. A new node gets the N-th part as its slice.
+    - `block:/dev/disk/by-id/x[?format=yes]`: a whole disk; `BlockAddress` has all options.
     - `memory:[?size=...]`: nothing survives the process.
 
     `rng` makes the id of a new volume. An empty `cluster_id` is not checked. Raises SettingsError,
     StorageError (no room), UnsupportedFormat, WalCorrupted.
     """
-    kind, _, rest = uri.partition(":")
-    place, _, query = rest.partition("?")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    size = _parse_size(options.pop("size", str(SIZE_DEFAULT)), uri)
-    may_format_disk = options.pop("format", "no").lower() in {"yes", "true", "1"}
-    if options:
-        raise SettingsError(
-            f"{uri}: a WAL has no option {', '.join(options)}: known are size, format"
-        )
+    kind, place, options = _parts(uri)
     if kind == "memory" and not place:
+        size = parse_size(options.pop("size", str(SIZE_DEFAULT)), uri)
+        if options:
+            raise SettingsError(f"{uri}: a WAL in memory has no option {', '.join(options)}")
         return MemoryWal(capacity=size)
     if kind != "block" or not place:
         raise SettingsError(f"{uri} is no WAL: write block:/path/to/file or memory:")
-    return await open_file(
-        Path(place),
-        size=size,
-        may_format_disk=may_format_disk,
+    return await open_block_wal(
+        BlockAddress.parse(uri, place, options),
         volume_id=rng.randbytes(16),
         node_id=node_id,
         host_id=host_id,
@@ -62,9 +56,35 @@ async def open_wal(
     )
 
 
-def _parse_size(text: str, uri: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
-    if size < SIZE_MIN:
-        raise SettingsError(f"{uri}: size={text} is not a size of at least {SIZE_MIN} bytes")
-    return size & -4096
+async def take_wal(
+    uri: str,
+    *,
+    node_id: int,
+    cluster_id: str,
+    host_id: str = "",
+    other_hosts: Sequence[str] = (),
+    timeout_s: float = 10.0,
+) -> BlockWal:
+    """Fence whoever holds the slice of `node_id` in the block WAL at `uri`, and open it.
+
+    When this returns, nothing that the old holder writes is acknowledged any more: the caller reads
+    with `recover()`, then frees with `trim()`, then closes, or goes on with `start()`. What fences,
+    and the errors, are those of `storage.wal.takeover.take_slice`.
+    """
+    kind, place, options = _parts(uri)
+    if kind != "block" or not place:
+        raise SettingsError(f"{uri} is no block WAL: only such a one is taken over in its place")
+    return await take_block_wal(
+        BlockAddress.parse(uri, place, options),
+        node_id=node_id,
+        host_id=host_id,
+        cluster_id=cluster_id,
+        other_hosts=other_hosts,
+        timeout_s=timeout_s,
+    )
+
+
+def _parts(uri: str) -> tuple[str, str, dict[str, str]]:
+    kind, _, rest = uri.partition(":")
+    place, _, query = rest.partition("?")
+    return kind, place, dict(parse_qsl(query, keep_blank_values=True))

@@ -42,7 +42,7 @@ from storage.wal.block_format import (
     sector_down,
     sector_up,
 )
-from storage.wal.device import WalDevice
+from storage.wal.device import WalDevice, write_failure
 from storage.wal.protocol import Buffer, WalListener, WalRecord
 from storage.wal.recovery import Ring, RingScan
 from storage.wal.slice_store import SliceStore, ended, started, trimmed_to
@@ -106,9 +106,13 @@ class BlockWal:
         self._writing: deque[Block] = deque()  # in log order; done ones wait for those before
         self._in_flight = 0
         self._flush_is_due = False
-        self._error: WalFailed | None = None
+        self._error: WalFailed | Fenced | None = None
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def objects(self) -> None:
+        """None: group commits are not objects."""
 
     @property
     def next_position(self) -> int:
@@ -234,8 +238,10 @@ class BlockWal:
                 self._pump()
                 await self._wait_drained()
                 await self._mark_clean()
-        except WalFailed:
-            pass  # the listener was told
+            if self._error is None:
+                await self._store.let_go()
+        except (WalFailed, Fenced, OSError):
+            pass  # the listener was told; a name left behind is that of a process that ended
         finally:
             await self._device.close()
 
@@ -349,8 +355,7 @@ class BlockWal:
     def _fail(self, what: str, error: BaseException) -> None:
         if self._error is not None:
             return
-        self._error = WalFailed(f"{self._device.name}: {what} failed: {error!r}")
-        self._error.__cause__ = error
+        self._error = write_failure(f"{self._device.name}: {what} failed", error)
         self._block.limit = -1
         self._sealed.clear()
         self._wake_if_drained()

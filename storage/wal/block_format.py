@@ -6,12 +6,13 @@ device calls one: nothing is written in smaller pieces, and a header slot is one
 Device::
 
     sector 0, sector 1    volume header, two slots; the newest valid generation counts
-    64 KiB ..             slices, one per node of the host (a file has one)
+    64 KiB ..             slices, one per node of the host
 
 Slice::
 
     sector 0, sector 1    slice header, two slots; the newest valid generation counts
-    sector 2 ..           the ring
+    sector 2              the process that holds the slice (`holder`)
+    sector 3 ..           the ring
 
 Every header slot keeps this shape in every version: magic (8 bytes), version u16, ..., and a
 checksum of the first 4092 bytes in the last four. So an older program can tell a newer format,
@@ -75,7 +76,9 @@ from storage.errors import UnsupportedFormat
 
 SECTOR = 4096
 SLICES_START = 64 * 1024
-RING_OFFSET = 2 * SECTOR
+RING_OFFSET = 3 * SECTOR
+HOLDER_OFFSET = 2 * SECTOR
+SLICES_MAX = 128
 FORMAT_VERSION = 1
 
 RECORD_MAGIC = 0x4C4B5752
@@ -150,12 +153,12 @@ class VolumeHeader:
             self.capacity,
         )
         table = (_VOLUME_SLICE.pack(s.node_id, s.start, s.length) for s in self.slices)
-        return _seal(b"".join((fixed, host, cluster, *table)))
+        return seal(b"".join((fixed, host, cluster, *table)))
 
     @classmethod
     def decode(cls, slot: memoryview) -> VolumeHeader | None:
         """Read a header slot. None: there is none here. Raises UnsupportedFormat."""
-        if not _is_sealed(slot, _VOLUME_MAGIC, "WAL volume"):
+        if not is_sealed(slot, _VOLUME_MAGIC, "WAL volume"):
             return None
         fields = _VOLUME.unpack_from(slot)
         _, _, host_length, cluster_length, count, generation, volume_id, capacity = fields
@@ -221,12 +224,12 @@ class SliceHeader:
         table = (
             _SEGMENT.pack(s.epoch, s.start, -1 if s.end is None else s.end) for s in self.segments
         )
-        return _seal(b"".join((fixed, *table)))
+        return seal(b"".join((fixed, *table)))
 
     @classmethod
     def decode(cls, slot: memoryview) -> SliceHeader | None:
         """Read a header slot. None: there is none here. Raises UnsupportedFormat."""
-        if not _is_sealed(slot, _SLICE_MAGIC, "WAL slice"):
+        if not is_sealed(slot, _SLICE_MAGIC, "WAL slice"):
             return None
         fields = _SLICE.unpack_from(slot)
         _, _, flags, node_id, generation, volume_id, node_epoch = fields[:7]
@@ -327,13 +330,15 @@ def read_record_header(view: memoryview, seed: int) -> RecordHeader | None:
     )
 
 
-def _seal(content: bytes) -> bytes:
+def seal(content: bytes) -> bytes:
+    """Return a header slot: the content, zeros, and the checksum of both."""
     assert len(content) <= _SLOT_CRC_AT, "a header fits in its slot"
     padded = content.ljust(_SLOT_CRC_AT, b"\0")
     return padded + CRC.pack(crc32c(padded))
 
 
-def _is_sealed(slot: memoryview, magic: bytes, what: str) -> bool:
+def is_sealed(slot: memoryview, magic: bytes, what: str) -> bool:
+    """Whether a slot is whole and has this magic. Raises UnsupportedFormat for a newer version."""
     if bytes(slot[: len(magic)]) != magic:
         return False
     if crc32c(slot[:_SLOT_CRC_AT]) != CRC.unpack_from(slot, _SLOT_CRC_AT)[0]:

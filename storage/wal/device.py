@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
+from storage.errors import Fenced, WalFailed
 from storage.wal.kernel_aio import KernelAio
 
 T = TypeVar("T")
@@ -51,6 +52,9 @@ class WalDevice(Protocol):
 
     def lock(self, start: int, length: int) -> bool:
         """Take a range for the life of this device; False if somebody else holds part of it."""
+
+    def unlock(self, start: int, length: int) -> None:
+        """Give a range back earlier."""
 
     async def close(self) -> None:
         """Wait for what is running and let go, locks included."""
@@ -157,8 +161,17 @@ class FileDevice:
         await self._threads.run(lambda: os.fdatasync(self._fd))
 
     def lock(self, start: int, length: int) -> bool:
-        """Take an open-file-description lock: it ends with this device or with the process."""
+        """Take an open-file-description lock: it ends with this device or with the process.
+
+        The kernel frees it when the last write under way has ended, so a lock that can be had says
+        that nothing of an earlier holder is on its way any more.
+        """
         return lock_range(self._fd, start, length)
+
+    def unlock(self, start: int, length: int) -> None:
+        """Give a range back; see WalDevice."""
+        unlocked = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0)
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, unlocked)
 
     async def close(self) -> None:
         """Close the file after the last call has returned."""
@@ -204,6 +217,26 @@ def lock_range(fd: int, start: int, length: int) -> bool:
             return False
         raise
     return True
+
+
+def write_failure(what: str, error: BaseException) -> WalFailed | Fenced:
+    """Return what the owner is told: fenced by another host, or broken by the world."""
+    match getattr(error, "errno", None):
+        case errno.EBADE:
+            fenced = Fenced(f"{what}: another host has taken the device over")
+            fenced.__cause__ = error
+            return fenced
+        case errno.ENOSPC:
+            advice = ": the disk below it is full: make room, then start again"
+        case errno.EROFS | errno.EACCES:
+            advice = ": it has become read-only: repair and remount it, then start again"
+        case errno.EIO:
+            advice = ": the device reports an error: look at the kernel's log, then start again"
+        case _:
+            advice = ""
+    failed = WalFailed(f"{what}: {error!r}{advice}")
+    failed.__cause__ = error
+    return failed
 
 
 def _resolve(future: asyncio.Future[T], result: T) -> None:

@@ -17,7 +17,8 @@ class MemoryDevice:
 
     Each operation takes a random time from `latency_s` (seconds, from and to), so that writes
     complete out of order; without a range they complete at the next iteration of the loop.
-    `content` may be changed by tests to damage it.
+    `content` may be changed by tests to damage it. `may_write` is asked when a write completes: a
+    reservation held by another host refuses it, as a disk does.
     """
 
     name = "memory-device"
@@ -29,6 +30,8 @@ class MemoryDevice:
         rng: random.Random,
         latency_s: tuple[float, float] | None = None,
         content: bytearray | None = None,
+        locks: dict[tuple[int, int], MemoryDevice] | None = None,
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         self.capacity = capacity
         self.content = bytearray(capacity) if content is None else content
@@ -38,25 +41,45 @@ class MemoryDevice:
         self._latency_s = latency_s
         self._in_flight: dict[asyncio.Future[None], tuple[int, memoryview]] = {}
         self._writes_before_error: int | None = None
-        self._locked: list[tuple[int, int]] = []
+        self._locks = {} if locks is None else locks
+        self._may_write = may_write
         self._is_gone = False
 
     def fail_write(self, after: int = 0) -> None:
         """Let the write after the next `after` ones fail with EIO, its bytes partly written."""
         self._writes_before_error = after
 
+    def attach(self, may_write: Callable[[], bool] = lambda: True) -> MemoryDevice:
+        """Return the same disk as another process opens it: same bytes, same locks."""
+        return MemoryDevice(
+            self.capacity,
+            rng=self._rng,
+            latency_s=self._latency_s,
+            content=self.content,
+            locks=self._locks,
+            may_write=may_write,
+        )
+
+    def grow(self, capacity: int) -> None:
+        """Add zeros at the end, as a larger disk has them."""
+        self.content.extend(bytes(capacity - self.capacity))
+        self.capacity = capacity
+
+    def kill(self) -> None:
+        """End the process that has this device open: its writes are torn, its locks freed."""
+        for offset, data in self._in_flight.values():
+            self._tear(offset, data)
+        self._in_flight.clear()
+        self._is_gone = True
+        self._free_locks()
+
     def crash(self) -> MemoryDevice:
         """Return the device as found after a loss of power.
 
         Of each write in flight any 512-byte pieces may have arrived. Its future never ends.
         """
-        for offset, data in self._in_flight.values():
-            self._tear(offset, data)
-        self._in_flight.clear()
-        self._is_gone = True
-        return MemoryDevice(
-            self.capacity, rng=self._rng, latency_s=self._latency_s, content=self.content
-        )
+        self.kill()
+        return self.attach(self._may_write)
 
     def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         """Start a write; see WalDevice."""
@@ -89,21 +112,33 @@ class MemoryDevice:
 
     def lock(self, start: int, length: int) -> bool:
         """Take a range; a crash frees it."""
-        if any(start < e and s < start + length for s, e in self._locked):
+        end = start + length
+        if any(start < e and s < end and o is not self for (s, e), o in self._locks.items()):
             return False
-        self._locked.append((start, start + length))
+        self._locks[start, end] = self
         return True
+
+    def unlock(self, start: int, length: int) -> None:
+        """Give a range back; see WalDevice."""
+        self._locks.pop((start, start + length), None)
+
+    def _free_locks(self) -> None:
+        for held in [held for held, owner in self._locks.items() if owner is self]:
+            del self._locks[held]
 
     async def close(self) -> None:
         """Wait for the writes in flight."""
         if self._in_flight:
             await asyncio.wait(list(self._in_flight))
-        self._locked.clear()
+        self._free_locks()
 
     def _complete(self, future: asyncio.Future[None], fails: bool) -> None:
         if future not in self._in_flight:
             return
         offset, data = self._in_flight.pop(future)
+        if not self._may_write():
+            _finish(future, OSError(errno.EBADE, f"simulated reservation conflict at {offset}"))
+            return
         if fails:
             self._tear(offset, data)
         else:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from storage.errors import StorageError, WalCorrupted
 from storage.failpoints import failpoint
 from storage.wal.block_format import (
-    RING_OFFSET,
+    HOLDER_OFFSET,
     SECTOR,
     SEGMENTS_MAX,
     Segment,
@@ -22,6 +22,7 @@ from storage.wal.block_format import (
     newest,
 )
 from storage.wal.device import WalDevice, aligned_buffer
+from storage.wal.holder import NOBODY, Holder
 
 
 class SliceStore:
@@ -34,12 +35,13 @@ class SliceStore:
         self._generation = header.generation
         self._lock = asyncio.Lock()
         self._write: asyncio.Future[None] | None = None
+        self._held: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
 
     @classmethod
     async def open(cls, device: WalDevice, entry: SliceEntry, volume_id: bytes) -> SliceStore:
         """Read the newest header. Raises WalCorrupted when there is none of this volume."""
-        slots = await device.read(entry.start, RING_OFFSET)
+        slots = await device.read(entry.start, HOLDER_OFFSET)
         header = newest(slots, SliceHeader.decode)
         if header is None or (header.volume_id, header.node_id) != (volume_id, entry.node_id):
             raise WalCorrupted(
@@ -47,6 +49,22 @@ class SliceStore:
                 f"at byte {entry.start}"
             )
         return cls(device, entry, header)
+
+    async def hold(self, holder: Holder) -> None:
+        """Write who holds the slice. Raises what the device raises."""
+        buffer = aligned_buffer(SECTOR)
+        buffer[:] = holder.encode(self.header.volume_id)
+        self._held = self._device.write(self._entry.start + HOLDER_OFFSET, buffer)
+        await asyncio.shield(self._held)
+
+    async def let_go(self) -> None:
+        """Write that nobody holds the slice, before its lock goes. Raises what the device raises.
+
+        Else a process that took a slice, gave it back and lives on would be ended in the place of
+        a later holder that has not written its name yet.
+        """
+        if self._held is not None:
+            await self.hold(NOBODY)
 
     async def save(self, change: Callable[[SliceHeader], SliceHeader]) -> None:
         """Make `change(header)` the durable header. Raises what the device raises.

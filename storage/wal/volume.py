@@ -1,23 +1,26 @@
-"""Preparing a volume: what is written to an empty one, and how a file is made or found.
+"""A volume: a device that carries slices, one per node of a host, each a log of its own.
 
-A file is filled with zeros and made durable before it gets its name, so that no later write has to
-allocate; it is made under another name with a lock on it, so that of two who try one wins. What is
-not ours is never formatted.
+The volume header says whose device it is and where the slices lie. Who reads it to change it holds
+the lock on everything below the first slice; one write at a time goes to the older of two slots, so
+a crash leaves the table of before or after. What is not a volume is never made one here: that is
+for `volume_file` and `disk`.
 """
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
-from pathlib import Path
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import structlog
 
 from storage.errors import SettingsError, StorageError, WalCorrupted
-from storage.failpoints import failpoint
 from storage.wal.block import BlockWal, BlockWalSettings
 from storage.wal.block_format import (
-    RING_OFFSET,
+    HOLDER_OFFSET,
     SECTOR,
+    SLICES_MAX,
     SLICES_START,
     SliceEntry,
     SliceHeader,
@@ -25,35 +28,49 @@ from storage.wal.block_format import (
     newest,
     sector_down,
 )
-from storage.wal.device import FileDevice, IoThreads, WalDevice, aligned_buffer, lock_range
+from storage.wal.device import WalDevice, aligned_buffer
+from storage.wal.holder import Holder, HostProcesses, Processes
+from storage.wal.reservation import Reservation, hold, reservation_key
 from storage.wal.slice_store import SliceStore
 
 SIZE_MIN = 1024 * 1024
-_MIB = 1024 * 1024
+SLICE_SIZE_MIN = SIZE_MIN - SLICES_START
+_HEADER_LOCK_TIMEOUT_S = 10.0
+_POLL_S = 0.01
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """How a volume is shared: a new slice gets the `slices`-th part of it.
+
+    With `grow`, a device that has become larger is used to its end.
+    """
+
+    slices: int = 1
+    grow: bool = False
+
+    def share(self, capacity: int) -> int:
+        """Return the length of a slice, in bytes."""
+        return sector_down((capacity - SLICES_START) // self.slices)
 
 
 def volume_image(
-    *, volume_id: bytes, capacity: int, node_id: int, host_id: str, cluster_id: str
+    *,
+    volume_id: bytes,
+    capacity: int,
+    node_id: int,
+    host_id: str,
+    cluster_id: str,
+    slices: int = 1,
 ) -> list[tuple[int, bytes]]:
-    """Return what an empty volume of one slice holds: (offset, sector), headers last."""
+    """Return what an empty volume with one slice holds: (offset, sector), volume headers last."""
     entry = SliceEntry(
-        node_id=node_id, start=SLICES_START, length=sector_down(capacity - SLICES_START)
+        node_id=node_id,
+        start=SLICES_START,
+        length=Division(slices=slices).share(capacity),
     )
-    image = []
-    for generation in (0, 1):
-        header = SliceHeader(
-            generation=generation,
-            volume_id=volume_id,
-            node_id=node_id,
-            node_epoch=-1,
-            is_clean=True,
-            trimmed=0,
-            released=0,
-            window_length=0,
-            scan_length=0,
-            segments=(),
-        )
-        image.append((entry.start + generation * SECTOR, header.encode()))
+    image = empty_slice(entry, volume_id)
     for generation in (0, 1):
         volume = VolumeHeader(
             generation=generation,
@@ -67,170 +84,230 @@ def volume_image(
     return image
 
 
+def empty_slice(entry: SliceEntry, volume_id: bytes) -> list[tuple[int, bytes]]:
+    """Return the header slots of a slice that no epoch was started in: (offset, sector)."""
+    return [
+        (
+            entry.start + generation * SECTOR,
+            SliceHeader(
+                generation=generation,
+                volume_id=volume_id,
+                node_id=entry.node_id,
+                node_epoch=-1,
+                is_clean=True,
+                trimmed=0,
+                released=0,
+                window_length=0,
+                scan_length=0,
+                segments=(),
+            ).encode(),
+        )
+        for generation in (0, 1)
+    ]
+
+
 async def format_device(device: WalDevice, image: list[tuple[int, bytes]]) -> None:
-    """Write an image to a device. Whatever was there is lost."""
+    """Write an image to a device, sector after sector. Whatever was there is lost."""
     for offset, sector in image:
         buffer = aligned_buffer(SECTOR)
         buffer[:] = sector
         await device.write(offset, buffer)
 
 
+class Volume:
+    """The header of a volume, read from its device; `header_lock` is held while it is changed."""
+
+    def __init__(self, device: WalDevice, header: VolumeHeader) -> None:
+        self.header = header
+        self._device = device
+
+    @classmethod
+    async def read(cls, device: WalDevice, *, cluster_id: str = "") -> Volume:
+        """Read the newest header.
+
+        Raises SettingsError (no volume, or another cluster's), WalCorrupted (the device is smaller
+        than the volume), UnsupportedFormat.
+        """
+        header = newest(await device.read(0, 2 * SECTOR), VolumeHeader.decode)
+        if header is None:
+            raise SettingsError(
+                f"{device.name} is no Lakehead WAL and is left alone: name another path for the WAL"
+            )
+        if header.capacity > device.capacity:
+            raise WalCorrupted(
+                f"{device.name} has {device.capacity} bytes, {header.capacity} when it was made: "
+                "a volume cannot shrink"
+            )
+        if cluster_id and header.cluster_id and cluster_id != header.cluster_id:
+            raise SettingsError(
+                f"{device.name} is the WAL of cluster {header.cluster_id}, not of {cluster_id}: "
+                "name another path for the WAL"
+            )
+        return cls(device, header)
+
+    def entry_of(self, node_id: int) -> SliceEntry | None:
+        """Return where the slice of a node lies, None if it has none."""
+        return next((s for s in self.header.slices if s.node_id == node_id), None)
+
+    async def change(self, change: Callable[[VolumeHeader], VolumeHeader]) -> None:
+        """Make `change(header)` the durable header. Raises what the device raises."""
+        generation = self.header.generation + 1
+        header = replace(change(self.header), generation=generation)
+        await format_device(self._device, [(generation % 2 * SECTOR, header.encode())])
+        self.header = header
+
+    async def add_slice(self, node_id: int, length: int) -> SliceEntry:
+        """Give a node a slice of its own, durably; its headers come before the table names it.
+
+        Raises SettingsError where there is no room.
+        """
+        start = self._room_for(length)
+        if start is None or len(self.header.slices) >= SLICES_MAX or length < SLICE_SIZE_MIN:
+            owners = ", ".join(str(s.node_id) for s in self.header.slices)
+            raise SettingsError(
+                f"{self._device.name} is the WAL of node {owners}, not of node {node_id}, and has "
+                f"no room for {length} more bytes: name another path for the WAL, or make it with "
+                "slices=N for N nodes"
+            )
+        entry = SliceEntry(node_id=node_id, start=start, length=length)
+        await format_device(self._device, empty_slice(entry, self.header.volume_id))
+        await self.change(lambda h: replace(h, slices=(*h.slices, entry)))
+        _log.info("wal_slice_added", device=self._device.name, node_id=node_id, size=length)
+        return entry
+
+    async def adopt_size(self) -> None:
+        """Use the device to its end, if it has become larger. Existing slices stay as they are."""
+        capacity = sector_down(self._device.capacity)
+        if capacity > self.header.capacity:
+            before = self.header.capacity
+            await self.change(lambda h: replace(h, capacity=capacity))
+            _log.info("wal_volume_grown", device=self._device.name, before=before, after=capacity)
+
+    async def grow_slice(self, entry: SliceEntry, header: SliceHeader, length: int) -> SliceEntry:
+        """Lengthen an empty slice towards `length`, as far as the room behind it goes.
+
+        A ring cannot grow while it holds data, since every position would lie elsewhere. An empty
+        one has no position to find again; the new length changes the seed of its checksums, so no
+        old record is valid in it, and the one write of the volume header makes the switch.
+        """
+        behind = [s.start for s in self.header.slices if s.start > entry.start]
+        end = min([*behind, self.header.capacity, entry.start + length])
+        if end - entry.start <= entry.length:
+            return entry
+        if header.segments or not header.is_clean:
+            _log.warning(
+                "wal_slice_not_grown",
+                device=self._device.name,
+                node_id=entry.node_id,
+                reason="it holds data; it grows at the first start after a clean stop",
+            )
+            return entry
+        grown = replace(entry, length=end - entry.start)
+        if not self._device.lock(grown.start, grown.length):
+            raise in_use(self._device.name, None)
+        await self.change(
+            lambda h: replace(h, slices=tuple(grown if s == entry else s for s in h.slices))
+        )
+        return grown
+
+    def _room_for(self, length: int) -> int | None:
+        start = SLICES_START
+        for entry in sorted(self.header.slices, key=lambda s: s.start):
+            if entry.start - start >= length:
+                break
+            start = entry.start + entry.length
+        return start if start + length <= self.header.capacity else None
+
+
+@asynccontextmanager
+async def header_lock(device: WalDevice) -> AsyncIterator[None]:
+    """Keep other processes of this host from changing the volume header. Raises StorageError."""
+    try:
+        async with asyncio.timeout(_HEADER_LOCK_TIMEOUT_S):
+            while not device.lock(0, SLICES_START):  # noqa: ASYNC110 - a lock tells nobody
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise StorageError(
+            f"{device.name}: another process has kept the volume's header locked for "
+            f"{_HEADER_LOCK_TIMEOUT_S:.0f} s: look for a broker that hangs while it starts"
+        ) from None
+    try:
+        yield
+    finally:
+        device.unlock(0, SLICES_START)
+
+
 async def open_slice(
     device: WalDevice,
     *,
     node_id: int,
+    host_id: str = "",
     cluster_id: str = "",
+    division: Division | None = None,
+    reservation: Reservation | None = None,
+    processes: Processes | None = None,
     settings: BlockWalSettings | None = None,
 ) -> BlockWal:
-    """Open the WAL of a node on a formatted device, and lock its slice.
+    """Open the WAL of a node on a volume, and lock its slice; the slice is added if there is room.
 
-    Raises SettingsError (not ours, another cluster's, in use), WalCorrupted, UnsupportedFormat.
+    With a reservation, the device is held for this host first: nothing is written before. Raises
+    SettingsError (not ours, another cluster's, in use, held by another host), WalCorrupted,
+    UnsupportedFormat, StorageError, OSError.
     """
-    volume = newest(await device.read(0, RING_OFFSET), VolumeHeader.decode)
-    if volume is None:
-        raise SettingsError(
-            f"{device.name} is no Lakehead WAL and is left alone: name another path for the WAL"
+    division = division or Division()
+    processes = processes or HostProcesses()
+    async with header_lock(device):
+        volume = await Volume.read(device, cluster_id=cluster_id)
+        if reservation is not None:
+            await _hold_for(host_id, volume.header, reservation, device.name)
+        if host_id and volume.header.host_id != host_id:
+            await volume.change(lambda h: replace(h, host_id=host_id))
+        if division.grow:
+            await volume.adopt_size()
+        share = division.share(volume.header.capacity)
+        entry = volume.entry_of(node_id) or await volume.add_slice(node_id, share)
+        if not device.lock(entry.start, entry.length):
+            raise in_use(device.name, await read_holder(device, volume.header, entry))
+        if division.grow:
+            store = await SliceStore.open(device, entry, volume.header.volume_id)
+            entry = await volume.grow_slice(entry, store.header, share)
+        return await locked_slice(
+            device, volume.header, entry, processes=processes, host_id=host_id, settings=settings
         )
-    if volume.capacity > device.capacity:
-        raise WalCorrupted(
-            f"{device.name} has {device.capacity} bytes, {volume.capacity} when it was made"
-        )
-    if cluster_id and volume.cluster_id and cluster_id != volume.cluster_id:
-        raise SettingsError(
-            f"{device.name} is the WAL of cluster {volume.cluster_id}, not of {cluster_id}: "
-            "name another path for the WAL"
-        )
-    entry = next((s for s in volume.slices if s.node_id == node_id), None)
-    if entry is None:
-        owners = ", ".join(str(s.node_id) for s in volume.slices)
-        raise SettingsError(
-            f"{device.name} is the WAL of node {owners}, not of node {node_id}: "
-            "name another path for the WAL"
-        )
-    if not device.lock(entry.start, entry.length):
-        raise SettingsError(
-            f"{device.name} is in use by another process: stop it, or name another path for the WAL"
-        )
+
+
+async def locked_slice(
+    device: WalDevice,
+    volume: VolumeHeader,
+    entry: SliceEntry,
+    *,
+    processes: Processes,
+    host_id: str,
+    settings: BlockWalSettings | None,
+) -> BlockWal:
+    """Sign a slice whose lock this process has, and return its log."""
     store = await SliceStore.open(device, entry, volume.volume_id)
+    await store.hold(replace(processes.current(), host_id=host_id))
     return BlockWal(device, entry, store, settings=settings)
 
 
-async def open_file(
-    path: Path,
-    *,
-    size: int,
-    may_format_disk: bool,
-    volume_id: bytes,
-    node_id: int,
-    host_id: str,
-    cluster_id: str,
-    settings: BlockWalSettings | None = None,
-) -> BlockWal:
-    """Open the WAL in a file, made if there is none, or on a disk. `size` is for a new file.
-
-    A disk is formatted only if `may_format_disk` and its first MiB holds nothing but zeros.
-    """
-
-    def image(capacity: int) -> list[tuple[int, bytes]]:
-        return volume_image(
-            volume_id=volume_id,
-            capacity=capacity,
-            node_id=node_id,
-            host_id=host_id,
-            cluster_id=cluster_id,
-        )
-
-    threads = IoThreads((settings or BlockWalSettings()).writes_in_flight_max + 1)
-    device: FileDevice | None = None
-    try:
-        await threads.run(lambda: ensure_file(path, size, image(size)))
-        device = await threads.run(lambda: FileDevice.open(path, threads))
-        if may_format_disk and await threads.run(path.is_block_device):
-            await _format_empty_disk(device, image(sector_down(device.capacity)))
-        return await open_slice(device, node_id=node_id, cluster_id=cluster_id, settings=settings)
-    except BaseException as error:
-        await (device or threads).close()
-        if isinstance(error, OSError):
-            raise _explained(path, size, error) from error
-        raise
+async def read_holder(device: WalDevice, volume: VolumeHeader, entry: SliceEntry) -> Holder | None:
+    """Return who signed a slice last; None if that cannot be read at this moment."""
+    sector = await device.read(entry.start + HOLDER_OFFSET, SECTOR)
+    return Holder.decode(sector, volume.volume_id)
 
 
-async def _format_empty_disk(device: WalDevice, image: list[tuple[int, bytes]]) -> None:
-    start = await device.read(0, _MIB)
-    if newest(start[:RING_OFFSET], VolumeHeader.decode) is not None:
-        return
-    if bytes(start).strip(b"\0"):
+def in_use(name: str, holder: Holder | None) -> SettingsError:
+    """Return the refusal of a slice that somebody holds."""
+    by = f"process {holder.pid}" if holder is not None and holder.pid else "another process"
+    return SettingsError(f"{name} is in use by {by}: stop it, or name another path for the WAL")
+
+
+async def _hold_for(
+    host_id: str, volume: VolumeHeader, reservation: Reservation, name: str
+) -> None:
+    if not await hold(reservation, reservation_key(volume.cluster_id, host_id)):
         raise SettingsError(
-            f"{device.name} is not empty and is left alone: wipe its first MiB to give it away"
+            f"{name} is held by another host ({volume.host_id or 'unknown'}), which alone may "
+            "write to it: stop the brokers there, or take its WAL over"
         )
-    await format_device(device, image)
-
-
-def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> None:
-    """Make the file unless there is one. Blocks. Raises SettingsError and OSError."""
-    if path.exists():
-        mode = path.stat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
-            raise SettingsError(f"{path} is neither a file nor a disk: name another path")
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".new")
-    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        # The draft may be a crashed maker's (made again) or a living one's (locked, or renamed).
-        if not lock_range(fd, 0, 0) or not _is_still(draft, fd):
-            raise SettingsError(f"{path} is being made by another process: try again")
-        if path.exists():
-            draft.unlink()
-            return
-        try:
-            _fill(fd, size, image)
-        except OSError:
-            draft.unlink()
-            raise
-        failpoint("wal_file_filled")
-        draft.rename(path)
-    finally:
-        os.close(fd)
-    _sync_folder(path.parent)
-
-
-def _is_still(path: Path, fd: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(fd).st_ino
-    except FileNotFoundError:
-        return False
-
-
-def _fill(fd: int, size: int, image: list[tuple[int, bytes]]) -> None:
-    os.ftruncate(fd, 0)
-    zeros = bytes(_MIB)
-    for offset in range(0, size, _MIB):
-        piece = zeros[: size - offset]
-        if os.pwrite(fd, piece, offset) != len(piece):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    os.fsync(fd)
-    for offset, sector in image:
-        os.pwrite(fd, sector, offset)
-    os.fsync(fd)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _explained(path: Path, size: int, error: OSError) -> StorageError | SettingsError:
-    """Return the one line that tells the user what to do about it."""
-    reason = error.strerror or str(error)
-    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-        return StorageError(
-            f"{path}: no room for a WAL of {size} bytes ({reason}): free some, "
-            "or set a smaller ?size= in the WAL's address"
-        )
-    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}:
-        return SettingsError(f"{path} cannot be written ({reason}): name another path for the WAL")
-    return StorageError(f"{path}: {reason}")

@@ -1,0 +1,268 @@
+"""The address of a block WAL, and what it takes to open or take over the slice it names.
+
+`block:/path?option=value&...`; the options are fields of `BlockAddress`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from storage.errors import SettingsError, StorageError
+from storage.wal import disk
+from storage.wal.block import BlockWal, BlockWalSettings
+from storage.wal.block_format import SLICES_MAX, sector_down
+from storage.wal.device import FileDevice, IoThreads
+from storage.wal.holder import host_name
+from storage.wal.reservation import Reservation, hold, reservation_key
+from storage.wal.reservation_ioctl import IoctlReservation
+from storage.wal.takeover import take_slice
+from storage.wal.volume import (
+    SIZE_MIN,
+    Division,
+    Volume,
+    format_device,
+    header_lock,
+    open_slice,
+    volume_image,
+)
+from storage.wal.volume_file import ensure_file, explained, grow_file
+
+SIZE_DEFAULT = 1024 * 1024 * 1024
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockAddress:
+    """Where a block WAL is, and what may be done to have it there."""
+
+    uri: str
+    path: Path
+    size: int = SIZE_DEFAULT
+    """Bytes of a new file, or with `grow` of a file that is there; a disk has its own size."""
+    slices: int = 1
+    """A new slice takes this part of the volume: the number of nodes of a host."""
+    grow: bool = False
+    """Use a file or disk that has become larger."""
+    format: str = ""
+    """Take a disk: `yes` an empty one, its name or serial number whatever it carries."""
+    reserves: bool = True
+    """Hold a disk by a persistent reservation (`reservations=required`, or `none`)."""
+    aborts: bool = True
+    """A takeover ends the old owner's writes under way too (`preempt=abort`, or `plain`)."""
+
+    @classmethod
+    def parse(cls, uri: str, place: str, options: dict[str, str]) -> BlockAddress:
+        """Read the parts of an address. Raises SettingsError."""
+        left = dict(options)
+        address = cls(
+            uri=uri,
+            path=Path(place),
+            size=parse_size(left.pop("size", str(SIZE_DEFAULT)), uri),
+            slices=_number(left.pop("slices", "1"), uri),
+            grow=_choice(left, "grow", "no", _YES_NO, uri),
+            format=left.pop("format", ""),
+            reserves=_choice(
+                left, "reservations", "required", {"required": True, "none": False}, uri
+            ),
+            aborts=_choice(left, "preempt", "abort", {"abort": True, "plain": False}, uri),
+        )
+        if left:
+            raise SettingsError(
+                f"{uri}: a block WAL has no option {', '.join(left)}: known are size, slices, "
+                "grow, format, reservations, preempt"
+            )
+        return address
+
+    @property
+    def division(self) -> Division:
+        """How the volume is shared."""
+        return Division(slices=self.slices, grow=self.grow)
+
+
+@dataclass(slots=True)
+class _Place:
+    """An open device, and its reservation if it is a disk that has one."""
+
+    device: FileDevice
+    reservation: Reservation | None
+    is_disk: bool
+
+
+async def open_block_wal(
+    address: BlockAddress,
+    *,
+    volume_id: bytes,
+    node_id: int,
+    host_id: str,
+    cluster_id: str,
+    settings: BlockWalSettings | None = None,
+) -> BlockWal:
+    """Open the slice of a node; file, format and slice are made if need be.
+
+    Raises SettingsError, StorageError, UnsupportedFormat, WalCorrupted; each says in one line what
+    to do.
+    """
+    host_id = host_id or host_name()
+
+    def image(capacity: int) -> list[tuple[int, bytes]]:
+        return volume_image(
+            volume_id=volume_id,
+            capacity=capacity,
+            node_id=node_id,
+            host_id=host_id,
+            cluster_id=cluster_id,
+            slices=address.slices,
+        )
+
+    async def prepare_and_open(place: _Place) -> BlockWal:
+        if place.is_disk:
+            await _format_if_given(address, place, image, host_id, cluster_id)
+        return await open_slice(
+            place.device,
+            node_id=node_id,
+            host_id=host_id,
+            cluster_id=cluster_id,
+            division=address.division,
+            reservation=place.reservation,
+            settings=settings,
+        )
+
+    threads = _threads(settings)
+    place: _Place | None = None
+    try:
+        await threads.run(lambda: _prepare_file(address, image(address.size)))
+        place = await _open_place(address, threads)
+        return await prepare_and_open(place)
+    except BaseException as error:
+        await (place.device if place else threads).close()
+        if isinstance(error, OSError):
+            raise explained(address.path, address.size, error) from error
+        raise
+    finally:
+        if place is not None and place.reservation is not None:
+            await place.reservation.close()
+
+
+async def take_block_wal(
+    address: BlockAddress,
+    *,
+    node_id: int,
+    host_id: str,
+    cluster_id: str,
+    other_hosts: Sequence[str] = (),
+    settings: BlockWalSettings | None = None,
+    timeout_s: float = 10.0,
+) -> BlockWal:
+    """Fence whoever holds the slice of `node_id` there, and return its log; see `take_slice`."""
+    host_id = host_id or host_name()
+    threads = _threads(settings)
+    place: _Place | None = None
+    try:
+        place = await _open_place(address, threads)
+        if place.is_disk and place.reservation is None:
+            owner = (await Volume.read(place.device, cluster_id=cluster_id)).header.host_id
+            if owner not in {"", host_id}:
+                raise SettingsError(
+                    f"{address.path} belongs to host {owner}, which cannot be fenced with "
+                    "reservations=none: make sure it is gone, then open the WAL as its own node"
+                )
+        return await take_slice(
+            place.device,
+            node_id=node_id,
+            host_id=host_id,
+            cluster_id=cluster_id,
+            reservation=place.reservation,
+            other_hosts=other_hosts,
+            settings=settings,
+            timeout_s=timeout_s,
+        )
+    except BaseException as error:
+        await (place.device if place else threads).close()
+        if isinstance(error, OSError):
+            raise explained(address.path, address.size, error) from error
+        raise
+    finally:
+        if place is not None and place.reservation is not None:
+            await place.reservation.close()
+
+
+def parse_size(text: str, uri: str) -> int:
+    """Return a size in bytes, whole sectors. Raises SettingsError."""
+    match = _SIZE.fullmatch(text.strip())
+    size = int(match[1]) * _UNITS[match[2].lower()] if match else 0
+    if size < SIZE_MIN:
+        raise SettingsError(f"{uri}: size={text} is not a size of at least {SIZE_MIN} bytes")
+    return size & -4096
+
+
+def _threads(settings: BlockWalSettings | None) -> IoThreads:
+    return IoThreads((settings or BlockWalSettings()).writes_in_flight_max + 1)
+
+
+def _prepare_file(address: BlockAddress, image: list[tuple[int, bytes]]) -> None:
+    ensure_file(address.path, address.size, image)
+    if address.grow and not address.path.is_block_device():
+        grow_file(address.path, address.size)
+
+
+async def _open_place(address: BlockAddress, threads: IoThreads) -> _Place:
+    path = address.path
+    device = await threads.run(lambda: FileDevice.open(path, threads))
+    place = _Place(device, None, await threads.run(path.is_block_device))
+    if place.is_disk and address.reserves:
+        place.reservation = await threads.run(
+            lambda: IoctlReservation.open(path, threads.run, aborts=address.aborts)
+        )
+    elif place.is_disk:
+        _log.warning(
+            "wal_without_reservation",
+            device=device.name,
+            meaning="nothing keeps another host that has this disk from writing to it",
+        )
+    return place
+
+
+async def _format_if_given(
+    address: BlockAddress,
+    place: _Place,
+    image: Callable[[int], list[tuple[int, bytes]]],
+    host_id: str,
+    cluster_id: str,
+) -> None:
+    """Format the disk if the option says so and may say so."""
+    device, path = place.device, address.path
+    async with header_lock(device):
+        if not await disk.may_be_formatted(device, path, address.format, cluster_id):
+            return
+        disk.check_unused(path)
+        if place.reservation is not None and not await hold(
+            place.reservation, reservation_key(cluster_id, host_id)
+        ):
+            raise StorageError(f"{path} is held by another host and is not formatted")
+        capacity = sector_down(device.capacity)
+        await format_device(device, image(capacity))
+        device.unlock(0, capacity)
+        _log.warning("wal_disk_formatted", device=device.name, size=capacity)
+
+
+def _number(text: str, uri: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= SLICES_MAX:
+        raise SettingsError(f"{uri}: slices={text} is not a number from 1 to {SLICES_MAX}")
+    return int(text)
+
+
+def _choice(
+    options: dict[str, str], name: str, default: str, values: dict[str, bool], uri: str
+) -> bool:
+    value = options.pop(name, default).lower()
+    if value not in values:
+        raise SettingsError(f"{uri}: {name}={value} is none of {', '.join(values)}")
+    return values[value]

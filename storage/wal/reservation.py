@@ -1,0 +1,88 @@
+"""Fencing between hosts: a persistent reservation on the device that carries the WAL.
+
+The owner of a volume registers its key and holds a *write exclusive* reservation (type 1): the
+device refuses the writes of every other host, registered or not, and takes everybody's reads. A
+taker registers its own key and preempts the owner's; when that call has returned, no write of the
+old owner that begins later succeeds, so only then the taker reads. All processes of a host share
+its key and its reservation: between them a lock fences (`volume`).
+
+Implementations: `reservation_ioctl` (real), `reservation_memory` (software, for tests),
+`reservation_faulty` (a wrapper whose calls fail).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from storage.errors import Fenced, SettingsError
+
+_ATTEMPTS = 3
+
+
+class Reservation(Protocol):
+    """The persistent reservation of one device, as one host sees it.
+
+    Every call raises ReservationsUnsupported where the device has none, and OSError when it may or
+    may not have happened: repeating it is safe.
+    """
+
+    async def register(self, key: int) -> None:
+        """Make `key` this host's, whatever it had registered before."""
+
+    async def reserve(self, key: int) -> bool:
+        """Hold the device; True if this host holds it afterwards, False if another one does."""
+
+    async def preempt(self, key: int, victim: int) -> bool:
+        """Unregister the host of `victim` and hold the device in its place.
+
+        False: `victim` is not registered, or this host's key is not `key`: nothing has changed.
+        """
+
+    async def clear(self, key: int) -> bool:
+        """Remove every registration and the reservation. False: this host's key is not `key`."""
+
+    async def holder(self) -> int | None:
+        """Return the key that holds the device, 0 if none does, None where it cannot be read."""
+
+    async def close(self) -> None:
+        """Let go of the device. Registration and reservation stay."""
+
+
+class ReservationsUnsupported(SettingsError):
+    """The device, or the kernel for it, has no persistent reservations."""
+
+
+def reservation_key(cluster_id: str, host_id: str) -> int:
+    """Return the key of a host in a cluster: 64 bits, never 0, the same after every restart."""
+    digest = hashlib.blake2b(f"{cluster_id}\0{host_id}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+async def hold(reservation: Reservation, key: int) -> bool:
+    """Register and reserve; False if another host holds the device."""
+    await reservation.register(key)
+    return await reservation.reserve(key)
+
+
+async def take(reservation: Reservation, key: int, victims: Sequence[int], *, name: str) -> None:
+    """Hold the device, if need be in place of one of `victims`. Returns when they are fenced.
+
+    A call whose answer was lost is repeated: the holder is told by `reserve` that it is one.
+    Raises Fenced when neither this host nor a victim holds the device: another taker was first.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            if await hold(reservation, key):
+                return
+            for victim in victims:
+                if victim == key or not await reservation.preempt(key, victim):
+                    continue
+                if await reservation.reserve(key):  # the victim may not have held the device
+                    return
+            break
+        except OSError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise Fenced(f"{name}: another host has taken the device meanwhile")

@@ -1,0 +1,115 @@
+"""The file that a volume lies in: made on first use, made larger when asked.
+
+A file is filled with zeros and made durable before it gets its name, so that no later write has to
+allocate; it is made under another name with a lock on it, so that of two who try one wins. A file
+that is there and is no volume is never touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from storage.errors import SettingsError, StorageError
+from storage.failpoints import failpoint
+from storage.wal.block_format import SECTOR, VolumeHeader, newest
+from storage.wal.device import lock_range
+
+_MIB = 1024 * 1024
+
+
+def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> None:
+    """Make the file unless there is one. Blocks. Raises SettingsError and OSError."""
+    if path.exists():
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
+            raise SettingsError(f"{path} is neither a file nor a disk: name another path")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".new")
+    fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        # The draft may be a crashed maker's (made again) or a living one's (locked, or renamed).
+        if not lock_range(fd, 0, 0) or not _is_still(draft, fd):
+            raise SettingsError(f"{path} is being made by another process: try again")
+        if path.exists():
+            draft.unlink()
+            return
+        try:
+            os.ftruncate(fd, 0)
+            _fill(fd, 0, size)
+            for offset, sector in image:
+                os.pwrite(fd, sector, offset)
+            os.fsync(fd)
+        except OSError:
+            draft.unlink()
+            raise
+        failpoint("wal_file_filled")
+        draft.rename(path)
+    finally:
+        os.close(fd)
+    _sync_folder(path.parent)
+
+
+def grow_file(path: Path, size: int) -> None:
+    """Lengthen the file of a volume to `size` bytes, durably. Blocks.
+
+    What was added is not used before a volume header says so, thus a crash in between costs
+    nothing. Raises SettingsError (no volume, or `size` is less than it has) and OSError.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        header = newest(memoryview(os.pread(fd, 2 * SECTOR, 0)), VolumeHeader.decode)
+        if header is None:
+            raise SettingsError(f"{path} is no Lakehead WAL and is left alone")
+        if size < header.capacity:
+            raise SettingsError(
+                f"{path} has {header.capacity} bytes and cannot shrink to {size}: "
+                "name another path for a smaller WAL"
+            )
+        if os.fstat(fd).st_size < size:
+            # Zeros from the end that is in use: an earlier attempt may have been cut off.
+            _fill(fd, header.capacity, size)
+    finally:
+        os.close(fd)
+
+
+def explained(path: Path, size: int, error: OSError) -> StorageError | SettingsError:
+    """Return the one line that tells the user what to do about an error of opening."""
+    reason = error.strerror or str(error)
+    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return StorageError(
+            f"{path}: no room for a WAL of {size} bytes ({reason}): free some, "
+            "or set a smaller ?size= in the WAL's address"
+        )
+    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}:
+        return SettingsError(f"{path} cannot be written ({reason}): name another path for the WAL")
+    if error.errno == errno.EBADE:
+        return SettingsError(f"{path} is held by another host: take it over, or stop that host")
+    return StorageError(f"{path}: {reason}")
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(fd).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _fill(fd: int, start: int, end: int) -> None:
+    zeros = bytes(_MIB)
+    for offset in range(start, end, _MIB):
+        piece = zeros[: end - offset]
+        if os.pwrite(fd, piece, offset) != len(piece):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(fd)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
