@@ -49,6 +49,10 @@ class MemoryWal:
                 self._listener.failed(self._error)
 
     @property
+    def objects(self) -> None:
+        """None: group commits are not objects."""
+
+    @property
     def next_position(self) -> int:
         """Where the next record goes."""
         return self._next

@@ -1,7 +1,7 @@
 """The seam between a stream engine and its write-ahead log.
 
-Positions are bytes in a log that never ends: they only grow, across restarts and across laps of a
-ring, and start at 0 in a new log. A record occupies `[position, end_position)`.
+Positions are bytes in a log that never ends: they only grow, across laps of a ring and, on a device,
+across restarts; they start at 0 in a new log. A record occupies `[position, end_position)`.
 
 Order of calls: `recover()` to its end, `start()` once, then `append()` and `trim()`, then
 `close()`. All calls come from one event loop, and listeners are called on that loop.
@@ -9,11 +9,34 @@ Order of calls: `recover()` to its end, `start()` once, then `append()` and `tri
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from storage.clock import Clock
+from storage.format.stream_object import StreamInfo
+from storage.object_store.protocol import ObjectStore
+from storage.tasks import TaskScope
 
 Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalOwner:
+    """The node that a log is opened for, before the node registers: who it is, and what it lends.
+
+    `store` is the cluster's own; `describe` says whose a stream is. A block log needs the ids only.
+    """
+
+    cluster_id: str
+    node_id: int
+    incarnation: str
+    store: ObjectStore
+    describe: Callable[[int], StreamInfo]
+    clock: Clock
+    rng: random.Random
+    scope: TaskScope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +69,78 @@ class WalListener(Protocol):
         """
 
 
+class WalFloor(NamedTuple):
+    """Where the objects of a node's log begin: recovery needs none below (epoch, number)."""
+
+    epoch: int
+    number: int
+
+
+class SealedRange(NamedTuple):
+    """Offsets [start, end) of a stream in a sealed object, all appended under one stream epoch.
+
+    `max_timestamp` in milliseconds, `size` in bytes.
+    """
+
+    stream_id: int
+    epoch: int
+    start_offset: int
+    end_offset: int
+    max_timestamp: int
+    size: int
+
+
+class SealedObject(NamedTuple):
+    """One group commit below the seal of its epoch: a whole stream object."""
+
+    key: str
+    size: int
+    created_ms: int
+    ranges: tuple[SealedRange, ...]
+
+
+class SealedLog(NamedTuple):
+    """What a node's epochs left behind, none of which can be acknowledged to any more.
+
+    `objects` are in the order of the log. `leftovers` are keys of data that nobody needs: below the
+    floor, or above a seal. Tombstones are in neither.
+    """
+
+    objects: tuple[SealedObject, ...]
+    leftovers: tuple[str, ...]
+
+
+class WalObjects(Protocol):
+    """What a log whose group commits are objects offers beside: the metadata keeps its floor, and
+    recovery may commit the objects as they are.
+    """
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether they lie in the cluster's store, where every reader finds them."""
+
+    def floor_at(self, position: int) -> WalFloor:
+        """Return the floor to be committed with everything that ends at or below `position`."""
+
+    async def seal(self, floor: WalFloor, *, before: int) -> SealedLog:
+        """End every epoch from the floor's to the one before `before`, and return what they hold.
+
+        What `recover()` then yields. May be repeated. Raises StoreUnavailable, CorruptObject,
+        WalCorrupted, SettingsError (another cluster's log).
+        """
+
+    async def discard(self, keys: Sequence[str]) -> None:
+        """Delete objects that nobody needs; what fails stays for the garbage sweep."""
+
+
 class WriteAheadLog(Protocol):
     """A durable, ordered queue of record batches: appended at one end, trimmed at the other."""
+
+    @property
+    def objects(self) -> WalObjects | None:
+        """Set when group commits are objects. Then `objects.seal()` comes before `recover()`, and
+        stands for it when nothing is to be read.
+        """
 
     @property
     def next_position(self) -> int:
@@ -83,8 +176,9 @@ class WriteAheadLog(Protocol):
     ) -> int:
         """Add one record and return its end position, to be compared with `released()`.
 
-        The payload is copied before the call returns. Raises WalFull (no space until a trim or a
-        release; nothing was changed), RecordTooLarge, WalFailed, WalClosed.
+        The payload may be referred to until it is released: it must not change any more. Raises
+        WalFull (no space until a trim or a release; nothing was changed), RecordTooLarge,
+        WalFailed, WalClosed.
         """
 
     async def trim(self, position: int) -> None:
