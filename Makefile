@@ -77,8 +77,8 @@ unit: $(STAMP) ## The quick tests
 property: $(STAMP) ## Property tests (Hypothesis)
 	@$(BIN)/python -m pytest -q tests/property
 
-sim: $(STAMP) ## Simulation tests; SEED=n runs that seed alone
-	@LAKEHEAD_SIM_SEED=$(SEED) $(BIN)/python -m pytest -q tests/simulation
+sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block|memory|object
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000)) $(if $(WAL),--wal $(WAL))
 
 integration: $(STAMP) ## Tests with real clients and real processes
 	@$(BIN)/python -m pytest -q tests/integration

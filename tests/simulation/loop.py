@@ -16,6 +16,8 @@ Use it for whole worlds in one process, with the real code on top of simulated s
   the tasks that wait. `time_limit` (virtual seconds) catches worlds that only tick.
 - There are no threads, sockets, signals or files in it: asking for them fails. Randomness is
   whatever the world seeds; two runs of one seed take the same steps.
+- Several processes share the loop as `Life`s (see `lives`): what one of them schedules carries its
+  mark, and stops when it is killed or frozen, while the others go on.
 """
 
 from __future__ import annotations
@@ -25,15 +27,30 @@ import heapq
 import math
 import random
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
+
+from tests.simulation.lives import LIFE
 
 T = TypeVar("T")
 
 
 class Deadlock(Exception):
     """The world cannot go on: nothing is ready and no timer runs; or it outlived its limit."""
+
+
+class _Task(asyncio.Task[Any]):
+    """A task whose hash is its number: sets of tasks have one order, whatever their addresses."""
+
+    def __init__(self, coro: Any, *, number: int, **options: Any) -> None:
+        self.number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self.number
 
 
 class SimulationLoop(asyncio.BaseEventLoop):
@@ -49,8 +66,11 @@ class SimulationLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._time_limit = time_limit
         self._selector = self  # asked for events when an iteration begins
+        self._clock_resolution = 0.0  # what is due was taken from the heap before
         self._thread = threading.current_thread()
+        self._tasks_made = 0
         self.iterations = 0
+        self.set_task_factory(self._make_task)
 
     def time(self) -> float:
         """Return virtual seconds since the world began."""
@@ -76,11 +96,45 @@ class SimulationLoop(asyncio.BaseEventLoop):
             timer = heapq.heappop(self._scheduled)
             timer._scheduled = False  # type: ignore[attr-defined]  # no more in the heap
             self._ready.append(timer)
+        handles = list(self._ready)
         if self._shuffle:
-            handles = list(self._ready)
             self._rng.shuffle(handles)
-            self._ready.clear()
-            self._ready.extend(handles)
+        self._ready.clear()
+        for handle in handles:
+            life = handle._context.get(LIFE)  # type: ignore[attr-defined]
+            if life is None or life.admits(handle):
+                self._ready.append(handle)
+
+    def ready_handles(self) -> deque[asyncio.Handle]:
+        """Return what this iteration still has to run, and the next one."""
+        return self._ready
+
+    def dispose(self) -> None:
+        """End the world: nothing runs any more, and what waits is taken down, its errors unheard.
+
+        Called when all has been judged: clean-up code of dead processes runs now, on nothing.
+        """
+        self.set_exception_handler(lambda loop, context: None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that never began
+            for task in asyncio.all_tasks(self):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine: Any = task.get_coro()
+                for _ in range(20):  # one that awaits while it cleans up is told again
+                    with suppress(BaseException):
+                        coroutine.close()
+                        break
+                del coroutine
+        self.close()
+
+    def _make_task(self, _: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        self._tasks_made += 1
+        task = _Task(coro, number=self._tasks_made, loop=self, **options)
+        context = options.get("context")
+        life = LIFE.get(None) if context is None else context.get(LIFE)
+        if life is not None:
+            life.adopt(task)
+        return task
 
     def _write_to_self(self) -> None:
         """Called when somebody calls `call_soon_threadsafe`, as asyncio does for generators."""
@@ -116,7 +170,10 @@ def simulate(
     time_limit: float = 1e6,
 ) -> T:
     """Run a world to its end on a loop of its own and return its result."""
-    with asyncio.Runner(
-        loop_factory=lambda: SimulationLoop(seed, shuffle=shuffle, time_limit=time_limit)
-    ) as runner:
-        return runner.run(world())
+    loop = SimulationLoop(seed, shuffle=shuffle, time_limit=time_limit)
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(world())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.dispose()

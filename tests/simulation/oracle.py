@@ -1,0 +1,114 @@
+"""What the metadata log of a world says, followed from outside, and what no entry may ever do.
+
+It keeps its own books beside the project's rules: entries are judged when they land in the bucket,
+by simple arithmetic over node epochs, owners and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from storage.errors import EntryRejected
+from storage.metadata.log import PREFIX, decode_entry
+from storage.metadata.records import (
+    CloseStream,
+    CommitObjects,
+    Entry,
+    FenceNode,
+    OpenStream,
+    RegisterNode,
+)
+from storage.metadata.state import ClusterState
+from tests.simulation.bucket import Bucket
+from tests.simulation.ledger import Violation
+
+
+class MetadataOracle:
+    """Watches a bucket. `state` is what a reader of the whole log would have now."""
+
+    def __init__(self, bucket: Bucket, fail: Callable[[Exception], None]) -> None:
+        self.state = ClusterState()
+        self.entries: list[Entry] = []
+        self.rejected = 0
+        self._bucket = bucket
+        self._fail = fail
+        self._nodes: dict[int, tuple[int, bool]] = {}
+        self._streams: dict[int, tuple[int, int, bool]] = {}
+        self._ends: dict[int, int] = {}
+        bucket.on_create.append(self._created)
+        bucket.on_delete.append(self._deleted)
+
+    def epoch_of(self, node_id: int) -> int:
+        """Return the newest registered epoch of a node, -1 without any."""
+        return self._nodes.get(node_id, (-1, False))[0]
+
+    def is_current(self, node_id: int, epoch: int) -> bool:
+        """Whether a node's epoch is its newest and was not fenced."""
+        return self._nodes.get(node_id) == (epoch, False)
+
+    def _created(self, key: str, body: bytes) -> None:
+        if not key.startswith(PREFIX):
+            return
+        number = int(key.removeprefix(PREFIX).removesuffix(".json"))
+        if number < self.state.next_entry:
+            return  # behind the boundary, where nobody reads: it has lost
+        if number > self.state.next_entry:
+            self._broken(f"entry {number} was put where {self.state.next_entry} is next")
+            return
+        entry = decode_entry(key, body)
+        self.entries.append(entry)
+        try:
+            self.state = self.state.apply(entry)
+        except EntryRejected:
+            self.rejected += 1
+            self.state = self.state.skip()
+            return
+        for record in entry.records:
+            self._judge(record)
+
+    def _deleted(self, key: str) -> None:
+        known = self.state.objects.get(key)
+        if known is not None and known.stream_ids:
+            self._broken(f"{key} was deleted while streams {set(known.stream_ids)} refer to it")
+
+    def _broken(self, how: str) -> None:
+        self._fail(Violation(how))
+
+    def _judge(self, record: object) -> None:
+        match record:
+            case RegisterNode():
+                if record.epoch <= self.epoch_of(record.node_id):
+                    self._broken(f"node {record.node_id} registered epoch {record.epoch} again")
+                self._nodes[record.node_id] = (record.epoch, False)
+            case FenceNode():
+                self._nodes[record.node_id] = (record.epoch, True)
+            case OpenStream():
+                self._streams[record.stream_id] = (record.epoch, record.node_id, True)
+            case CloseStream():
+                epoch, node_id, _ = self._streams[record.stream_id]
+                self._streams[record.stream_id] = (epoch, node_id, False)
+            case CommitObjects():
+                self._judge_commit(record)
+            case _:
+                pass
+
+    def _judge_commit(self, record: CommitObjects) -> None:
+        committer = (record.node_id, record.node_epoch)
+        if record.taker_id >= 0:
+            if self._nodes.get(record.node_id) != (record.node_epoch, True):
+                self._broken(f"node {record.node_id} was taken over, unfenced")
+            committer = (record.taker_id, record.taker_epoch)
+        if not self.is_current(*committer):
+            self._broken(f"a commit of node {committer[0]}'s past epoch {committer[1]} counts")
+        for committed in record.objects:
+            found = self._bucket.objects.get(committed.key)
+            if found is None or len(found) != committed.size:
+                self._broken(f"{committed.key} was committed before it was there")
+            for span in committed.ranges:
+                if span.stream_id not in self.state.streams:
+                    continue
+                if self._streams[span.stream_id] != (span.epoch, record.node_id, True):
+                    self._broken(f"stream {span.stream_id} grew under epoch {span.epoch}")
+                if span.start_offset != self._ends.get(span.stream_id, 0):
+                    self._broken(f"stream {span.stream_id} has a hole at {span.start_offset}")
+                self._ends[span.stream_id] = span.end_offset

@@ -1,0 +1,77 @@
+"""Promise: whatever befalls the nodes of a cluster and its store, what was acknowledged is there,
+once, at its offset, and no two truths are told.
+
+One seed is one world; a failure prints it: `make sim SEED=n` shows what happened in it.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tests.simulation.quiet import silence_logs
+from tests.simulation.wals import WALS
+from tests.simulation.world import run_world
+
+SEEDS = int(os.environ.get("LAKEHEAD_WORLDS", "240"))
+CHUNK = 24
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    silence_logs()
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_no_promise_is_broken_in_world(first: int) -> None:
+    for seed in range(first, min(first + CHUNK, SEEDS)):
+        try:
+            run_world(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed} (make sim SEED={seed}): {error!r}") from error
+
+
+@pytest.mark.parametrize("wal", sorted(WALS))
+def test_the_worlds_do_enough_to_break_something(wal: str) -> None:
+    worlds = [run_world(seed, wal=wal) for seed in range(12)]
+    assert sum(world.ledger.acknowledged for world in worlds) > 300
+    assert sum(world.ledger.reads for world in worlds) > 300
+    assert sum(world.oracle.state.next_entry for world in worlds) > 300
+    lives = [one for world in worlds for node in world.nodes for one in node.incarnations]
+    assert sum(one.engine is not None for one in lives) > 60
+    told = {line.partition(" at ")[0] for world in worlds for line in world.trace.said()}
+    for event in ("is killed", "thaws", "is told to stop", "the store is back", "gets a slow WAL"):
+        assert any(event in line for line in told), event
+
+
+@pytest.mark.parametrize("wal", sorted(WALS))
+def test_one_seed_is_one_world_in_every_process(wal: str) -> None:
+    script = (
+        "from tests.simulation.quiet import silence_logs\n"
+        "from tests.simulation.world import run_world\n"
+        "silence_logs()\n"
+        f"print([run_world(seed, wal={wal!r}).trace.digest() for seed in range(5)])\n"
+    )
+    here = str([run_world(seed, wal=wal).trace.digest() for seed in range(5)])
+    for hash_seed in ("1", "2"):
+        there = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert there.stdout.strip() == here
+
+
+def test_seeds_are_different_worlds() -> None:
+    assert len({run_world(seed, wal="memory").trace.digest() for seed in range(6)}) == 6
