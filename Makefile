@@ -41,9 +41,9 @@ $(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml scripts/pre
 
 demo: $(STAMP) ## Broker, real data, a Kafka client, Spark SQL and a Delta table; WAL=object, STORE=s3, STORE=s3://bucket/prefix
 ifeq ($(STORE),s3)
-	@folder=$$(mktemp -d lakehead-demo-s3-XXXXXX) && $(BIN)/python -m bench.s3_server $$folder -- \
+	@folder=$$(mktemp -d lakehead-demo-s3-XXXXXX) && $(BIN)/python -m bench.s3_server $$folder/s3 -- \
 		$(BIN)/lakehead demo --store s3://lake/demo $(DEMO_WAL) && \
-	echo "The bucket lies in $$folder. A shell in which it is served: $(BIN)/python -m bench.s3_server $$folder -- bash"
+	echo "The bucket lies in $$folder. A shell in which it is served: $(BIN)/python -m bench.s3_server $$folder/s3 -- bash"
 else
 	@$(BIN)/lakehead demo $(if $(STORE),--store $(STORE)) $(DEMO_WAL)
 endif

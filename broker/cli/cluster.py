@@ -60,6 +60,15 @@ async def read_state(store: ObjectStore) -> ClusterState:
     return log.state
 
 
+async def holds_cluster(uri: str) -> bool:
+    """Whether the store at `uri` has a cluster in it."""
+    store = open_store(uri)
+    try:
+        return bool(await store.list("meta/"))
+    finally:
+        await store.close()
+
+
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run the coroutine of a command to its end."""
     return asyncio.run(coroutine)

@@ -4,6 +4,9 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,20 +15,42 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress, TaskID
 
-from broker.cli.cluster import load_state, run
-from broker.cli.demonstration.answers import QUESTION, ask, check_equal, make_views, reference
+from broker.cli.cluster import holds_cluster, load_state, run
+from broker.cli.demonstration.answers import (
+    QUESTION,
+    ask,
+    check_equal,
+    make_views,
+    reference,
+    table_in_spark,
+)
 from broker.cli.demonstration.broker_process import running_broker
 from broker.cli.demonstration.dataset import DATASETS, messages, read_table
 from broker.cli.demonstration.loading import Loaded, load
 from broker.cli.demonstration.stage import Stage
-from broker.cli.materialize import missing_extra
-from storage.errors import LakeheadError
+from broker.cli.materialize import missing_extra, table_uri
+from storage.errors import LakeheadError, SettingsError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _UPLOAD_S = 60.0
 _UPLOAD_AGE_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a demo leaves what it makes: its folder, and the URIs of store, WAL and Delta table."""
+
+    folder: Path
+    store: str
+    wal: str
+    table: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store lies in the folder, so that the folder says it all."""
+        return self.store == f"file:{self.folder}/store"
 
 
 def demo(
@@ -38,48 +63,59 @@ def demo(
             show_default=False,
         ),
     ] = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            metavar="URI",
+            help="Object store for topics and table: s3://bucket/prefix, with no cluster in it "
+            "yet. [default: the folder]",
+            show_default=False,
+        ),
+    ] = "",
+    wal: Annotated[
+        str,
+        typer.Option(
+            "--wal",
+            metavar="URI",
+            help="Write-ahead log: block:/path or object: (the store). [default: in the folder]",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Stream 336,776 flights through a broker, ask Spark SQL, make a Delta table, compare answers.
 
     Starts a broker of its own and stops it at the end. Leaves the data and says where.
     """
-    place = _fresh_folder(folder)
-    stage = Stage()
-    stage.title(f"data in {_short(place)}")
     try:
         from lake.jobs.materialize import MaterializeSettings, materialize
         from lake.spark import check_java, spark_session
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
     check_java()
+    place = _fresh_place(folder, store, wal)
+    stage = Stage()
+    stage.title(f"data in {_shown(place)}")
     tables = {dataset.topic: read_table(dataset) for dataset in DATASETS}
-    store, delta = f"file:{place}/store", f"{place}/tables/flights"
-
-    stage.step("Start a broker")
-    with running_broker(place, "--upload.age.ms", str(_UPLOAD_AGE_MS)) as address:
-        stage.say(f"A Kafka broker at {address}: object store and log in {_short(place)}")
-
-        stage.step("Stream real data into it with a Kafka client (confluent-kafka)")
-        loaded = _stream(stage, address, tables)
-        stage.loaded(loaded)
-        with stage.waiting("The last records are on their way to the object store"):
-            _wait_uploaded(place, loaded)
+    with _broker(stage, place) as address:
+        _fill(stage, place, address, tables)
 
         stage.step("Ask Spark SQL, straight from the stream objects")
         stage.statement(QUESTION.format(flights="flights"))
         with stage.waiting("Starting Spark"):
             spark = spark_session(app_name="lakehead-demo")
         with stage.waiting("Spark reads the topics"):
-            make_views(spark, store)
+            make_views(spark, place.store)
             from_topics = ask(spark, "flights")
         stage.answer(from_topics)
 
         stage.step("Turn the topic into a Delta table, each record once")
+        settings = MaterializeSettings(path=place.store, topic="flights", table=place.table)
         with stage.waiting("Materializing flights"):
-            result = materialize(MaterializeSettings(path=store, topic="flights", table=delta))
+            result = materialize(settings)
         stage.say(f"{result.records:,} rows, {result.bytes_written / 1e6:.1f} MB of Parquet")
         with stage.waiting("The same question to the table"):
-            from_table = ask(spark, f"delta.`{delta}`")
+            from_table = ask(spark, table_in_spark(spark, place.table))
 
         stage.step("Compare with the source's own DataFrames (pandas)")
         wanted = reference(tables["flights"], tables["airlines"])
@@ -91,6 +127,39 @@ def demo(
         )
         spark.stop()
     _finish(stage, place)
+
+
+def _fresh_place(folder: Path | None, store: str, wal: str) -> Place:
+    """Return a place that holds nothing yet."""
+    if store and run(holds_cluster(store)):
+        raise SettingsError(f"there is a cluster in {store} already: name another prefix")
+    place = _fresh_folder(folder)
+    uri = store or f"file:{place}/store"
+    return Place(folder=place, store=uri, wal=wal, table=table_uri(uri, "flights"))
+
+
+@contextmanager
+def _broker(stage: Stage, place: Place) -> Iterator[str]:
+    """Run the demo's broker; yield its address."""
+    stage.step("Start a broker")
+    settings = ["--upload.age.ms", str(_UPLOAD_AGE_MS), "--store", place.store]
+    if place.wal:
+        settings += ["--wal", place.wal]
+    with running_broker(place.folder, *settings) as address:
+        log = f"write-ahead log {place.wal}" if place.wal else "write-ahead log"
+        if place.is_local:
+            stage.say(f"A Kafka broker at {address}: object store and {log} in {_shown(place)}")
+        else:
+            stage.say(f"A Kafka broker at {address}: object store {place.store}, {log}")
+        yield address
+
+
+def _fill(stage: Stage, place: Place, address: str, tables: "dict[str, pd.DataFrame]") -> None:
+    stage.step("Stream real data into it with a Kafka client (confluent-kafka)")
+    loaded = _stream(stage, address, tables)
+    stage.loaded(loaded)
+    with stage.waiting("The last records are on their way to the object store"):
+        _wait_uploaded(place.store, loaded)
 
 
 def _fresh_folder(wanted: Path | None) -> Path:
@@ -128,11 +197,11 @@ def _advance(bars: Progress, task: TaskID, done: int) -> None:
     bars.update(task, completed=done)
 
 
-def _wait_uploaded(place: Path, loaded: list[Loaded]) -> None:
+def _wait_uploaded(store: str, loaded: list[Loaded]) -> None:
     """Wait until the metadata log names objects for every record."""
     deadline = time.perf_counter() + _UPLOAD_S
     while True:
-        state = run(load_state(str(place)))
+        state = run(load_state(store))
         missing = [
             topic.topic
             for topic in loaded
@@ -161,23 +230,32 @@ def _command() -> str:
     return "lakehead" if on_path else shlex.quote(os.path.relpath(called))
 
 
-def _finish(stage: Stage, place: Path) -> None:
-    here, command = shlex.quote(_short(place)), _command()
+def _shown(place: Place) -> str:
+    """Return where the data is, as `--path` takes it."""
+    return _short(place.folder) if place.is_local else place.store
+
+
+def _finish(stage: Stage, place: Place) -> None:
+    path, command = shlex.quote(_shown(place)), _command()
     python = shlex.quote(os.path.relpath(sys.executable))
+    store = f"{_short(place.folder)}/store" if place.is_local else place.store
     snippet = (
         "from lake.spark import spark_session; "
         "spark_session().read.format('lakehead').options("
-        f"path='{_short(place)}/store', subscribe='weather').load().show(3)"
+        f"path='{store}', subscribe='weather').load().show(3)"
     )
     sql = "SELECT origin, count(*) AS flights FROM flights GROUP BY origin"
+    start = f"{command} start --data {shlex.quote(_short(place.folder))}"
+    start += "" if place.is_local else f" --store {shlex.quote(place.store)}"
+    start += f" --wal {shlex.quote(place.wal)}" if place.wal else ""
     stage.step("Try next")
     stage.commands(
         [
-            ("look at the topics, no broker needed", f"{command} topics list --path {here}"),
-            ("serve them again to any Kafka client", f"{command} start --data {here}"),
+            ("look at the topics, no broker needed", f"{command} topics list --path {path}"),
+            ("serve them again to any Kafka client", start),
             ("in another terminal", "kcat -b localhost:9092 -C -t flights -o beginning -c 3"),
-            ("ask your own questions", f'{command} sql --path {here} --json flights -e "{sql}"'),
+            ("ask your own questions", f'{command} sql --path {path} --json flights -e "{sql}"'),
             ("read a topic in Spark", f'{python} -c "{snippet}"'),
         ]
     )
-    stage.console.print(f"\nDone in {stage.seconds:.0f} s. The data stays in {_short(place)}\n")
+    stage.console.print(f"\nDone in {stage.seconds:.0f} s. The data stays in {_shown(place)}\n")

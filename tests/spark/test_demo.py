@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.s3_server import S3Server
 from broker.cli.demonstration.answers import AirlineDelay, check_equal, reference
 from broker.cli.demonstration.dataset import DATASETS, messages, read_table
 from storage.errors import LakeheadError
@@ -15,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SIZES = {"airlines": 16, "airports": 1_458, "planes": 3_322, "weather": 26_115, "flights": 336_776}
 
 
-@pytest.mark.timeout(400)
-def test_the_demo_ends_with_three_equal_answers_and_leaves_its_data(tmp_path: Path) -> None:
+def run_demo(folder: Path, *options: str) -> str:
+    """Run the demo in `folder` and return what it printed."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     run = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "demo"],
-        cwd=tmp_path,
+        [sys.executable, "-m", "broker.cli", "demo", *options],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
@@ -31,9 +32,24 @@ def test_the_demo_ends_with_three_equal_answers_and_leaves_its_data(tmp_path: Pa
     for words in ("336,776", "United Air Lines Inc.", "The same answer three times", "Try next"):
         assert words in run.stdout
     assert "Traceback" not in run.stdout + run.stderr
+    return run.stdout
+
+
+@pytest.mark.timeout(400)
+def test_the_demo_ends_with_three_equal_answers_and_leaves_its_data(tmp_path: Path) -> None:
+    run_demo(tmp_path)
     data = tmp_path / "lakehead-demo"
     assert (data / "store" / "meta").is_dir()
     assert (data / "tables" / "flights" / "_delta_log").is_dir()
+
+
+@pytest.mark.timeout(400)
+def test_the_demo_works_with_everything_on_s3(tmp_path: Path, s3_server: S3Server) -> None:
+    words = run_demo(tmp_path, "--store", f"{s3_server.uri}/demo")
+    bucket = s3_server.folder / s3_server.bucket / "demo"
+    assert (bucket / "meta").is_dir()
+    assert (bucket / "tables" / "flights" / "_delta_log").is_dir()
+    assert f"topics list --path {s3_server.uri}/demo" in words
 
 
 def test_the_data_are_whole_and_keys_are_those_of_the_rows() -> None:

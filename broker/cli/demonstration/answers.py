@@ -44,6 +44,23 @@ def make_views(spark: "SparkSession", store: str) -> None:
         parsed.selectExpr("row.*").createOrReplaceTempView(topic)
 
 
+def table_in_spark(spark: "SparkSession", uri: str) -> str:
+    """Return what to call a Delta table in a query.
+
+    Delta's jars read a folder; for S3 they would need those of Hadoop and the AWS SDK (hundreds of
+    megabytes), so the question's columns of a table there are read by delta-rs and handed over as
+    Arrow.
+    """
+    if ":" not in uri:
+        return f"delta.`{uri}`"
+    from deltalake import DeltaTable
+
+    columns = [column.split()[0] for column in _COLUMNS["flights"].split(", ")]
+    rows = DeltaTable(uri).to_pyarrow_table(columns=columns)
+    spark.createDataFrame(rows).createOrReplaceTempView("flights_table")
+    return "flights_table"
+
+
 def ask(spark: "SparkSession", flights: str) -> list[AirlineDelay]:
     """Ask Spark SQL; `flights` is the view or table to ask."""
     rows: list[Any] = spark.sql(QUESTION.format(flights=flights)).collect()

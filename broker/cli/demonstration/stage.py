@@ -101,11 +101,11 @@ class Stage:
     def comparison(self, answers: Mapping[str, Sequence[AirlineDelay]]) -> None:
         """Show answers to one question side by side, by who gave them: flights and mean delay."""
         table = Table(box=None, pad_edge=False, header_style="dim")
-        table.add_column("airline")
+        table.add_column("airline", no_wrap=True)
         for name in answers:
-            table.add_column(name, justify="right")
+            table.add_column(name, justify="right", no_wrap=True)
         for rows in zip(*answers.values(), strict=True):
-            cells = [f"{row.flights:,} at {row.mean_delay:+.4f}" for row in rows]
+            cells = [f"{row.flights:,} {row.mean_delay:+7.2f}" for row in rows]
             table.add_row(rows[0].name, *cells)
         self.console.print(Padding(table, (0, 0, 0, 3)))
 
