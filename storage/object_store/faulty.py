@@ -79,6 +79,11 @@ class FaultyStore:
             raise StoreUnavailable("injected: 503 on delete")
         await self._inner.delete(keys)
 
+    async def abort_uploads(self, *, before_ms: int) -> int:
+        """See `ObjectStore.abort_uploads`."""
+        await self._before_read("uploads")
+        return await self._inner.abort_uploads(before_ms=before_ms)
+
     async def close(self) -> None:
         """See `ObjectStore.close`."""
         await self._inner.close()

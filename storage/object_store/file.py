@@ -79,6 +79,10 @@ class FileStore:
         """See `ObjectStore.delete`."""
         await self._run(lambda: self._delete(keys))
 
+    async def abort_uploads(self, *, before_ms: int) -> int:
+        """See `ObjectStore.abort_uploads`: temporary files that a crash left."""
+        return await self._run(lambda: self._remove_temporaries(before_ms / 1000))
+
     async def close(self) -> None:
         """End the threads."""
         if self._pool is not None:
@@ -149,12 +153,18 @@ class FileStore:
         folder = self._root / _TEMPORARY
         folder.mkdir(parents=True, exist_ok=True)
         os.utime(folder)  # the file system's own clock, to compare with its files' ages
-        now = folder.stat().st_mtime
-        for entry in os.scandir(folder):
-            with contextlib.suppress(FileNotFoundError):
-                if now - entry.stat().st_mtime > _TEMPORARY_AGE_S:
-                    Path(entry.path).unlink()
+        self._remove_temporaries(folder.stat().st_mtime - _TEMPORARY_AGE_S)
         self._swept = True
+
+    def _remove_temporaries(self, before_s: float) -> int:
+        removed = 0
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self._root / _TEMPORARY):
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.stat().st_mtime < before_s:
+                        Path(entry.path).unlink()
+                        removed += 1
+        return removed
 
     def _make_folders(self, folder: Path) -> None:
         missing = []

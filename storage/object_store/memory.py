@@ -54,5 +54,9 @@ class MemoryStore:
         for key in keys:
             self.objects.pop(key, None)
 
+    async def abort_uploads(self, *, before_ms: int) -> int:  # noqa: ARG002 - none is old enough
+        """See `ObjectStore.abort_uploads`: nothing is ever half written."""
+        return 0
+
     async def close(self) -> None:
         """Nothing to release."""

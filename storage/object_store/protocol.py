@@ -59,5 +59,11 @@ class ObjectStore(Protocol):
         gone).
         """
 
+    async def abort_uploads(self, *, before_ms: int) -> int:
+        """Give up writes that began before (by the store's clock) and never became an object;
+        returns how many. A write that is still alive fails by it as StoreUnavailable. Raises
+        StoreUnavailable.
+        """
+
     async def close(self) -> None:
         """Release what the store holds."""

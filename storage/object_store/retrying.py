@@ -1,18 +1,21 @@
 """Retries what a store refused without effect: with backoff and jitter, for as long as it takes
-once a node runs.
+once a node runs. The one place that does: the clients below it repeat nothing.
 
 Only what certainly had no effect is repeated here. A write of unknown outcome is its caller's to
-settle.
+settle. Each call has one request on its way, and waits longer after each failure: however many
+calls are waiting, a store that comes back is met by at most one request from each of them, spread
+over the jitter.
 """
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
-from storage.errors import StoreRefused, StoreUnavailable
+from storage.errors import StoreRefused, StoreThrottled, StoreUnavailable
 from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
 
 T = TypeVar("T")
@@ -20,8 +23,22 @@ T = TypeVar("T")
 _log = structlog.get_logger("storage.object_store")
 
 _PAUSE_S = 0.05
+_PAUSE_THROTTLED_S = 0.5
+"""After "slow down": the fewer requests it asks for, at once."""
 _PAUSE_MAX_S = 5.0
+"""The longest a node is late after an outage of any length."""
 _ATTEMPTS = 6
+"""Of a command: about three seconds of trouble are waited out."""
+
+
+@dataclass(slots=True)
+class RetryStats:
+    """What was waited for. `waiting`: calls that are between two attempts just now."""
+
+    retries: int = 0
+    throttled: int = 0
+    waiting: int = 0
+    waited_s: float = 0.0
 
 
 class RetryingStore:
@@ -34,6 +51,7 @@ class RetryingStore:
     def __init__(self, inner: ObjectStore, *, rng: random.Random) -> None:
         self.uri = inner.uri
         self.is_patient = False
+        self.stats = RetryStats()
         self._inner = inner
         self._rng = rng
 
@@ -61,6 +79,10 @@ class RetryingStore:
         """See `ObjectStore.delete`."""
         await self._retry(", ".join(keys[:3]), lambda: self._inner.delete(keys))
 
+    async def abort_uploads(self, *, before_ms: int) -> int:
+        """See `ObjectStore.abort_uploads`."""
+        return await self._retry("uploads", lambda: self._inner.abort_uploads(before_ms=before_ms))
+
     async def close(self) -> None:
         """See `ObjectStore.close`."""
         await self._inner.close()
@@ -76,7 +98,20 @@ class RetryingStore:
                     attempt >= _ATTEMPTS or isinstance(error, StoreRefused)
                 ):
                     raise
-                _log.warning("store_unavailable", what=what, error=str(error), attempt=attempt)
-            await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                if attempt & (attempt - 1) == 0:  # in a long outage, less and less is said
+                    _log.warning("store_unavailable", what=what, error=str(error), attempt=attempt)
+                if isinstance(error, StoreThrottled):
+                    self.stats.throttled += 1
+                    pause = max(pause, _PAUSE_THROTTLED_S)
+            await self._pause(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, _PAUSE_MAX_S)
             attempt += 1
+
+    async def _pause(self, seconds: float) -> None:
+        self.stats.retries += 1
+        self.stats.waited_s += seconds
+        self.stats.waiting += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.stats.waiting -= 1

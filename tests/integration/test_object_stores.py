@@ -1,19 +1,19 @@
-"""Every object store keeps the same promises: one suite over memory, files and an S3 server."""
+"""Every object store keeps the same promises: one suite over memory, files, an S3 server, and the
+same server behind a proxy that spoils requests.
+"""
 
 import asyncio
 import itertools
-import os
 import random
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
 
+from bench.s3_server import S3Server
+from storage.clock import SystemClock
 from storage.errors import (
     CorruptObject,
     ObjectExists,
@@ -23,65 +23,54 @@ from storage.errors import (
     StoreUnavailable,
 )
 from storage.object_store import FileStore, MemoryStore, ObjectStore, open_store
+from storage.object_store.counted import CountedStore
 from storage.object_store.faulty import FaultProfile, FaultyStore
+from storage.object_store.retrying import RetryingStore
+from tests.support.s3_proxy import (
+    CONFLICT,
+    INTERNAL_ERROR,
+    READS,
+    SLOW_DOWN,
+    TOO_MANY_REQUESTS,
+    Delay,
+    Fault,
+    FaultProxy,
+    Rule,
+)
+
+STORES = ("memory", "file", "s3", "s3-spoiled")
+
+SPOILED = [
+    Rule(fault=SLOW_DOWN, probability=0.05),
+    Rule(fault=TOO_MANY_REQUESTS, probability=0.05),
+    Rule(fault=INTERNAL_ERROR, probability=0.05, operations=READS),
+    Rule(fault=CONFLICT, probability=0.1, operations=("PUT",)),
+    Rule(fault=Fault.RESET, probability=0.05, operations=READS),
+    Rule(fault=Fault.LOST_ANSWER, probability=0.05, operations=READS),
+    Rule(fault=Fault.CUT_BODY, probability=0.05, operations=("GET",)),
+    Rule(fault=Delay(0.0, 0.01), probability=0.5),
+]
+"""Whatever is repeated below the store's users, so that they see nothing of it."""
 
 
-@pytest.fixture(scope="module")
-def s3_bucket() -> Iterator[str]:
-    """An S3 server of its own process, with one bucket, reached by the standard AWS variables."""
-    import boto3
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    endpoint = f"http://127.0.0.1:{port}"
-    environment = {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "k",
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "AWS_REGION": "us-east-1",
-    }
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    before = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            assert server.poll() is None, "the S3 server ended"
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert time.monotonic() < deadline
-            select_pause()
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        client.create_bucket(Bucket="lake")
-        yield "s3://lake"
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        server.terminate()
-        server.wait()
-
-
-def select_pause() -> None:
-    """Give the other process the processor."""
-    os.sched_yield()
-
-
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
-    if request.param == "s3":
-        bucket = request.getfixturevalue("s3_bucket")
-        opened = open_store(f"{bucket}/{tmp_path.name}")
-    else:
+    if request.param in {"memory", "file"}:
         opened = MemoryStore() if request.param == "memory" else open_store(str(tmp_path / "root"))
-    yield opened
-    await opened.close()
+        yield opened
+        await opened.close()
+        return
+    server: S3Server = request.getfixturevalue("s3_server")
+    seed = crc32(request.node.name.encode())
+    async with FaultProxy(server.endpoint, seed=seed, rules=SPOILED) as proxy:
+        spoiled = request.param == "s3-spoiled"
+        endpoint = proxy.endpoint if spoiled else server.endpoint
+        opened = open_store(f"{server.uri}/deep/prefix?endpoint={endpoint}")
+        retrying = RetryingStore(opened, rng=random.Random(seed))
+        retrying.is_patient = True
+        counted = CountedStore(retrying, clock=SystemClock())
+        yield counted if spoiled else opened
+        await counted.close()
 
 
 async def test_what_was_created_is_read_whole_in_ranges_and_from_the_end(
@@ -147,8 +136,10 @@ async def test_what_is_absent_is_not_found(store: ObjectStore) -> None:
 
 async def test_a_range_beyond_the_end_is_an_error(store: ObjectStore) -> None:
     await store.create("k", [b"0123"])
-    with pytest.raises((CorruptObject, StoreUnavailable)):
+    with pytest.raises(CorruptObject):
         await store.get_range("k", 2, 10)
+    with pytest.raises(CorruptObject):
+        await store.get_range("k", 20, 10)
 
 
 async def test_listing_is_by_prefix_in_key_order(store: ObjectStore) -> None:
@@ -167,6 +158,22 @@ async def test_deleting_is_idempotent(store: ObjectStore) -> None:
     await store.delete(["a", "absent"])
     await store.delete(["a"])
     assert [meta.key for meta in await store.list("")] == ["b"]
+
+
+async def test_many_keys_are_listed_and_deleted(store: ObjectStore) -> None:
+    keys = [f"many/{number:04d}" for number in range(100)]
+    for first in range(0, len(keys), 50):
+        await asyncio.gather(*(store.create(key, [b"x"]) for key in keys[first : first + 50]))
+    assert [meta.key for meta in await store.list("many/")] == keys
+    after = await store.list("many/", start_after="many/0050")
+    assert [meta.key for meta in after] == keys[51:]
+    await store.delete(keys)
+    assert list(await store.list("many/")) == []
+
+
+async def test_nothing_is_half_written_after_quiet_work(store: ObjectStore) -> None:
+    await store.create("k", [b"x"])
+    assert await store.abort_uploads(before_ms=2**62) == 0
 
 
 async def test_a_file_store_takes_no_key_that_leaves_its_root(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ OPERATIONS = (
     *("GET", "HEAD", "PUT", "DELETE", "LIST", "DELETE_OBJECTS", "LIST_UPLOADS"),
     *("CREATE_UPLOAD", "UPLOAD_PART", "COMPLETE_UPLOAD", "ABORT_UPLOAD"),
 )
+READS = ("GET", "HEAD", "LIST", "LIST_UPLOADS", "DELETE", "DELETE_OBJECTS")
+"""What may be repeated without a thought."""
 
 
 @dataclass(frozen=True, slots=True)

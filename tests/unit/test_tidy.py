@@ -104,6 +104,7 @@ def test_no_file_holds(what: str) -> None:
 
 # Where the name to import is not that of the distribution.
 DISTRIBUTIONS = {
+    "botocore": "boto3",
     "confluent_kafka": "confluent-kafka",
     "delta": "delta-spark",
     "kafka": "kafka-python",

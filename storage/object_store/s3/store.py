@@ -1,0 +1,191 @@
+"""The store itself: one request of S3 for each call, more only for long lists and large objects.
+
+Nothing is repeated here (see `client`). The clients are made at the first use, so that opening a
+store is cheap and safe before a fork.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import obstore
+
+from storage.errors import CorruptObject, OutcomeUnknown, StoreUnavailable
+from storage.object_store.protocol import Buffer, ObjectMeta
+from storage.object_store.s3.client import object_client
+from storage.object_store.s3.deadlines import Deadlines
+from storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
+from storage.object_store.s3.multipart import Multipart
+from storage.object_store.s3.settings import S3Settings, parse_uri
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store as Client
+
+T = TypeVar("T")
+
+MULTIPART_SIZE_MIN = 64 * 1024 * 1024
+"""Below it one request is as quick, and a third of the requests' price."""
+DELETES_AT_ONCE = 1000
+"""As many keys as one request of S3 takes."""
+LISTED_AT_ONCE = 1000
+_LIST_PAGE_BYTES = 512 * 1024
+_UPLOADS_AT_ONCE = 4
+
+
+class S3Store:
+    """Objects in an S3 bucket, below a prefix. `uri` is `s3://bucket/prefix?option=value`; what it
+    does not say comes from the standard `AWS_…` variables and files.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.settings: S3Settings = parse_uri(uri)
+        self.may_multipart = self.settings.may_multipart
+        self._client: Client | None = None
+        self._multipart: Multipart | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._deadlines = Deadlines()
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        """See `ObjectStore.create`: a PUT with `If-None-Match: *`, or parts that are put together
+        with it.
+        """
+        views = [memoryview(piece).cast("B") for piece in pieces]
+        size = sum(len(view) for view in views)
+        if size >= MULTIPART_SIZE_MIN and self.may_multipart:
+            multipart = self.multipart
+            await self.in_thread(lambda: multipart.create(key, views))
+            return
+        client = await self._open()
+        put = obstore.put_async(client, key, views or b"", mode="create", use_multipart=False)
+        await self._within(self._deadlines.write(size), key, put, is_write=True)
+
+    async def get(self, key: str) -> bytes:
+        """See `ObjectStore.get`."""
+
+        async def read(deadline: asyncio.Timeout) -> bytes:
+            result = await obstore.get_async(client, key)
+            now = asyncio.get_running_loop().time()
+            deadline.reschedule(now + self._deadlines.read(result.meta["size"]))
+            return (await result.bytes_async()).to_bytes()
+
+        client = await self._open()
+        return await self._until(self._deadlines.read(0), key, read)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See `ObjectStore.get_range`."""
+        client = await self._open()
+        read = obstore.get_range_async(client, key, start=start, length=length)
+        body = (await self._within(self._deadlines.read(length), key, read)).to_bytes()
+        if len(body) != length:
+            raise CorruptObject(key, start, f"wanted {length} bytes, got {len(body)}")
+        return body
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        """See `ObjectStore.get_suffix`."""
+
+        async def read(_: asyncio.Timeout) -> tuple[bytes, int]:
+            result = await obstore.get_async(client, key, options={"range": {"suffix": length}})
+            size = result.meta["size"]
+            return (await result.bytes_async()).to_bytes(), size
+
+        client = await self._open()
+        return await self._until(self._deadlines.read(length), key, read)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+        """See `ObjectStore.list`."""
+        found: list[ObjectMeta] = []
+        folder = prefix.rpartition("/")[0]
+
+        async def read(deadline: asyncio.Timeout) -> None:
+            loop = asyncio.get_running_loop()
+            pages = obstore.list(
+                client, folder or None, offset=start_after or None, chunk_size=LISTED_AT_ONCE
+            )
+            async for page in pages:
+                deadline.reschedule(loop.time() + self._deadlines.read(_LIST_PAGE_BYTES))
+                found.extend(
+                    ObjectMeta(
+                        key=meta["path"],
+                        size=meta["size"],
+                        modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                    )
+                    for meta in page
+                    if meta["path"].startswith(prefix) and meta["path"] > start_after
+                )
+
+        client = await self._open()
+        await self._until(self._deadlines.read(_LIST_PAGE_BYTES), prefix, read)
+        found.sort(key=lambda meta: meta.key)
+        return found
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See `ObjectStore.delete`."""
+        client = await self._open()
+        for first in range(0, len(keys), DELETES_AT_ONCE):
+            batch = list(keys[first : first + DELETES_AT_ONCE])
+            what = batch[0] if len(batch) == 1 else f"{batch[0]} and {len(batch) - 1} more"
+            deleted = obstore.delete_async(client, batch)
+            await self._within(self._deadlines.read(_LIST_PAGE_BYTES), what, deleted)
+
+    async def abort_uploads(self, *, before_ms: int) -> int:
+        """See `ObjectStore.abort_uploads`."""
+        multipart = self.multipart
+        return await self.in_thread(lambda: multipart.abort_before(before_ms))
+
+    async def close(self) -> None:
+        """Forget the clients. An upload in parts is not repeated any more, and fails soon."""
+        self._client = None
+        if self._multipart is not None:
+            self._multipart.close()
+            self._multipart = None
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+    @property
+    def multipart(self) -> Multipart:
+        """What handles uploads in parts, and holds boto3's client. Blocking: see `in_thread`."""
+        if self._multipart is None:
+            self._multipart = Multipart(self.uri, self.settings)
+        return self._multipart
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Run a blocking call in one of the store's few threads."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, thread_name_prefix="s3-upload")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def _open(self) -> "Client":
+        if self._client is None:  # a role's credentials come over the network
+            self._client = await self.in_thread(lambda: object_client(self.settings))
+        return self._client
+
+    async def _within(
+        self, seconds: float, key: str, call: Awaitable[T], *, is_write: bool = False
+    ) -> T:
+        async def awaited(_: asyncio.Timeout) -> T:
+            return await call
+
+        return await self._until(seconds, key, awaited, is_write=is_write)
+
+    async def _until(
+        self,
+        seconds: float,
+        key: str,
+        call: Callable[[asyncio.Timeout], Awaitable[T]],
+        *,
+        is_write: bool = False,
+    ) -> T:
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                result = await call(deadline)
+        except TimeoutError:
+            self._deadlines.missed()
+            what = f"{self.uri}: {key}: no answer in time ({seconds:.0f} s or more by size)"
+            raise (OutcomeUnknown(what) if is_write else StoreUnavailable(what)) from None
+        except CLIENT_ERRORS as error:
+            raise obstore_error(self.uri, key, error, is_write=is_write) from None
+        self._deadlines.met()
+        return result
