@@ -10,7 +10,6 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
@@ -25,46 +24,19 @@ from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore
 from storage.stream.cache import CachedBatch, LogCache
+from storage.stream.index_cache import suffix_size
 from storage.stream.reader import ColdReader
 from storage.stream.recovery import recovered_blocks
+from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
 from storage.stream.upload_queue import UploadQueue
 from storage.stream.uploader import Snapshot, Uploader, Writer
 from storage.tasks import TaskScope
 from storage.wal.protocol import WriteAheadLog
 
+__all__ = ["NodeIdentity", "StorageSettings", "StreamEngine", "WalOpener"]
+
 _log = structlog.get_logger("storage.engine")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeIdentity:
-    """Who this node is and where clients reach it."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageSettings:
-    """Sizes in bytes, times in seconds."""
-
-    upload_size: int = 256 * 1024 * 1024
-    """A snapshot is uploaded when this much is not uploaded yet …"""
-    upload_age_s: float = 10.0
-    """… or the oldest of it is this old."""
-    uploads_max: int = 3
-    """Uploads in flight."""
-    stream_object_size: int = 8 * 1024 * 1024
-    """A stream with this much in a snapshot gets an object of its own."""
-    cache_size: int = 512 * 1024 * 1024
-    """Log cache. Producers wait when this much is not uploaded."""
-    block_cache_size: int = 256 * 1024 * 1024
-    wal_pending_max: int = 64 * 1024 * 1024
-    """Producers wait when this much is on its way to the WAL."""
-    metadata_poll_s: float = 1.0
-
 
 WalOpener = Callable[[str], Awaitable[WriteAheadLog]]
 """Opens this node's WAL, given the cluster's id."""
@@ -97,7 +69,16 @@ class StreamEngine:
         self.node = node
         self.node_epoch = writer.node_epoch
         self.cache = LogCache(settings.cache_size)
-        self.reader = ColdReader(store, scope, cache_size=settings.block_cache_size)
+        self.reader = ColdReader(
+            store,
+            scope,
+            clock,
+            cache_size=settings.block_cache_size,
+            index_cache_size=settings.index_cache_size,
+            in_flight_max=settings.cold_read_max,
+            refresh=metadata.refresh,
+            suffix_size=lambda key: suffix_size(metadata.state, key),
+        )
         self.on_writable: list[Callable[[], None]] = []
         """Called when `writable()` turns true again."""
         self._wal = wal

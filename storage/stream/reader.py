@@ -1,221 +1,360 @@
 """Cold reads: from a stream's extents through the index cache and the block cache to the object
 store.
 
-Readahead grows while a stream is read in sequence, and what several readers want at once is fetched
-once.
+What is missing is fetched by one GET per run of adjacent items, whoever of the readers of this
+moment wants them; each byte once. Bytes in flight are bounded over the node, and streams take
+turns.
 """
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
-from storage.format.stream_object import (
-    IndexItem,
-    ObjectIndex,
-    check_item,
-    iter_records,
-    read_index,
-)
+import structlog
+
+from storage.clock import Clock
+from storage.errors import CorruptObject, ObjectNotFound, StorageError
+from storage.format.stream_object import SUFFIX_GUESS, IndexItem, ObjectIndex
 from storage.metadata.state import Extent
 from storage.object_store.protocol import ObjectStore
+from storage.stream.block_cache import Block, BlockCache, BlockName
+from storage.stream.index_cache import IndexCache
+from storage.stream.read_budget import ReadBudget, Ticket
+from storage.stream.readahead import Readahead, Reader
 from storage.tasks import TaskScope
 
-READAHEAD_MIN = 512 * 1024
-READAHEAD_MAX = 32 * 1024 * 1024
-_INDEXES_MAX = 2000
-_READERS_MAX = 64
+_log = structlog.get_logger("storage.reader")
+
+RUN_SIZE_MAX = 4 * 1024 * 1024
+_ATTEMPTS = 3
+
+Extents = Callable[[], Sequence[Extent]]
 
 
-class Block(NamedTuple):
-    """The batches of one index item, decoded into slices of the bytes that were read."""
+@dataclass(slots=True)
+class ReadStats:
+    """What cold reads have done since the start."""
 
-    base_offsets: list[int]
-    payloads: list[memoryview]
-    size: int
+    hits: int = 0
+    """Blocks that were in the block cache when they were wanted."""
+    misses: int = 0
+    """Blocks that a reader had to wait for."""
+    gets: int = 0
+    """Ranged GETs of data."""
+    get_bytes: int = 0
+    ahead_bytes: int = 0
+    """Bytes asked for before a reader wanted them."""
+    wasted: int = 0
+    """Segments that were evicted with something in them that was fetched ahead and not read."""
+    corrupt_blocks: int = 0
+    """Blocks that failed their checksum twice."""
 
 
-class _Readahead:
-    """Where a stream is being read in sequence, and when to read on ahead of it."""
+class _Wanted:
+    """A block that is being fetched, or will be in this iteration of the loop."""
 
-    __slots__ = ("end", "mark", "offset", "size")
+    __slots__ = ("block", "index", "item", "reader", "row", "stream_id", "ticket", "urgent")
 
-    def __init__(self) -> None:
-        self.offset = -1
-        self.end = -1
-        self.size = 0
-        self.mark = 0
-
-    def advance(self, offset: int, end: int, most: int) -> int:
-        """Note a read of [offset, end) and return how many bytes to read ahead of `end` now.
-
-        The next stretch, twice as long up to `most`, is fetched when the reader has come to the
-        middle of the last one: `mark`, which whoever fetches sets.
-        """
-        is_sequential = self.offset < offset <= self.end
-        self.offset, self.end = offset, end
-        if not is_sequential:
-            self.size = self.mark = 0
-            return 0
-        if end < self.mark:
-            return 0
-        self.size = min(max(self.size * 2, READAHEAD_MIN), most)
-        return self.size
+    def __init__(self, index: ObjectIndex, row: int, stream_id: int) -> None:
+        self.index = index
+        self.row = row
+        self.item = index.item(row)
+        self.stream_id = stream_id
+        self.urgent = False
+        self.reader: Reader | None = None
+        self.ticket: Ticket | None = None
+        self.block: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
+        self.block.add_done_callback(_seen)
 
 
 class ColdReader:
-    """Reads batches from committed objects. `cache_size` in bytes bounds the block cache.
+    """Reads batches from committed objects. Sizes in bytes: `cache_size` bounds the block cache,
+    half of which is for readahead; `index_cache_size` the indexes; `in_flight_max` what is on its
+    way.
 
-    Half of it is for readahead, shared by the streams that were read last. A block that was read to
-    its end goes first when room is needed: the one that was fetched ahead has its reader to come.
+    `suffix_size(key)` guesses the length of an object's index; `refresh` learns the newest extents.
     """
 
-    def __init__(self, store: ObjectStore, scope: TaskScope, *, cache_size: int) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        scope: TaskScope,
+        clock: Clock,
+        *,
+        cache_size: int,
+        index_cache_size: int,
+        in_flight_max: int,
+        refresh: Callable[[], Awaitable[object]],
+        suffix_size: Callable[[str], int] = lambda _: SUFFIX_GUESS,
+    ) -> None:
+        self.stats = ReadStats()
+        self.blocks = BlockCache(cache_size)
+        self.indexes = IndexCache(store, scope, capacity=index_cache_size, suffix_size=suffix_size)
+        self.budget = ReadBudget(in_flight_max)
+        self.readahead = Readahead(clock, room=cache_size // 2)
         self._store = store
         self._scope = scope
-        self._cache_size = cache_size
-        self._size = 0
-        self._blocks: OrderedDict[tuple[str, int], Block] = OrderedDict()
-        self._reading: dict[tuple[str, int], asyncio.Task[Block]] = {}
-        self._indexes: OrderedDict[str, ObjectIndex] = OrderedDict()
-        self._readahead: OrderedDict[int, _Readahead] = OrderedDict()
+        self._refresh = refresh
+        self._run_size_max = min(RUN_SIZE_MAX, cache_size // 8, in_flight_max // 4)
+        self._wanted: dict[BlockName, _Wanted] = {}
+        self._new: dict[str, list[_Wanted]] = {}
 
     async def fetch(
-        self,
-        stream_id: int,
-        extents: Callable[[], Sequence[Extent]],
-        offset: int,
-        max_bytes: int,
+        self, stream_id: int, extents: Extents, offset: int, max_bytes: int
     ) -> list[memoryview]:
         """Return whole batches from the one that contains `offset`: at least one, else up to
-        `max_bytes`.
+        `max_bytes`; fewer when a damaged block follows.
 
         `offset` lies within the extents. Raises StoreUnavailable, ObjectNotFound, CorruptObject.
         """
+        reader = self.readahead.reader(stream_id, offset)
+        misses = self.stats.misses
         found: list[memoryview] = []
         position = offset
-        while True:
-            located = await self._locate(stream_id, extents(), position)
-            if located is None:
-                break
-            key, item = located
-            block = await self._block(key, item)
-            first = bisect_right(block.base_offsets, position) - 1
-            for payload in block.payloads[first:]:
-                max_bytes -= len(payload)
-                if max_bytes < 0 and found:
+        while max_bytes > 0 or not found:
+            try:
+                part = await self._block_at(stream_id, extents, position, max_bytes)
+            except StorageError:
+                if found:
                     break
-                found.append(payload)
-            else:
-                self._is_read(key, item)
-            position = item.end_offset
-            if max_bytes <= 0:
+                raise
+            if part is None:
                 break
-        self._read_ahead(stream_id, extents, offset, position)
+            name, block = part
+            batches, end = block.fetch(position, max_bytes)
+            if found and len(batches[0]) > max_bytes:
+                break
+            found += batches
+            position = end
+            max_bytes -= sum(map(len, batches))
+            if end < block.end_offset:
+                break
+            self.blocks.is_read(name)
+        waited = self.stats.misses > misses
+        ahead = self.readahead.advance(reader, offset, position, waited=waited)
+        if ahead > 0:
+            reader.mark = position
+            self._scope.spawn(
+                self._read_ahead(reader, extents(), position, ahead),
+                name=f"readahead {stream_id}",
+                is_awaited=True,
+            )
         return found
 
     def forget(self, stream_id: int) -> None:
         """Drop what is kept about the reading of a stream."""
-        self._readahead.pop(stream_id, None)
+        self.readahead.forget(stream_id)
 
     async def index(self, key: str) -> ObjectIndex:
-        """Return an object's index, cached."""
-        index = self._indexes.get(key)
-        if index is None:
-            index = await read_index(self._store, key)
-            self._indexes[key] = index
-            if len(self._indexes) > _INDEXES_MAX:
-                self._indexes.popitem(last=False)
-        else:
-            self._indexes.move_to_end(key)
-        return index
+        """Return an object's index, cached. Raises as `IndexCache.get`."""
+        return await self.indexes.get(key)
 
-    async def _locate(
-        self, stream_id: int, extents: Sequence[Extent], offset: int
-    ) -> tuple[str, IndexItem] | None:
-        at = bisect_right(extents, offset, key=lambda extent: extent.start_offset) - 1
-        if at < 0 or offset >= extents[at].end_offset:
-            return None
-        key = extents[at].object_key
-        items = (await self.index(key)).items_of(stream_id)
-        item = items[bisect_right(items, offset, key=lambda item: item.start_offset) - 1]
-        return key, item
+    async def _block_at(
+        self, stream_id: int, extents: Extents, offset: int, max_bytes: int
+    ) -> tuple[BlockName, Block] | None:
+        """Return the block that holds an offset; None when no extent does."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            extent = _extent(extents(), offset)
+            if extent is None:
+                return None
+            try:
+                index = await self.indexes.get(extent.object_key)
+                row = _row(index, stream_id, offset)
+                block = await self._block(index, row, stream_id, max_bytes)
+            except ObjectNotFound:
+                # An older view of the stream: its objects may have been replaced since.
+                self.indexes.drop(extent.object_key)
+                await self._refresh()
+                if attempt == _ATTEMPTS or _extent(extents(), offset) == extent:
+                    raise
+                continue
+            return (index.key, index.item(row).position), block
+        raise AssertionError("the last attempt returns or raises")
 
-    async def _block(self, key: str, item: IndexItem) -> Block:
-        """Return an item's block: cached, being read by somebody, or read now."""
-        block = self._blocks.get((key, item.position))
+    async def _block(self, index: ObjectIndex, row: int, stream_id: int, max_bytes: int) -> Block:
+        """Return a block, fetching with it what else of the stream `max_bytes` will take."""
+        item = index.item(row)
+        block = self.blocks.get((index.key, item.position))
         if block is not None:
-            self._blocks.move_to_end((key, item.position))
+            self.stats.hits += 1
             return block
+        self.stats.misses += 1
+        wanted = self._want(index, row, stream_id, urgent=True)
+        room = max_bytes - item.size
+        while room > 0 and (row := row + 1) < len(index):
+            item = index.item(row)
+            if item.stream_id != stream_id:
+                break
+            if (index.key, item.position) not in self.blocks:
+                self._want(index, row, stream_id, urgent=True)
+            room -= item.size
         # Shielded: another reader may wait for the same bytes when this one is cancelled.
-        return await asyncio.shield(self._start_reading(key, item))
+        return await asyncio.shield(wanted.block)
 
-    def _start_reading(self, key: str, item: IndexItem) -> asyncio.Task[Block]:
-        name = (key, item.position)
-        task = self._reading.get(name)
-        if task is None:
-            task = self._scope.spawn(
-                self._read(key, item), name=f"read {key}@{item.position}", is_awaited=True
-            )
-            self._reading[name] = task
-        return task
-
-    async def _read(self, key: str, item: IndexItem) -> Block:
-        try:
-            data = await self._store.get_range(key, item.position, item.size)
-            check_item(key, item, data)
-            bases, payloads = [], []
-            for record in iter_records(data):
-                bases.append(record.base_offset)
-                payloads.append(record.payload)
-            block = Block(bases, payloads, item.size)
-            self._blocks[key, item.position] = block
-            self._size += item.size
-            while self._size > self._cache_size and len(self._blocks) > 1:
-                self._size -= self._blocks.popitem(last=False)[1].size
-            return block
-        finally:
-            del self._reading[key, item.position]
-
-    def _is_read(self, key: str, item: IndexItem) -> None:
-        if (key, item.position) in self._blocks:
-            self._blocks.move_to_end((key, item.position), last=False)
-
-    def _read_ahead(
-        self, stream_id: int, extents: Callable[[], Sequence[Extent]], offset: int, end: int
-    ) -> None:
-        readahead = self._readahead.setdefault(stream_id, _Readahead())
-        self._readahead.move_to_end(stream_id)
-        if len(self._readahead) > _READERS_MAX:
-            self._readahead.popitem(last=False)
-        share = self._cache_size // 2 // len(self._readahead)
-        wanted = readahead.advance(offset, end, min(READAHEAD_MAX, share))
-        if wanted > 0:
-            readahead.mark = end
-            self._scope.spawn(
-                self._prefetch(stream_id, extents(), end, wanted, readahead),
-                name=f"readahead {stream_id}",
-                is_awaited=True,
-            )
-
-    async def _prefetch(
+    def _want(
         self,
+        index: ObjectIndex,
+        row: int,
         stream_id: int,
-        extents: Sequence[Extent],
-        offset: int,
-        wanted: int,
-        readahead: _Readahead,
+        *,
+        urgent: bool,
+        reader: Reader | None = None,
+    ) -> _Wanted:
+        """Have a block fetched, with its neighbours that are wanted in this iteration."""
+        name = (index.key, index.item(row).position)
+        wanted = self._wanted.get(name)
+        if wanted is None:
+            wanted = self._wanted[name] = _Wanted(index, row, stream_id)
+            wanted.reader = reader
+            if not self._new:
+                self._scope.spawn(self._start(), name="plan reads")
+            self._new.setdefault(index.key, []).append(wanted)
+            if not urgent:
+                self.stats.ahead_bytes += wanted.item.size
+        if urgent and not wanted.urgent:
+            wanted.urgent = True
+            if wanted.ticket is not None:
+                self.budget.hurry(wanted.ticket)
+        return wanted
+
+    async def _start(self) -> None:
+        """Fetch what was asked for in this iteration of the loop, in runs of adjacent items."""
+        new, self._new = self._new, {}
+        for of_object in new.values():
+            of_object.sort(key=lambda wanted: wanted.row)
+            for run in _runs(of_object, self._run_size_max):
+                size = sum(wanted.item.size for wanted in run)
+                urgent = any(wanted.urgent for wanted in run)
+                ticket = Ticket(run[0].stream_id, size, urgent)
+                for wanted in run:
+                    wanted.ticket = ticket
+                self._scope.spawn(self._read(run, ticket), name=f"read {run[0].index.key}")
+
+    async def _read(self, run: list[_Wanted], ticket: Ticket) -> None:
+        """Read a run and hand its blocks out; what is damaged fails alone."""
+        try:
+            await self.budget.acquire(ticket)
+            try:
+                await self._read_run(run, ticket.size)
+            finally:
+                self.budget.release(ticket)
+        except StorageError as error:
+            for wanted in run:
+                if not wanted.block.done():
+                    wanted.block.set_exception(error)
+        finally:
+            for wanted in run:
+                del self._wanted[wanted.index.key, wanted.item.position]
+                wanted.block.cancel()  # unless it is done: this node is being closed
+
+    async def _read_run(self, run: list[_Wanted], size: int) -> None:
+        key, start = run[0].index.key, run[0].item.position
+        self.stats.gets += 1
+        self.stats.get_bytes += size
+        try:
+            data = memoryview(await self._store.get_range(key, start, size))
+        except CorruptObject:  # too short for the run: some of it may be there
+            for wanted in run:
+                await self._read_again(wanted)
+            return
+        blocks: dict[BlockName, Block] = {}
+        for wanted in run:
+            item = wanted.item
+            place = item.position - start
+            try:
+                block = Block(key, item, data[place : place + item.size])
+            except CorruptObject:
+                await self._read_again(wanted)
+                continue
+            blocks[key, item.position] = block
+            wanted.block.set_result(block)
+        if blocks:
+            self._keep(blocks, data, run[0].reader)
+
+    async def _read_again(self, wanted: _Wanted) -> None:
+        """Read a block that seemed damaged once more, alone: it may have been spoilt on its way."""
+        key, item = wanted.index.key, wanted.item
+        self.stats.gets += 1
+        self.stats.get_bytes += item.size
+        try:
+            data = memoryview(await self._store.get_range(key, item.position, item.size))
+            block = Block(key, item, data)
+        except CorruptObject as error:
+            self.stats.corrupt_blocks += 1
+            _log.error("block_corrupt", key=key, position=item.position, stream_id=item.stream_id)
+            wanted.block.set_exception(error)
+            return
+        wanted.block.set_result(block)
+        self._keep({(key, item.position): block}, data, wanted.reader)
+
+    def _keep(
+        self, blocks: dict[BlockName, Block], data: memoryview, reader: Reader | None
     ) -> None:
-        fetched = 0
+        def on_wasted() -> None:
+            if reader is not None:
+                self.stats.wasted += 1
+                self.readahead.wasted(reader)
+
+        self.blocks.add(blocks, data, on_wasted)
+
+    async def _read_ahead(
+        self, reader: Reader, extents: Sequence[Extent], offset: int, wanted: int
+    ) -> None:
+        """Have `wanted` bytes from `offset` fetched before the reader comes."""
+        stream_id, fetched = reader.stream_id, 0
         while fetched < wanted:
-            located = await self._locate(stream_id, extents, offset)
-            if located is None:
+            extent = _extent(extents, offset)
+            if extent is None:
                 return
-            key, item = located
-            if (key, item.position) not in self._blocks:
-                self._start_reading(key, item)
-            fetched += item.size
-            if fetched <= max(wanted // 2, item.size):
-                readahead.mark = item.end_offset
-            offset = item.end_offset
+            index = await self.indexes.get(extent.object_key)
+            row = _row(index, stream_id, offset)
+            while fetched < wanted and row < len(index):
+                item = index.item(row)
+                if item.stream_id != stream_id:
+                    break
+                if (index.key, item.position) not in self.blocks:
+                    self._want(index, row, stream_id, urgent=False, reader=reader)
+                fetched += item.size
+                if fetched <= max(wanted // 2, item.size):
+                    reader.mark = item.end_offset
+                offset = item.end_offset
+                row += 1
+
+
+def _extent(extents: Sequence[Extent], offset: int) -> Extent | None:
+    """Return the extent that holds an offset."""
+    at = bisect_right(extents, offset, key=lambda extent: extent.start_offset) - 1
+    if at < 0 or offset >= extents[at].end_offset:
+        return None
+    return extents[at]
+
+
+def _row(index: ObjectIndex, stream_id: int, offset: int) -> int:
+    """Return the row of the item that holds an offset. Raises CorruptObject: it should."""
+    row = index.find(stream_id, offset)
+    if row < 0:
+        reason = f"its index lacks offset {offset} of stream {stream_id}, which the log says it has"
+        raise CorruptObject(index.key, 0, reason)
+    return row
+
+
+def _runs(wanted: list[_Wanted], size_max: int) -> list[list[_Wanted]]:
+    """Cut what is wanted of one object, in order, into runs of adjacent items."""
+    runs: list[list[_Wanted]] = []
+    size, end = 0, -1
+    for one in wanted:
+        item: IndexItem = one.item
+        if item.position != end or size + item.size > size_max:
+            runs.append([])
+            size = 0
+        runs[-1].append(one)
+        size += item.size
+        end = item.position + item.size
+    return runs
+
+
+def _seen(future: asyncio.Future[Block]) -> None:
+    """Nobody needs to wait for what was fetched ahead, and an error there is no crash."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,138 @@
+"""The block cache: what was read back from objects, in slices of the bytes of its GETs.
+
+One GET brings a *segment*: a buffer with one or several blocks in it. Slices pin the whole buffer,
+so a segment is what is charged and what is evicted. Blocks of it that were read to their end have
+done their work: when all have, the segment is the next to go.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from storage.errors import CorruptObject
+from storage.format.stream_object import IndexItem, check_item, record_places
+from storage.object_store.protocol import Buffer
+
+_BLOCK_MEMORY = 1000
+"""About what a block takes beside its bytes and 16 bytes a batch."""
+
+BlockName = tuple[str, int]
+"""An object's key and a position in it."""
+
+
+class Block:
+    """The batches of one index item: where each lies in the bytes that were read."""
+
+    __slots__ = ("_base_offsets", "_data", "_ends", "_starts", "end_offset")
+
+    def __init__(self, key: str, item: IndexItem, data: memoryview) -> None:
+        """Check `data` and find its batches. Raises CorruptObject."""
+        check_item(key, item, data)
+        self.end_offset = item.end_offset
+        self._data = data
+        self._base_offsets = array("q")
+        self._starts = array("I")
+        self._ends = array("I")
+        try:
+            for _, _, base, _, start, end in record_places(data):
+                self._base_offsets.append(base)
+                self._starts.append(start)
+                self._ends.append(end)
+        except ValueError as error:
+            raise CorruptObject(key, item.position, str(error)) from error
+
+    def __len__(self) -> int:
+        return len(self._base_offsets)
+
+    def fetch(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int]:
+        """Return whole batches from the one that contains `offset`, at least one, else up to
+        `max_bytes`; and the offset after the last of them.
+        """
+        data, starts, ends = self._data, self._starts, self._ends
+        found: list[memoryview] = []
+        for index in range(bisect_right(self._base_offsets, offset) - 1, len(starts)):
+            max_bytes -= ends[index] - starts[index]
+            if max_bytes < 0 and found:
+                return found, self._base_offsets[index]
+            found.append(data[starts[index] : ends[index]])
+        return found, self.end_offset
+
+
+class Segment:
+    """The blocks that one GET brought. `on_wasted` is called if it goes while some are unread."""
+
+    __slots__ = ("charge", "names", "on_wasted", "unread")
+
+    def __init__(
+        self,
+        blocks: Iterable[tuple[BlockName, Block]],
+        size: int,
+        on_wasted: Callable[[], None] | None,
+    ) -> None:
+        batches = 0
+        self.names = []
+        for name, block in blocks:
+            self.names.append(name)
+            batches += len(block)
+        self.unread = set(self.names)
+        self.charge = size + 16 * batches + _BLOCK_MEMORY * len(self.names)
+        self.on_wasted = on_wasted
+
+
+class BlockCache:
+    """Blocks by name, least recently used segments first to go. `capacity` in bytes.
+
+    The newest segment stays, however large it is.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.size = 0
+        self._blocks: dict[BlockName, tuple[Block, Segment]] = {}
+        self._segments: OrderedDict[Segment, None] = OrderedDict()
+
+    def __contains__(self, name: BlockName) -> bool:
+        return name in self._blocks
+
+    def get(self, name: BlockName) -> Block | None:
+        """Return a block if it is here."""
+        known = self._blocks.get(name)
+        if known is None:
+            return None
+        self._segments.move_to_end(known[1])
+        return known[0]
+
+    def add(
+        self,
+        blocks: dict[BlockName, Block],
+        data: Buffer,
+        on_wasted: Callable[[], None] | None,
+    ) -> None:
+        """Keep the blocks that were cut from `data`, and evict what has no room any more."""
+        segment = Segment(blocks.items(), len(data), on_wasted)
+        self._blocks.update((name, (block, segment)) for name, block in blocks.items())
+        self._segments[segment] = None
+        self.size += segment.charge
+        while self.size > self.capacity and len(self._segments) > 1:
+            self._evict(next(iter(self._segments)))
+
+    def is_read(self, name: BlockName) -> None:
+        """Note that a block was read to its end."""
+        known = self._blocks.get(name)
+        if known is None:
+            return
+        segment = known[1]
+        segment.unread.discard(name)
+        if not segment.unread:
+            self._segments.move_to_end(segment, last=False)
+
+    def _evict(self, segment: Segment) -> None:
+        del self._segments[segment]
+        self.size -= segment.charge
+        for name in segment.names:
+            # The same block may have come again with another GET.
+            if self._blocks[name][1] is segment:
+                del self._blocks[name]
+        if segment.unread and segment.on_wasted is not None:
+            segment.on_wasted()

@@ -1,0 +1,96 @@
+"""The index cache: one GET for an object's index however many ask at once, none while it is kept.
+
+Bounded in bytes, least recently used first to go; what is being read is not charged yet.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+
+from storage.format.object_writer import BLOCK_SIZE
+from storage.format.stream_object import SUFFIX_GUESS, ObjectIndex, read_index
+from storage.metadata.state import ClusterState
+from storage.object_store.protocol import ObjectStore
+from storage.tasks import TaskScope
+
+# What extension and index of an object take at the most, as a rule, for a guess.
+_MARGIN = 8 * 1024
+_ITEM_BYTES = 50
+_STREAM_BYTES = 300
+_SUFFIX_MAX = 4 * 1024 * 1024
+
+
+def suffix_size(state: ClusterState, key: str) -> int:
+    """Guess how long extension and index of an object are, to get them with one read."""
+    known = state.objects.get(key)
+    if known is None:
+        return SUFFIX_GUESS
+    streams = len(known.stream_ids)
+    items = known.size // BLOCK_SIZE + streams
+    guess = _MARGIN + _ITEM_BYTES * items + _STREAM_BYTES * streams
+    return max(SUFFIX_GUESS, min(guess, _SUFFIX_MAX))
+
+
+class IndexCache:
+    """Indexes by object key. `capacity` in bytes; the newest stays, however large it is.
+
+    `suffix_size(key)` guesses how long an object's index is, so that one GET will do.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        scope: TaskScope,
+        *,
+        capacity: int,
+        suffix_size: Callable[[str], int],
+    ) -> None:
+        self.capacity = capacity
+        self.size = 0
+        self.reads = 0
+        """Indexes read from the store."""
+        self._store = store
+        self._scope = scope
+        self._suffix_size = suffix_size
+        self._indexes: OrderedDict[str, ObjectIndex] = OrderedDict()
+        self._reading: dict[str, asyncio.Task[ObjectIndex]] = {}
+
+    def get_cached(self, key: str) -> ObjectIndex | None:
+        """Return an index if it is here."""
+        index = self._indexes.get(key)
+        if index is not None:
+            self._indexes.move_to_end(key)
+        return index
+
+    async def get(self, key: str) -> ObjectIndex:
+        """Return an object's index.
+
+        Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat.
+        """
+        index = self.get_cached(key)
+        if index is not None:
+            return index
+        task = self._reading.get(key)
+        if task is None:
+            task = self._scope.spawn(self._read(key), name=f"index of {key}", is_awaited=True)
+            self._reading[key] = task
+        # Shielded: another may wait for the same index when this one is cancelled.
+        return await asyncio.shield(task)
+
+    def drop(self, key: str) -> None:
+        """Forget the index of an object that is gone."""
+        index = self._indexes.pop(key, None)
+        if index is not None:
+            self.size -= index.memory
+
+    async def _read(self, key: str) -> ObjectIndex:
+        try:
+            self.reads += 1
+            index = await read_index(self._store, key, self._suffix_size(key))
+        finally:
+            del self._reading[key]
+        self._indexes[key] = index
+        self.size += index.memory
+        while self.size > self.capacity and len(self._indexes) > 1:
+            self.size -= self._indexes.popitem(last=False)[1].memory
+        return index

@@ -1,0 +1,41 @@
+"""What a stream engine is told: who its node is, and its sizes and times.
+
+The sizes bound its memory: `cache_size` + `wal_pending_max` for what is produced,
+`block_cache_size` + `index_cache_size` + `cold_read_max` for what is read back.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    """Who this node is and where clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    """Sizes in bytes, times in seconds."""
+
+    upload_size: int = 256 * 1024 * 1024
+    """A snapshot is uploaded when this much is not uploaded yet …"""
+    upload_age_s: float = 10.0
+    """… or the oldest of it is this old."""
+    uploads_max: int = 3
+    """Uploads in flight."""
+    stream_object_size: int = 8 * 1024 * 1024
+    """A stream with this much in a snapshot gets an object of its own."""
+    cache_size: int = 512 * 1024 * 1024
+    """Log cache. Producers wait when this much is not uploaded."""
+    block_cache_size: int = 256 * 1024 * 1024
+    """What was read back from objects, and what is fetched ahead."""
+    index_cache_size: int = 32 * 1024 * 1024
+    cold_read_max: int = 64 * 1024 * 1024
+    """Bytes of cold reads on their way from the store."""
+    wal_pending_max: int = 64 * 1024 * 1024
+    """Producers wait when this much is on its way to the WAL."""
+    metadata_poll_s: float = 1.0
