@@ -11,8 +11,9 @@ from typing import NamedTuple
 from lake.errors import DataLoss
 from storage.clock import SystemClock
 from storage.errors import SettingsError, UnknownTopic
+from storage.metadata.extents import Extent
 from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState, Extent, TopicState
+from storage.metadata.state import ClusterState, TopicState
 from storage.object_store import ObjectStore
 
 
@@ -93,5 +94,5 @@ class Catalog:
             stream_id=stream.stream_id,
             start_offset=stream.start_offset,
             end_offset=stream.end_offset,
-            extents=stream.extents,
+            extents=tuple(stream.extents),
         )

@@ -12,7 +12,7 @@ from lake.catalog import PartitionLog, TopicPartition
 from lake.errors import DataLoss
 from storage.errors import CorruptObject
 from storage.format.stream_object import AbortedTransaction, IndexItem, ObjectIndex
-from storage.metadata.state import Extent
+from storage.metadata.extents import Extent
 
 SPLIT_BYTES = 64 * 1024 * 1024
 SPLIT_BYTES_MIN = 8 * 1024 * 1024

@@ -21,7 +21,7 @@ from storage.format.stream_object import (
     iter_records,
     read_index,
 )
-from storage.metadata.log import PREFIX, decode_entry, entry_key
+from storage.metadata.entry import PREFIX, decode_entry, entry_key
 from storage.metadata.state import ClusterState
 from storage.object_store import ObjectStore, open_store
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from storage.errors import EntryRejected
-from storage.metadata.state import ClusterState, NodeState, StreamState
+from storage.metadata.state import ClusterState, NodeState, ObjectState, StreamState
 
 
 def require(condition: bool, reason: str) -> None:
@@ -21,15 +21,38 @@ def live_node(state: ClusterState, node_id: int, epoch: int) -> NodeState:
     return node
 
 
+def object_of(state: ClusterState, key: str) -> ObjectState:
+    """Return an object. Raises EntryRejected when there is none."""
+    known = state.objects.get(key)
+    if known is None:
+        raise EntryRejected(f"no object {key}")
+    return known
+
+
 def set_stream(state: ClusterState, stream: StreamState) -> ClusterState:
     """Return the state with this stream in it."""
     return replace(state, streams=state.streams.set(stream.stream_id, stream))
 
 
+def set_objects(
+    state: ClusterState, changed: Iterable[ObjectState], gone: Iterable[str] = ()
+) -> ClusterState:
+    """Return the state with these objects in it, and without those that are gone."""
+    objects, unreferenced = state.objects, state.unreferenced
+    for known in changed:
+        objects = objects.set(known.key, known)
+        if not known.stream_ids:
+            unreferenced = unreferenced.set(known.key, known.unreferenced_ms)
+        elif known.key in unreferenced:
+            unreferenced = unreferenced.delete(known.key)
+    for key in gone:
+        objects, unreferenced = objects.delete(key), unreferenced.delete(key)
+    return replace(state, objects=objects, unreferenced=unreferenced)
+
+
 def unlink(state: ClusterState, stream_id: int, keys: Iterable[str], time_ms: int) -> ClusterState:
     """Return the state after a stream gave up its references to objects."""
-    objects = state.objects
-    for key in keys:
-        known = objects[key]
-        objects = objects.set(key, known.referred_by(known.stream_ids - {stream_id}, time_ms))
-    return replace(state, objects=objects)
+    known = [object_of(state, key) for key in sorted(keys)]
+    return set_objects(
+        state, [one.referred_by(one.stream_ids - {stream_id}, time_ms) for one in known]
+    )

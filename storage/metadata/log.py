@@ -15,50 +15,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from storage.clock import Clock
 from storage.errors import (
-    CorruptObject,
     EntryRejected,
     LakeheadError,
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
-    UnsupportedFormat,
 )
 from storage.failpoints import failpoint
-from storage.metadata.records import ENTRY_VERSION, ClusterCreated, Entry, EntryVersion, Record
+from storage.metadata.entry import decode_entry, encode_entry, entry_key
+from storage.metadata.records import ENTRY_VERSION, ClusterCreated, Entry, Record
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 
-PREFIX = "meta/log/"
 _READS_AT_ONCE = 16
 _RETRY_S = 0.05
 _RETRY_MAX_S = 5.0
 
 Plan = Callable[[ClusterState], Sequence[Record]]
-
-
-def entry_key(number: int) -> str:
-    """Return the key of entry `number`."""
-    return f"{PREFIX}{number:020d}.json"
-
-
-def decode_entry(key: str, body: bytes) -> Entry:
-    """Return the entry in `body`. Raises CorruptObject, UnsupportedFormat (written by a newer
-    release).
-    """
-    try:
-        version = msgspec.json.decode(body, type=EntryVersion).version
-        if version > ENTRY_VERSION:
-            raise UnsupportedFormat(
-                f"{key} has version {version}, newer than this release reads ({ENTRY_VERSION}): "
-                "upgrade Lakehead"
-            )
-        return msgspec.json.decode(body, type=Entry)
-    except msgspec.DecodeError as error:
-        raise CorruptObject(key, 0, str(error)) from error
 
 
 _Planned = tuple[Plan, asyncio.Future[ClusterState]]
@@ -169,7 +144,9 @@ class MetadataLog:
                 continue
             try:
                 wanted = tuple(plan(state))
-                state = state.apply(self._entry(wanted))
+                entry = self._entry(wanted)
+                encode_entry(entry)
+                state = state.with_records(wanted, entry.time_ms)
             except LakeheadError as error:
                 future.set_exception(error)
                 continue
@@ -190,7 +167,7 @@ class MetadataLog:
     async def _put(self, proposal: "_Proposal") -> bool:
         """Try to create the proposal's number. False: another has it. Waits out a failing store."""
         key = entry_key(proposal.number)
-        body = msgspec.json.encode(proposal.entry)
+        body = encode_entry(proposal.entry)
         pause = _RETRY_S
         while True:
             failpoint("metadata_entry_planned")
@@ -253,6 +230,6 @@ class MetadataLog:
             self.state = self.state.apply(entry)
         except EntryRejected:
             # Every reader refuses it by the same rules: it takes its number and does nothing.
-            self.state = self.state.skip()
+            self.state = self.state.refuse(entry)
         for callback in self._subscribers:
             callback(self.state)

@@ -1,13 +1,14 @@
 """The rules of the records that say which objects hold which offsets."""
 
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from storage.errors import EntryRejected
 from storage.metadata import records as r
-from storage.metadata.demands import live_node, require, set_stream
+from storage.metadata.demands import live_node, object_of, require, set_objects, set_stream
+from storage.metadata.extents import Extent, Extents
 from storage.metadata.state import (
     ClusterState,
-    Extent,
     NodeState,
     ObjectState,
     StreamState,
@@ -18,20 +19,26 @@ from storage.metadata.state import (
 def commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -> ClusterState:
     """Let a node's streams grow by what its new objects hold."""
     state = _move_wal_floor(state, _committing_node(state, record), record)
-    for key in record.removed_wal_objects:
-        state = _remove_wal_object(state, key)
+    state = _remove_wal_objects(state, record.removed_wal_objects)
+    streams, added = state.streams, dict[str, ObjectState]()
     for committed in record.objects:
-        require(committed.key not in state.objects, f"object {committed.key} is committed")
-        new = object_state(committed, record.node_id, record.node_epoch, time_ms)
-        gone: set[int] = set()
+        _require_new(state, committed.key, added)
+        held: set[int] = set()
         for span in committed.ranges:
-            if span.stream_id not in state.streams:
-                gone.add(span.stream_id)  # deleted while its data was on the way
-                continue
-            state = _extend(state, record, committed.key, span)
-        new = new.referred_by(new.stream_ids - gone, time_ms)
-        state = replace(state, objects=state.objects.set(committed.key, new))
-    return state
+            stream = streams.get(span.stream_id)
+            if stream is not None:  # else deleted while its data was on the way
+                streams = streams.set(span.stream_id, _extended(stream, record, committed, span))
+                held.add(span.stream_id)
+        added[committed.key] = object_state(
+            committed, record.node_id, record.node_epoch, frozenset(held), time_ms
+        )
+    return set_objects(replace(state, streams=streams), added.values())
+
+
+def _require_new(state: ClusterState, key: str, added: Container[str]) -> None:
+    # What is committed will be deleted some day: a name outside of the data must not get in.
+    require(key.startswith(("data/", "wal/")), f"{key!r} is no name of an object with data")
+    require(key not in added and key not in state.objects, f"object {key} is committed")
 
 
 def _committing_node(state: ClusterState, record: r.CommitObjects) -> NodeState:
@@ -59,10 +66,12 @@ def _move_wal_floor(state: ClusterState, node: NodeState, record: r.CommitObject
     return replace(state, nodes=state.nodes.set(node.node_id, node))
 
 
-def _extend(
-    state: ClusterState, record: r.CommitObjects, key: str, span: r.CommittedRange
-) -> ClusterState:
-    stream = state.stream(span.stream_id)
+def _extended(
+    stream: StreamState,
+    record: r.CommitObjects,
+    committed: r.CommittedObject,
+    span: r.CommittedRange,
+) -> StreamState:
     require(
         stream.is_open and stream.node_id == record.node_id,
         f"stream {span.stream_id} is not open on node {record.node_id}",
@@ -76,14 +85,8 @@ def _extend(
         f"stream {span.stream_id}: [{span.start_offset}, {span.end_offset}) does not continue "
         f"{stream.end_offset}",
     )
-    return set_stream(
-        state,
-        replace(
-            stream,
-            end_offset=span.end_offset,
-            extents=(*stream.extents, _extent(key, span)),
-        ),
-    )
+    extents = stream.extents.append(_extent(committed.key, span))
+    return replace(stream, end_offset=span.end_offset, extents=extents)
 
 
 def _extent(key: str, span: r.CommittedRange) -> Extent:
@@ -96,52 +99,50 @@ def _extent(key: str, span: r.CommittedRange) -> Extent:
     )
 
 
-def _remove_wal_object(state: ClusterState, key: str) -> ClusterState:
-    known = _object(state, key)
-    require(known.kind == "wal", f"object {key} is not a WAL object")
-    require(not known.stream_ids, f"WAL object {key} still holds data")
-    return replace(state, objects=state.objects.delete(key))
-
-
-def _object(state: ClusterState, key: str) -> ObjectState:
-    try:
-        return state.objects[key]
-    except KeyError:
-        raise EntryRejected(f"no object {key}") from None
+def _remove_wal_objects(state: ClusterState, keys: Sequence[str]) -> ClusterState:
+    for key in keys:
+        known = object_of(state, key)
+        require(known.kind == "wal", f"object {key} is not a WAL object")
+        require(not known.stream_ids, f"WAL object {key} still holds data")
+    require(len(set(keys)) == len(keys), "an object is removed twice")
+    return set_objects(state, (), keys)
 
 
 def replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int) -> ClusterState:
     """Let new objects stand for others: every offset stays where it was for readers."""
     require(bool(record.sources), "nothing is replaced")
-    sources = set(record.sources)
-    first = {_object(state, key).key: _object(state, key) for key in record.sources}
+    sources = {key: object_of(state, key) for key in record.sources}
     new: dict[int, list[Extent]] = {}
-    added: set[str] = set()
+    added: dict[str, r.CommittedObject] = {}
     for committed in record.objects:
-        key = committed.key
-        require(key not in state.objects and key not in added, f"object {key} is committed")
-        added.add(key)
+        _require_new(state, committed.key, added)
+        added[committed.key] = committed
         for span in committed.ranges:
             require(span.start_offset < span.end_offset, f"stream {span.stream_id}: empty range")
             new.setdefault(span.stream_id, []).append(_extent(committed.key, span))
-    touched = set[int]().union(*(known.stream_ids for known in first.values()))
+    touched = set[int]().union(*(known.stream_ids for known in sources.values()))
     require(set(new) <= touched, "the new objects hold streams that the sources do not")
-    for stream_id in touched:
+    for stream_id in sorted(touched):
         state = _replace_extents(state, state.stream(stream_id), sources, new.get(stream_id, []))
-    objects = state.objects
-    for key, known in first.items():
-        if known.stream_ids:
-            objects = objects.set(key, known.referred_by(frozenset(), time_ms))
-    for committed in record.objects:
-        source = next(iter(first.values()))
-        objects = objects.set(
-            committed.key, object_state(committed, source.node_id, source.node_epoch, time_ms)
+    first = sources[record.sources[0]]
+    objects = [
+        object_state(
+            committed,
+            first.node_id,
+            first.node_epoch,
+            frozenset(span.stream_id for span in committed.ranges),
+            time_ms,
         )
-    return replace(state, objects=objects)
+        for committed in added.values()
+    ]
+    replaced = [
+        known.referred_by(frozenset(), time_ms) for known in sources.values() if known.stream_ids
+    ]
+    return set_objects(state, [*objects, *replaced])
 
 
 def _replace_extents(
-    state: ClusterState, stream: StreamState, sources: set[str], new: list[Extent]
+    state: ClusterState, stream: StreamState, sources: Container[str], new: list[Extent]
 ) -> ClusterState:
     old = [extent for extent in stream.extents if extent.object_key in sources]
     new = sorted(new, key=lambda extent: extent.start_offset)
@@ -150,7 +151,7 @@ def _replace_extents(
         f"stream {stream.stream_id}: the new objects cover {_spans(new)}, not {_spans(old)}",
     )
     kept = [extent for extent in stream.extents if extent.object_key not in sources]
-    extents = tuple(sorted([*kept, *new], key=lambda extent: extent.start_offset))
+    extents = Extents.of(sorted([*kept, *new], key=lambda extent: extent.start_offset))
     return set_stream(state, replace(stream, extents=extents))
 
 
@@ -167,8 +168,7 @@ def _spans(extents: list[Extent]) -> list[tuple[int, int]]:
 
 def drop_objects(state: ClusterState, record: r.DropObjects, _: int) -> ClusterState:
     """Forget objects that were deleted."""
-    objects = state.objects
     for key in record.keys:
-        require(not _object(state, key).stream_ids, f"object {key} still holds data")
-        objects = objects.delete(key)
-    return replace(state, objects=objects)
+        require(not object_of(state, key).stream_ids, f"object {key} still holds data")
+    require(len(set(record.keys)) == len(record.keys), "an object is dropped twice")
+    return set_objects(state, (), record.keys)

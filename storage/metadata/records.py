@@ -2,17 +2,22 @@
 
 An entry is one JSON object, `meta/log/<20-digit number>.json`, created with put-if-absent::
 
-    {"version": 1, "writer": "<who>", "nonce": "<unique>", "time_ms": 1,
+    {"crc32c": "89abcdef", "version": 1, "writer": "<who>", "nonce": "<unique>", "time_ms": 1,
      "records": [{"type": "CreateTopic", …}, …]}
 
-`writer` and `nonce` tell a writer its own entry when the answer to a put was lost. Names of records
-and fields never change meaning; a field that is added has a default, so that older entries stay
-readable.
+`crc32c` covers what follows it (see `entry.py`). `writer` and `nonce` tell a writer its own entry
+when the answer to a put was lost. Names of records and fields never change meaning; a field that is
+added has a default, so that older entries stay readable.
 """
+
+from typing import Annotated
 
 import msgspec
 
 ENTRY_VERSION = 1
+
+Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Whole numbers fit in 64 bits: what a checkpoint holds."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
@@ -30,29 +35,31 @@ class RegisterNode(_Record, frozen=True, kw_only=True, tag=True):
     unique.
     """
 
-    node_id: int
-    epoch: int
+    node_id: Long
+    epoch: Long
     incarnation: str
     host: str
-    port: int
+    port: Long
     rack: str | None = None
 
 
 class FenceNode(_Record, frozen=True, kw_only=True, tag=True):
     """A node's epoch ends: nothing more is accepted from it."""
 
-    node_id: int
-    epoch: int
+    node_id: Long
+    epoch: Long
 
 
 class RetireNode(_Record, frozen=True, kw_only=True, tag=True):
     """A node id is gone for good. It owns no stream."""
 
-    node_id: int
+    node_id: Long
 
 
 class CreateTopic(_Record, frozen=True, kw_only=True, tag=True):
-    """A topic without partitions yet; `CreateStream` records of the same entry give them."""
+    """A topic without partitions yet. `CreateStream` records give it those, in this entry or later
+    ones.
+    """
 
     name: str
     topic_id: str
@@ -75,45 +82,45 @@ class TopicConfig(_Record, frozen=True, kw_only=True, tag=True):
 class BrokerConfig(_Record, frozen=True, kw_only=True, tag=True):
     """Set configs of a broker, or of all (`node_id` -1); a value of null removes one."""
 
-    node_id: int
+    node_id: Long
     configs: dict[str, str | None]
 
 
 class CreateStream(_Record, frozen=True, kw_only=True, tag=True):
     """The storage of one partition. Stream ids are given in order; partitions of a topic too."""
 
-    stream_id: int
+    stream_id: Long
     topic_id: str
-    partition: int
+    partition: Long
 
 
 class OpenStream(_Record, frozen=True, kw_only=True, tag=True):
     """A node becomes the owner, under the next stream epoch."""
 
-    stream_id: int
-    epoch: int
-    node_id: int
-    node_epoch: int
+    stream_id: Long
+    epoch: Long
+    node_id: Long
+    node_epoch: Long
 
 
 class CloseStream(_Record, frozen=True, kw_only=True, tag=True):
     """The owner gives the stream up; everything of it is in objects."""
 
-    stream_id: int
-    epoch: int
+    stream_id: Long
+    epoch: Long
 
 
 class TrimStream(_Record, frozen=True, kw_only=True, tag=True):
     """Offsets below `start_offset` are gone."""
 
-    stream_id: int
-    start_offset: int
+    stream_id: Long
+    start_offset: Long
 
 
 class DeleteStream(_Record, frozen=True, kw_only=True, tag=True):
     """A stream goes, alone."""
 
-    stream_id: int
+    stream_id: Long
 
 
 class CommittedRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,12 +130,12 @@ class CommittedRange(msgspec.Struct, frozen=True, kw_only=True):
     `max_timestamp` in milliseconds.
     """
 
-    stream_id: int
-    epoch: int
-    start_offset: int
-    end_offset: int
-    max_timestamp: int
-    size: int
+    stream_id: Long
+    epoch: Long
+    start_offset: Long
+    end_offset: Long
+    max_timestamp: Long
+    size: Long
 
 
 class CommittedObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,8 +143,8 @@ class CommittedObject(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     kind: str
-    size: int
-    created_ms: int
+    size: Long
+    created_ms: Long
     ranges: tuple[CommittedRange, ...]
 
 
@@ -150,14 +157,14 @@ class CommitObjects(_Record, frozen=True, kw_only=True, tag=True):
     left behind; `node_id` and `node_epoch` are the fenced one's.
     """
 
-    node_id: int
-    node_epoch: int
+    node_id: Long
+    node_epoch: Long
     objects: tuple[CommittedObject, ...]
     removed_wal_objects: tuple[str, ...] = ()
-    wal_epoch: int = -1
-    wal_floor: int = 0
-    taker_id: int = -1
-    taker_epoch: int = -1
+    wal_epoch: Long = -1
+    wal_floor: Long = 0
+    taker_id: Long = -1
+    taker_epoch: Long = -1
 
 
 class ReplaceObjects(_Record, frozen=True, kw_only=True, tag=True):
@@ -173,20 +180,74 @@ class DropObjects(_Record, frozen=True, kw_only=True, tag=True):
     keys: tuple[str, ...]
 
 
+class ClientQuota(_Record, frozen=True, kw_only=True, tag=True):
+    """Set quotas of an entity, by quota name; a value of null removes one.
+
+    `entity` maps entity types (`user`, `client-id`, `ip`) to names; null is the default entity.
+    """
+
+    entity: dict[str, str | None]
+    values: dict[str, float | None]
+
+
+class AclBinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One access rule, in Kafka's words in lower case (`topic`, `literal`, `read`, `allow`)."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class AclCreate(_Record, frozen=True, kw_only=True, tag=True):
+    """Access rules that were not there."""
+
+    acls: tuple[AclBinding, ...]
+
+
+class AclDelete(_Record, frozen=True, kw_only=True, tag=True):
+    """Access rules go."""
+
+    acls: tuple[AclBinding, ...]
+
+
+class ScramUpsert(_Record, frozen=True, kw_only=True, tag=True):
+    """Set a user's credential for a mechanism (`SCRAM-SHA-256`, `SCRAM-SHA-512`). Bytes travel as
+    Base64.
+    """
+
+    user: str
+    mechanism: str
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: Long
+
+
+class ScramDelete(_Record, frozen=True, kw_only=True, tag=True):
+    """A user's credential for a mechanism goes."""
+
+    user: str
+    mechanism: str
+
+
 class ProducerIdBlock(_Record, frozen=True, kw_only=True, tag=True):
     """Producer ids [start, start + count) are reserved for a node."""
 
-    node_id: int
-    start: int
-    count: int
+    node_id: Long
+    start: Long
+    count: Long
 
 
 class ControllerLease(_Record, frozen=True, kw_only=True, tag=True):
     """A node is the controller. `term` is one more than the last one's."""
 
-    node_id: int
-    node_epoch: int
-    term: int
+    node_id: Long
+    node_epoch: Long
+    term: Long
 
 
 Record = (
@@ -206,6 +267,11 @@ Record = (
     | CommitObjects
     | ReplaceObjects
     | DropObjects
+    | ClientQuota
+    | AclCreate
+    | AclDelete
+    | ScramUpsert
+    | ScramDelete
     | ProducerIdBlock
     | ControllerLease
 )
@@ -214,14 +280,14 @@ Record = (
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One atomic commit."""
 
-    version: int
+    version: Long
     writer: str
     nonce: str
-    time_ms: int
+    time_ms: Long
     records: tuple[Record, ...]
 
 
 class EntryVersion(msgspec.Struct, frozen=True):
     """The part of an entry that every release can read."""
 
-    version: int
+    version: Long

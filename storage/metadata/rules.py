@@ -14,6 +14,13 @@ from storage.errors import TopicExists, UnknownTopic
 from storage.metadata import records as r
 from storage.metadata.demands import live_node, require, set_stream, unlink
 from storage.metadata.object_rules import commit_objects, drop_objects, replace_objects
+from storage.metadata.security_rules import (
+    client_quota,
+    create_acls,
+    delete_acls,
+    delete_scram,
+    upsert_scram,
+)
 from storage.metadata.state import (
     ClusterState,
     ControllerState,
@@ -35,7 +42,8 @@ def _cluster_created(state: ClusterState, record: r.ClusterCreated, _: int) -> C
 
 def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> ClusterState:
     known = state.nodes.get(record.node_id)
-    expected = 0 if known is None else known.epoch + 1
+    last = state.retired_nodes.get(record.node_id, -1) if known is None else known.epoch
+    expected = last + 1
     require(
         record.epoch == expected, f"node {record.node_id}: epoch {record.epoch}, not {expected}"
     )
@@ -45,11 +53,15 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
         incarnation=record.incarnation,
         host=record.host,
         port=record.port,
-        rack=record.rack,
-        wal_epoch=0 if known is None else known.wal_epoch,
+        rack=record.rack or None,
+        wal_epoch=expected if known is None else known.wal_epoch,
         wal_floor=0 if known is None else known.wal_floor,
     )
-    return replace(state, nodes=state.nodes.set(record.node_id, node))
+    retired = state.retired_nodes
+    if record.node_id in retired:
+        retired = retired.delete(record.node_id)
+    nodes = state.nodes.set(record.node_id, node)
+    return replace(state, nodes=nodes, retired_nodes=retired)
 
 
 def _fence_node(state: ClusterState, record: r.FenceNode, _: int) -> ClusterState:
@@ -63,7 +75,12 @@ def _retire_node(state: ClusterState, record: r.RetireNode, _: int) -> ClusterSt
         s.stream_id for s in state.streams.values() if s.is_open and s.node_id == record.node_id
     ]
     require(not owned, f"node {record.node_id} owns {len(owned)} streams")
-    return replace(state, nodes=state.nodes.delete(record.node_id))
+    epoch = state.nodes[record.node_id].epoch
+    return replace(
+        state,
+        nodes=state.nodes.delete(record.node_id),
+        retired_nodes=state.retired_nodes.set(record.node_id, epoch),
+    )
 
 
 def _create_topic(state: ClusterState, record: r.CreateTopic, _: int) -> ClusterState:
@@ -179,10 +196,12 @@ def _trim_stream(state: ClusterState, record: r.TrimStream, time_ms: int) -> Clu
         f"stream {record.stream_id}: start offset {record.start_offset} outside "
         f"[{stream.start_offset}, {stream.end_offset}]",
     )
-    kept = tuple(e for e in stream.extents if e.end_offset > record.start_offset)
-    dropped = {e.object_key for e in stream.extents} - {e.object_key for e in kept}
+    kept, dropped = stream.extents.trim(record.start_offset)
     state = set_stream(state, replace(stream, start_offset=record.start_offset, extents=kept))
-    return unlink(state, stream.stream_id, dropped, time_ms)
+    keys = {extent.object_key for extent in dropped}
+    if keys:  # an object may hold several extents of a stream
+        keys -= {extent.object_key for extent in kept}
+    return unlink(state, stream.stream_id, keys, time_ms)
 
 
 def _delete_stream(state: ClusterState, record: r.DeleteStream, time_ms: int) -> ClusterState:
@@ -197,7 +216,7 @@ def _remove_stream(state: ClusterState, stream: StreamState, time_ms: int) -> Cl
 
 def _producer_id_block(state: ClusterState, record: r.ProducerIdBlock, _: int) -> ClusterState:
     require(
-        record.start == state.next_producer_id and record.count > 0,
+        record.start == state.next_producer_id and 0 < record.count < 2**63 - record.start,
         f"producer ids from {record.start} where {state.next_producer_id} is next",
     )
     return replace(state, next_producer_id=record.start + record.count)
@@ -234,6 +253,11 @@ _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.CommitObjects: commit_objects,
     r.ReplaceObjects: replace_objects,
     r.DropObjects: drop_objects,
+    r.ClientQuota: client_quota,
+    r.AclCreate: create_acls,
+    r.AclDelete: delete_acls,
+    r.ScramUpsert: upsert_scram,
+    r.ScramDelete: delete_scram,
     r.ProducerIdBlock: _producer_id_block,
     r.ControllerLease: _controller_lease,
 }

@@ -5,12 +5,18 @@ same rules judge an entry before it is put and after it is read, so every reader
 reader refuses. Values are immutable; a snapshot stays what it was.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
 from storage.errors import EntryRejected
-from storage.metadata.records import CommittedObject, Entry
+from storage.metadata.extents import Extents
+from storage.metadata.records import AclBinding, CommittedObject, Entry, Record
+from storage.metadata.table import Table
+
+WRITERS_MAX = 1000
+"""Of this many writers the last entry is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +48,6 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """Offsets [start_offset, end_offset) of a stream lie in an object, in `size` bytes."""
-
-    start_offset: int
-    end_offset: int
-    object_key: str
-    max_timestamp: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
     """A stream. `epoch` is -1 before its first open, `node_id` -1 while nobody owns it.
 
@@ -69,7 +64,7 @@ class StreamState:
     start_offset: int = 0
     end_offset: int = 0
     epochs: tuple[tuple[int, int], ...] = ()
-    extents: tuple[Extent, ...] = ()
+    extents: Extents = field(default_factory=Extents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +91,33 @@ class ObjectState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerState:
-    """Who holds the controller lease, in which term."""
+    """Who holds the controller lease, in which term; -1: nobody yet."""
 
     node_id: int = -1
     node_epoch: int = -1
     term: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredential:
+    """What SCRAM needs to check a password. The bytes are secrets of a kind: never shown."""
+
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterState:
+    """The last entry of a writer: by it the writer knows what became of an entry that is gone."""
+
+    entry: int
+    nonce: str
+
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Pairs of entity type (`user`, `client-id`, `ip`) and name, sorted; no name: the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,29 +127,61 @@ class ClusterState:
     next_entry: int = 0
     cluster_id: str = ""
     nodes: Map[int, NodeState] = field(default_factory=Map)
+    retired_nodes: Map[int, int] = field(default_factory=Map)
+    """The last epoch of node ids that are not in use any more."""
     topics: Map[str, TopicState] = field(default_factory=Map)
     topic_names: Map[str, str] = field(default_factory=Map)
-    streams: Map[int, StreamState] = field(default_factory=Map)
-    objects: Map[str, ObjectState] = field(default_factory=Map)
+    streams: Table[int, StreamState] = field(default_factory=Table)
+    objects: Table[str, ObjectState] = field(default_factory=Table)
+    unreferenced: Map[str, int] = field(default_factory=Map)
+    """Keys of objects that nothing refers to any more, and since when (milliseconds)."""
     broker_configs: Map[int, Map[str, str]] = field(default_factory=Map)
     controller: ControllerState = field(default_factory=ControllerState)
+    quotas: Map[QuotaEntity, Map[str, float]] = field(default_factory=Map)
+    acls: Map[AclBinding, bool] = field(default_factory=Map)
+    """The bindings there are; every value is True."""
+    scram_credentials: Map[tuple[str, str], ScramCredential] = field(default_factory=Map)
+    """By user and mechanism."""
     next_stream_id: int = 0
     next_producer_id: int = 0
+    writers: Map[str, WriterState] = field(default_factory=Map)
+    forgotten_entry: int = -1
+    """The newest last entry of the writers that are not known any more."""
 
     def apply(self, entry: Entry) -> "ClusterState":
         """Return the state after `entry`. Raises EntryRejected, naming the record and the rule."""
+        return self.with_records(entry.records, entry.time_ms).refuse(entry)
+
+    def with_records(self, records: Sequence[Record], time_ms: int) -> "ClusterState":
+        """Return the state with these records in it, as if an entry carried them.
+
+        Raises EntryRejected.
+        """
         from storage.metadata.rules import apply_record
 
         state = self
-        for record in entry.records:
-            state = apply_record(state, record, entry.time_ms)
-        return replace(state, next_entry=self.next_entry + 1)
+        for record in records:
+            state = apply_record(state, record, time_ms)
+        return state
 
-    def skip(self) -> "ClusterState":
+    def refuse(self, entry: Entry) -> "ClusterState":
         """Return the state after an entry that the rules refuse: it takes a number and does
         nothing.
         """
-        return replace(self, next_entry=self.next_entry + 1)
+        last = WriterState(entry=self.next_entry, nonce=entry.nonce)
+        writers, forgotten = self.writers.set(entry.writer, last), self.forgotten_entry
+        if len(writers) > WRITERS_MAX:
+            oldest = min(writers, key=lambda writer: writers[writer].entry)
+            forgotten = max(forgotten, writers[oldest].entry)
+            writers = writers.delete(oldest)
+        return replace(
+            self, next_entry=self.next_entry + 1, writers=writers, forgotten_entry=forgotten
+        )
+
+    def wrote(self, writer: str, nonce: str) -> bool:
+        """Whether this is the last entry of that writer."""
+        last = self.writers.get(writer)
+        return last is not None and last.nonce == nonce
 
     def topic_by_id(self, topic_id: str) -> TopicState | None:
         """Return the topic of this id."""
@@ -148,11 +197,15 @@ class ClusterState:
 
     def unreferenced_objects(self) -> list[str]:
         """Return the keys of committed objects that no stream refers to any more."""
-        return sorted(key for key, value in self.objects.items() if not value.stream_ids)
+        return sorted(self.unreferenced)
 
 
 def object_state(
-    committed: CommittedObject, node_id: int, node_epoch: int, time_ms: int
+    committed: CommittedObject,
+    node_id: int,
+    node_epoch: int,
+    stream_ids: frozenset[int],
+    time_ms: int,
 ) -> ObjectState:
     """Return the state of a newly committed object."""
     return ObjectState(
@@ -162,6 +215,6 @@ def object_state(
         node_id=node_id,
         node_epoch=node_epoch,
         created_ms=committed.created_ms,
-        stream_ids=frozenset(span.stream_id for span in committed.ranges),
-        unreferenced_ms=-1 if committed.ranges else time_ms,
+        stream_ids=stream_ids,
+        unreferenced_ms=-1 if stream_ids else time_ms,
     )

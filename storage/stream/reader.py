@@ -16,7 +16,7 @@ import structlog
 from storage.clock import Clock
 from storage.errors import CorruptObject, ObjectNotFound, StorageError
 from storage.format.stream_object import SUFFIX_GUESS, IndexItem, ObjectIndex
-from storage.metadata.state import Extent
+from storage.metadata.extents import Extent
 from storage.object_store.protocol import ObjectStore
 from storage.stream.block_cache import Block, BlockCache, BlockName
 from storage.stream.index_cache import IndexCache

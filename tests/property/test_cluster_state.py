@@ -1,12 +1,11 @@
 """The metadata state under random records: rules hold, replay agrees, nothing is half applied."""
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import EntryRejected
 from storage.metadata import records as r
-from storage.metadata.log import decode_entry
+from storage.metadata.entry import decode_entry, encode_entry
 from storage.metadata.records import ENTRY_VERSION, Entry, Record
 from storage.metadata.state import ClusterState
 
@@ -138,7 +137,7 @@ def test_any_records_leave_a_state_that_makes_sense(entries: list[list[Record]])
         check(state)
     replayed = start()
     for known in accepted:
-        replayed = replayed.apply(decode_entry("k", msgspec.json.encode(known)))
+        replayed = replayed.apply(decode_entry("k", encode_entry(known)))
     assert replayed == state
 
 
@@ -158,7 +157,7 @@ def test_commits_that_continue_are_accepted_and_a_repeated_one_is_not(
             size=1,
         )
         committed = r.CommittedObject(
-            key=f"k{number}", kind="so", size=1, created_ms=0, ranges=(span,)
+            key=f"data/{number}", kind="so", size=1, created_ms=0, ranges=(span,)
         )
         commit = entry(r.CommitObjects(node_id=0, node_epoch=0, objects=(committed,)))
         state = state.apply(commit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from storage.errors import EntryRejected
-from storage.metadata.log import PREFIX, decode_entry
+from storage.metadata.entry import PREFIX, decode_entry
 from storage.metadata.records import (
     CloseStream,
     CommitObjects,
@@ -61,7 +61,7 @@ class MetadataOracle:
             self.state = self.state.apply(entry)
         except EntryRejected:
             self.rejected += 1
-            self.state = self.state.skip()
+            self.state = self.state.refuse(entry)
             return
         for record in entry.records:
             self._judge(record)

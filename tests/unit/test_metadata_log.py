@@ -7,7 +7,8 @@ import pytest
 
 from storage.clock import SystemClock
 from storage.errors import EntryRejected, TopicExists, UnsupportedFormat
-from storage.metadata.log import MetadataLog, entry_key
+from storage.metadata.entry import entry_key
+from storage.metadata.log import MetadataLog
 from storage.metadata.records import CreateStream, CreateTopic, ProducerIdBlock, Record
 from storage.metadata.state import ClusterState
 from storage.object_store import MemoryStore, ObjectStore

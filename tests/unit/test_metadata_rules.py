@@ -82,32 +82,35 @@ def test_a_live_node_commits_for_a_fenced_one_and_for_no_other() -> None:
 
 
 def test_an_object_knows_since_when_nothing_refers_to_it() -> None:
-    objects = (committed("a", 0, 5), committed("b", 5, 9))
+    objects = (committed("data/a", 0, 5), committed("data/b", 5, 9))
     state = start().apply(entry(r.CommitObjects(node_id=0, node_epoch=0, objects=objects)))
-    assert state.objects["a"].unreferenced_ms == state.objects["b"].unreferenced_ms == -1
+    assert state.objects["data/a"].unreferenced_ms == state.objects["data/b"].unreferenced_ms == -1
     state = state.apply(entry(r.TrimStream(stream_id=0, start_offset=5), time_ms=10))
-    assert state.objects["a"].unreferenced_ms == 10
-    merged = r.ReplaceObjects(sources=("a", "b"), objects=(committed("c", 5, 9, "so"),))
+    assert state.objects["data/a"].unreferenced_ms == 10
+    merged = r.ReplaceObjects(
+        sources=("data/a", "data/b"), objects=(committed("data/c", 5, 9, "so"),)
+    )
     state = state.apply(entry(merged, time_ms=20))
-    assert [state.objects[key].unreferenced_ms for key in "abc"] == [10, 20, -1]
+    assert [state.objects[f"data/{key}"].unreferenced_ms for key in "abc"] == [10, 20, -1]
     state = state.apply(entry(r.DeleteTopic(topic_id=TOPIC), time_ms=30))
-    assert state.objects["c"].unreferenced_ms == 30
-    orphan = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("d", 9, 10),))
-    assert state.apply(entry(orphan, time_ms=40)).objects["d"].unreferenced_ms == 40
+    assert state.objects["data/c"].unreferenced_ms == 30
+    orphan = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("data/d", 9, 10),))
+    assert state.apply(entry(orphan, time_ms=40)).objects["data/d"].unreferenced_ms == 40
 
 
 def test_a_replacement_is_whole_and_names_each_object_once() -> None:
-    held = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("a", 0, 5),))
+    held = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("data/a", 0, 5),))
     state = start().apply(entry(held))
-    whole = committed("b", 0, 5, "so")
+    whole = committed("data/b", 0, 5, "so")
     for replacement in (
         r.ReplaceObjects(sources=(), objects=(whole,)),
-        r.ReplaceObjects(sources=("a",), objects=(committed("b", 0, 4, "so"),)),
-        r.ReplaceObjects(sources=("a",), objects=(whole, committed("c", 5, 5, "so"))),
+        r.ReplaceObjects(sources=("data/a",), objects=(committed("data/b", 0, 4, "so"),)),
+        r.ReplaceObjects(sources=("data/a",), objects=(whole, committed("data/c", 5, 5, "so"))),
         r.ReplaceObjects(
-            sources=("a",), objects=(committed("b", 0, 3, "so"), committed("b", 3, 5, "so"))
+            sources=("data/a",),
+            objects=(committed("data/b", 0, 3, "so"), committed("data/b", 3, 5, "so")),
         ),
     ):
         with pytest.raises(EntryRejected):
             state.apply(entry(replacement))
-    state.apply(entry(r.ReplaceObjects(sources=("a",), objects=(whole,))))
+    state.apply(entry(r.ReplaceObjects(sources=("data/a",), objects=(whole,))))
