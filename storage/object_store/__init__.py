@@ -1,10 +1,14 @@
 """Object stores by URI."""
 
+import random
+
 from storage.errors import SettingsError
 from storage.object_store.file import FileStore
 from storage.object_store.memory import MemoryStore
 from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
+from storage.object_store.retrying import RetryingStore
 from storage.object_store.s3 import S3Store
+from storage.object_store.s3.check import check_store
 
 __all__ = [
     "Buffer",
@@ -13,12 +17,15 @@ __all__ = [
     "ObjectMeta",
     "ObjectStore",
     "S3Store",
+    "check_store",
+    "open_retrying_store",
     "open_store",
 ]
 
 
 def open_store(uri: str) -> ObjectStore:
-    """Return the store for `uri`: `file:/path` or a plain path, `memory:`, `s3://bucket/prefix`.
+    """Return the store for `uri`: `file:/path` or a plain path, `memory:`, `s3://bucket/prefix`
+    with options (see `storage.object_store.s3.settings`).
 
     Cheap and lazy: no connection is made and no thread started before the first call, so a forked
     worker may use it. Raises SettingsError for a scheme that is not known.
@@ -35,3 +42,10 @@ def open_store(uri: str) -> ObjectStore:
     raise SettingsError(
         f"unknown object store {uri!r}: use file:/path, s3://bucket/prefix or memory:"
     )
+
+
+def open_retrying_store(uri: str, *, rng: random.Random) -> ObjectStore:
+    """Return the store for `uri` as commands and jobs use it: a few seconds of trouble are waited
+    out.
+    """
+    return RetryingStore(open_store(uri), rng=rng)

@@ -57,37 +57,38 @@ class RetryingStore:
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`. OutcomeUnknown is not retried."""
-        await self._retry(key, lambda: self._inner.create(key, pieces))
+        await self.repeat(key, lambda: self._inner.create(key, pieces))
 
     async def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
-        return await self._retry(key, lambda: self._inner.get(key))
+        return await self.repeat(key, lambda: self._inner.get(key))
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
-        return await self._retry(key, lambda: self._inner.get_range(key, start, length))
+        return await self.repeat(key, lambda: self._inner.get_range(key, start, length))
 
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
-        return await self._retry(key, lambda: self._inner.get_suffix(key, length))
+        return await self.repeat(key, lambda: self._inner.get_suffix(key, length))
 
     async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
         """See `ObjectStore.list`."""
-        return await self._retry(prefix, lambda: self._inner.list(prefix, start_after=start_after))
+        return await self.repeat(prefix, lambda: self._inner.list(prefix, start_after=start_after))
 
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""
-        await self._retry(", ".join(keys[:3]), lambda: self._inner.delete(keys))
+        await self.repeat(", ".join(keys[:3]), lambda: self._inner.delete(keys))
 
     async def abort_uploads(self, *, before_ms: int) -> int:
         """See `ObjectStore.abort_uploads`."""
-        return await self._retry("uploads", lambda: self._inner.abort_uploads(before_ms=before_ms))
+        return await self.repeat("uploads", lambda: self._inner.abort_uploads(before_ms=before_ms))
 
     async def close(self) -> None:
         """See `ObjectStore.close`."""
         await self._inner.close()
 
-    async def _retry(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def repeat(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Carry `call` out as the calls above are: again after StoreUnavailable."""
         pause = _PAUSE_S
         attempt = 1
         while True:

@@ -171,9 +171,9 @@ class FaultProxy:
 
     async def stop(self) -> None:
         """Refuse connections and break the open ones: the store is gone until the next start."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
         while self._connections:
             for task in self._connections:
                 task.cancel()
@@ -186,17 +186,19 @@ class FaultProxy:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._connections.add(task)
-        try:
-            await self._serve(reader, writer)
-        except (OSError, EOFError, ValueError, _Broken, asyncio.CancelledError):
-            pass  # cancelled by stop() alone, which wants no more than the end
-        finally:
+
+        def ended(task: asyncio.Task[None]) -> None:
             self._connections.discard(task)
             writer.transport.abort()
+            if not task.cancelled():  # by stop(), or by the client, or by a rule
+                task.exception()
+
+        task.add_done_callback(ended)
+        if self._server is None:
+            task.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -213,7 +215,10 @@ class FaultProxy:
                     raise _Broken
                 if effects.fault is Fault.HANG:
                     await _wait_closed(reader)
-                if server is None or server[1].is_closing() or server[0].at_eof():
+                if server is not None and (server[1].is_closing() or server[0].at_eof()):
+                    server[1].transport.abort()
+                    server = None
+                if server is None:
                     server = await asyncio.open_connection(*self._upstream, limit=1 << 20)
                 if not await self._forward(request, effects, (reader, writer), server):
                     server[1].transport.abort()
