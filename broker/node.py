@@ -34,7 +34,8 @@ from broker.settings import Settings
 from storage.clock import Clock, SystemClock
 from storage.errors import LakeheadError
 from storage.metadata.state import ClusterState
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore, check_store, open_store
+from storage.object_store.counted import CountedStore
 from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
 from storage.tasks import TaskScope
 from storage.wal import WriteAheadLog, open_wal
@@ -61,7 +62,7 @@ class Node:
         self.clock = clock
         self.rng = rng
         self.scope = TaskScope(self._crashed)
-        self.store = store
+        self.store = CountedStore(store, clock=clock)
         self.dispatcher: Dispatcher = Dispatcher(self, api.registry())
         self.server: Server = Server(settings, clock, self.dispatcher)
         self.fetch_sessions: FetchSessions = FetchSessions(
@@ -268,13 +269,11 @@ async def start_node(
     settings: Settings, *, clock: Clock | None = None, rng: random.Random | None = None
 ) -> Node:
     """Return a node that takes requests. Raises SettingsError and the errors of storage."""
-    node = Node(
-        settings,
-        clock or SystemClock(),
-        rng or random.Random(),
-        open_store(settings.store_uri),
-    )
+    rng = rng or random.Random()
+    store = open_store(settings.store_uri)
+    node = Node(settings, clock or SystemClock(), rng, store)
     try:
+        await check_store(store, rng=rng)
         await node.start()
     except BaseException:
         await node.close()
