@@ -6,6 +6,7 @@ forked worker makes its own and never touches its parent's (which would hang).
 
 import asyncio
 import os
+import random
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
@@ -18,7 +19,7 @@ from lake.catalog import Catalog
 from lake.planner import ByteRange
 from storage.errors import CorruptObject, ObjectNotFound
 from storage.format.stream_object import ObjectIndex, read_index
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore, open_retrying_store
 
 T = TypeVar("T")
 
@@ -111,7 +112,7 @@ class _Readers:
     def of(self, path: str) -> StoreReader:
         with self._lock:
             if path not in self._by_path:
-                self._by_path[path] = StoreReader(open_store(path))
+                self._by_path[path] = StoreReader(open_retrying_store(path, rng=random.Random()))
             return self._by_path[path]
 
     def _forget(self) -> None:

@@ -1,6 +1,8 @@
 """Data files of a Delta table: Parquet under the table's root, unseen until a commit names them."""
 
 import asyncio
+import contextlib
+import random
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lake.tables.file_statistics import file_statistics
-from storage.object_store import open_store
+from storage.errors import ObjectExists, OutcomeUnknown
+from storage.object_store import open_retrying_store
+
+_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,7 @@ def delete_data_files(root: str, paths: list[str]) -> None:
     """Remove files that were never offered to a commit."""
 
     async def delete() -> None:
-        store = open_store(root)
+        store = open_retrying_store(root, rng=random.Random())
         try:
             await store.delete(paths)
         finally:
@@ -60,7 +65,7 @@ def read_data_file(root: str, path: str) -> Any:
     """Return the rows of a file that was written by `write_data_file`."""
 
     async def get() -> bytes:
-        store = open_store(root)
+        store = open_retrying_store(root, rng=random.Random())
         try:
             return await store.get(path)
         finally:
@@ -71,9 +76,14 @@ def read_data_file(root: str, path: str) -> Any:
 
 def _run(root: str, path: str, body: Any) -> None:
     async def create() -> None:
-        store = open_store(root)
+        store = open_retrying_store(root, rng=random.Random())
         try:
-            await store.create(path, [memoryview(body)])
+            # The name is ours alone: if it exists, an earlier try had got through.
+            with contextlib.suppress(ObjectExists):
+                for _ in range(_ATTEMPTS - 1):
+                    with contextlib.suppress(OutcomeUnknown):
+                        return await store.create(path, [memoryview(body)])
+                await store.create(path, [memoryview(body)])
         finally:
             await store.close()
 
