@@ -38,7 +38,7 @@ from storage.object_store import ObjectStore, check_store, open_store
 from storage.object_store.counted import CountedStore
 from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
 from storage.tasks import TaskScope
-from storage.wal import WriteAheadLog, open_wal
+from storage.wal import WalOwner, WriteAheadLog, open_wal
 
 EXPIRY_S = 600.0
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
@@ -187,9 +187,13 @@ class Node:
         if "?" not in uri:
             uri = f"{uri}?size={settings.wal_size}"
 
-        async def open_own_wal(cluster_id: str) -> WriteAheadLog:
+        async def open_own_wal(owner: WalOwner) -> WriteAheadLog:
             return await open_wal(
-                uri, rng=self.rng, node_id=settings.node_id, cluster_id=cluster_id
+                uri,
+                rng=self.rng,
+                node_id=owner.node_id,
+                cluster_id=owner.cluster_id,
+                owner=owner,
             )
 
         self.engine = await StreamEngine.open(

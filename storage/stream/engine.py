@@ -26,20 +26,21 @@ from storage.object_store.retrying import RetryingStore
 from storage.stream.cache import CachedBatch, LogCache
 from storage.stream.index_cache import suffix_size
 from storage.stream.reader import ColdReader
-from storage.stream.recovery import recovered_blocks
+from storage.stream.recovery import recover_wal
 from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
+from storage.stream.stream_info import stream_info
 from storage.stream.upload_queue import UploadQueue
-from storage.stream.uploader import Snapshot, Uploader, Writer
+from storage.stream.uploader import Uploader, Writer
 from storage.tasks import TaskScope
-from storage.wal.protocol import WriteAheadLog
+from storage.wal.protocol import WalOwner, WriteAheadLog
 
 __all__ = ["NodeIdentity", "StorageSettings", "StreamEngine", "WalOpener"]
 
 _log = structlog.get_logger("storage.engine")
 
-WalOpener = Callable[[str], Awaitable[WriteAheadLog]]
-"""Opens this node's WAL, given the cluster's id."""
+WalOpener = Callable[[WalOwner], Awaitable[WriteAheadLog]]
+"""Opens this node's WAL."""
 
 
 class _Append(NamedTuple):
@@ -134,7 +135,18 @@ class StreamEngine:
             retrying, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
         )
         state = await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
-        wal = await open_wal(state.cluster_id)
+        wal = await open_wal(
+            WalOwner(
+                cluster_id=state.cluster_id,
+                node_id=node.node_id,
+                incarnation=incarnation,
+                store=store,
+                describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
+                clock=clock,
+                rng=rng,
+                scope=scope,
+            )
+        )
         try:
             state = await metadata.commit_with(lambda now: _registration(now, node, incarnation))
             failpoint("node_registered")
@@ -154,7 +166,14 @@ class StreamEngine:
                 settings=settings,
                 scope=scope,
             )
-            recovered = await engine._recover()
+            recovered = await recover_wal(
+                wal,
+                metadata,
+                engine._uploader,
+                node_id=node.node_id,
+                node_epoch=engine.node_epoch,
+                block_size=engine._uploads.size,
+            )
             await wal.start(epoch=engine.node_epoch, listener=engine)
             if recovered is not None:
                 await wal.trim(recovered)
@@ -319,25 +338,6 @@ class StreamEngine:
             blob = stream.state_snapshot(end_offset)
         return stream_info(self.metadata.state, stream_id, blob)
 
-    async def _recover(self) -> int | None:
-        """Commit what the WAL holds above the committed offsets; return its end, if it held any."""
-        position = None
-        async for block, end_position in recovered_blocks(
-            self._wal, self.metadata.state, self.node.node_id, self._uploads.size
-        ):
-            position = end_position
-            infos = {
-                stream_id: stream_info(self.metadata.state, stream_id, None)
-                for stream_id in block.batches
-            }
-            if block.batches:
-                snapshot = Snapshot(block=block, infos=infos, wal_position=end_position)
-                await self._uploader.write(snapshot)
-                await self._uploader.commit(snapshot)
-        if position is not None:
-            _log.info("wal_recovered", position=position, node_id=self.node.node_id)
-        return position
-
     async def _follow_loop(self) -> None:
         """Follow the metadata log; stop when another incarnation has taken this node's id."""
         while not self._failure.done():
@@ -346,20 +346,6 @@ class StreamEngine:
             node = state.nodes.get(self.node.node_id)
             if node is None or node.epoch != self.node_epoch or node.is_fenced:
                 self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
-
-
-def stream_info(state: ClusterState, stream_id: int, blob: bytes | None) -> StreamInfo:
-    """Describe a stream for an object's extension block."""
-    stream = state.streams.get(stream_id)
-    if stream is None:
-        return StreamInfo(stream_id=stream_id, state=blob)
-    return StreamInfo(
-        stream_id=stream_id,
-        topic_id=stream.topic_id,
-        topic=state.topic_names[stream.topic_id],
-        partition=stream.partition,
-        state=blob,
-    )
 
 
 def _registration(state: ClusterState, node: NodeIdentity, incarnation: str) -> list[Record]:

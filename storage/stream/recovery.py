@@ -1,11 +1,188 @@
-"""What a write-ahead log still holds that is not in committed objects."""
+"""What a write-ahead log still holds that is not in committed objects, and how it gets there.
 
-from collections.abc import AsyncIterator
+A log of records is read, and what counts is uploaded like anything else. A log of objects is
+sealed, and its objects are committed as they are: nothing is copied. Both may be killed anywhere
+and run again; what is committed by then does not count any more.
+"""
 
+from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
+
+import structlog
+
+from storage.errors import WalCorrupted
+from storage.failpoints import failpoint
 from storage.format.record_batch import read_header
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange, Record
 from storage.metadata.state import ClusterState
 from storage.stream.cache import CacheBlock, CachedBatch
-from storage.wal.protocol import WriteAheadLog
+from storage.stream.stream_info import stream_info
+from storage.stream.uploader import Snapshot, Uploader
+from storage.wal.protocol import (
+    SealableLog,
+    SealedLog,
+    SealedObject,
+    WalFloor,
+    WriteAheadLog,
+)
+
+_log = structlog.get_logger("storage.recovery")
+
+
+class Taker(NamedTuple):
+    """A live node that commits what a fenced one left behind."""
+
+    node_id: int
+    node_epoch: int
+
+
+async def recover_wal(
+    wal: WriteAheadLog,
+    metadata: MetadataLog,
+    uploader: Uploader,
+    *,
+    node_id: int,
+    node_epoch: int,
+    block_size: int,
+) -> int | None:
+    """Commit what earlier epochs of this node left in its log.
+
+    Returns the position to trim to once the log has started; None without one. Raises
+    StoreUnavailable, WalCorrupted, CorruptObject, EntryRejected (the node has been superseded).
+    """
+    objects = wal.objects
+    if objects is None:
+        return await _upload_records(wal, metadata, uploader, node_id, block_size)
+    sealed = await objects.seal(_floor(metadata.state, node_id), before=node_epoch)
+    failpoint("wal_sealed")
+    position = None
+    if not objects.are_shared:
+        position = await _upload_records(wal, metadata, uploader, node_id, block_size)
+    await _commit_sealed(objects, metadata, sealed, node_id, WalFloor(node_epoch, 0), None)
+    return position
+
+
+async def take_objects(
+    log: SealableLog, metadata: MetadataLog, *, node_id: int, last_epoch: int, taker: Taker
+) -> int:
+    """Commit for another node, fenced in `last_epoch`, what it left in the cluster's store.
+
+    Returns how many objects were committed, all in one entry. Of several that try, one commits and
+    the others find nothing left to do. Raises StoreUnavailable, WalCorrupted, CorruptObject,
+    EntryRejected (the node is not fenced, or the taker is).
+    """
+    floor = WalFloor(last_epoch + 1, 0)
+    sealed = await log.seal(_floor(metadata.state, node_id), before=floor.epoch)
+    failpoint("wal_sealed")
+    return await _commit_sealed(log, metadata, sealed, node_id, floor, taker)
+
+
+async def _commit_sealed(
+    log: SealableLog,
+    metadata: MetadataLog,
+    sealed: SealedLog,
+    node_id: int,
+    floor: WalFloor,
+    taker: Taker | None,
+) -> int:
+    """Move a node's floor, with the objects below it that count; delete the others."""
+    found: list[CommittedObject] = []
+
+    def plan(state: ClusterState) -> Sequence[Record]:
+        found.clear()
+        if _floor(state, node_id) >= floor:
+            return ()
+        if log.are_shared:
+            found.extend(uncommitted(sealed.objects, state, node_id))
+        return (
+            CommitObjects(
+                node_id=node_id,
+                node_epoch=floor.epoch if taker is None else floor.epoch - 1,
+                objects=tuple(found),
+                wal_epoch=floor.epoch,
+                wal_floor=floor.number,
+                taker_id=-1 if taker is None else taker.node_id,
+                taker_epoch=-1 if taker is None else taker.node_epoch,
+            ),
+        )
+
+    state = await metadata.commit_with(plan)
+    failpoint("wal_objects_committed")
+    keys = (*sealed.leftovers, *(item.key for item in sealed.objects))
+    await log.discard([key for key in keys if key not in state.objects])
+    if sealed.objects:
+        _log.info("wal_sealed", node_id=node_id, found=len(sealed.objects), committed=len(found))
+    return len(found)
+
+
+def uncommitted(
+    sealed: Sequence[SealedObject], state: ClusterState, node_id: int
+) -> list[CommittedObject]:
+    """Return what of sealed objects is to be committed, each with the ranges that count.
+
+    A range counts if its stream is still open on the node under the epoch it was written in, and
+    continues the stream's committed end. Raises WalCorrupted when data is missing in between.
+    """
+    ends: dict[int, int] = {}
+    found = []
+    for item in sealed:
+        ranges = []
+        for span in item.ranges:
+            stream = state.streams.get(span.stream_id)
+            if stream is None or not stream.is_open or stream.node_id != node_id:
+                continue
+            if stream.epoch != span.epoch:
+                continue
+            end = ends.get(span.stream_id, stream.end_offset)
+            if span.end_offset <= end:
+                continue
+            if span.start_offset != end:
+                raise WalCorrupted(
+                    f"{item.key}: stream {span.stream_id} goes on at offset {span.start_offset}, "
+                    f"and what is before ends at {end}"
+                )
+            ends[span.stream_id] = span.end_offset
+            ranges.append(CommittedRange(**span._asdict()))
+        if ranges:
+            found.append(
+                CommittedObject(
+                    key=item.key,
+                    kind="wal",
+                    size=item.size,
+                    created_ms=item.created_ms,
+                    ranges=tuple(ranges),
+                )
+            )
+    return found
+
+
+def _floor(state: ClusterState, node_id: int) -> WalFloor:
+    node = state.nodes[node_id]
+    return WalFloor(node.wal_epoch, node.wal_floor)
+
+
+async def _upload_records(
+    wal: WriteAheadLog,
+    metadata: MetadataLog,
+    uploader: Uploader,
+    node_id: int,
+    block_size: int,
+) -> int | None:
+    """Upload and commit the log's records above the committed offsets; return their end."""
+    position = None
+    async for block, end_position in recovered_blocks(wal, metadata.state, node_id, block_size):
+        position = end_position
+        infos = {
+            stream_id: stream_info(metadata.state, stream_id, None) for stream_id in block.batches
+        }
+        if block.batches:
+            snapshot = Snapshot(block=block, infos=infos, wal_position=end_position)
+            await uploader.write(snapshot)
+            await uploader.commit(snapshot)
+    if position is not None:
+        _log.info("wal_recovered", position=position, node_id=node_id)
+    return position
 
 
 async def recovered_blocks(

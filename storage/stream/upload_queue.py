@@ -89,7 +89,13 @@ class UploadQueue:
             for stream_id, batches in block.batches.items()
         }
         failpoint("upload_sealed")
-        snapshot = Snapshot(block=block, infos=infos, wal_position=position)
+        objects = self._wal.objects
+        snapshot = Snapshot(
+            block=block,
+            infos=infos,
+            wal_position=position,
+            wal_floor=None if objects is None else objects.floor_at(position),
+        )
         self._last = self._scope.spawn(self._upload(snapshot, self._last), name="upload snapshot")
 
     async def wait_idle(self) -> None:

@@ -21,6 +21,7 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange
 from storage.object_store.protocol import ObjectStore
 from storage.stream.cache import CacheBlock, CachedBatch
+from storage.wal.protocol import WalFloor
 
 _log = structlog.get_logger("storage.uploader")
 
@@ -52,6 +53,8 @@ class Snapshot:
     block: CacheBlock
     infos: dict[int, StreamInfo]
     wal_position: int
+    wal_floor: WalFloor | None = None
+    """What the commit says of a WAL whose floor is kept in the metadata."""
     objects: list[CommittedObject] = field(default_factory=list)
 
 
@@ -91,12 +94,15 @@ class Uploader:
 
     async def commit(self, snapshot: Snapshot) -> None:
         """Commit the written objects in one entry. Raises EntryRejected if this node was fenced."""
+        floor = snapshot.wal_floor
         await self._metadata.commit(
             [
                 CommitObjects(
                     node_id=self._writer.node_id,
                     node_epoch=self._writer.node_epoch,
                     objects=tuple(snapshot.objects),
+                    wal_epoch=-1 if floor is None else floor.epoch,
+                    wal_floor=0 if floor is None else floor.number,
                 )
             ]
         )

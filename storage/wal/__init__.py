@@ -3,14 +3,18 @@
 from storage.wal.address import open_wal, take_wal
 from storage.wal.block import BlockWal, BlockWalSettings
 from storage.wal.memory import MemoryWal
-from storage.wal.protocol import Buffer, WalListener, WalRecord, WriteAheadLog
+from storage.wal.object import ObjectWal, ObjectWalSettings
+from storage.wal.protocol import Buffer, WalListener, WalOwner, WalRecord, WriteAheadLog
 
 __all__ = [
     "BlockWal",
     "BlockWalSettings",
     "Buffer",
     "MemoryWal",
+    "ObjectWal",
+    "ObjectWalSettings",
     "WalListener",
+    "WalOwner",
     "WalRecord",
     "WriteAheadLog",
     "open_wal",

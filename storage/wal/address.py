@@ -16,7 +16,8 @@ from storage.wal.block_address import (
     take_block_wal,
 )
 from storage.wal.memory import MemoryWal
-from storage.wal.protocol import WriteAheadLog
+from storage.wal.object.address import open_object_wal
+from storage.wal.protocol import WalOwner, WriteAheadLog
 
 
 async def open_wal(
@@ -27,25 +28,30 @@ async def open_wal(
     cluster_id: str = "",
     host_id: str = "",
     settings: BlockWalSettings | None = None,
+    owner: WalOwner | None = None,
 ) -> WriteAheadLog:
     """Open a write-ahead log; the caller then calls `recover()` and `start()`.
 
     - `block:/path/wal[?size=1GiB&slices=N]`: a file, made on first use. Its size is fixed then; a
       later `size` counts with `grow=yes` only. A new node gets the N-th part as its slice.
     - `block:/dev/disk/by-id/x[?format=yes]`: a whole disk; `BlockAddress` has all options.
+    - `object:[s3://bucket/prefix][?linger_ms=...]`: objects in the cluster's store, or in another;
+      `open_object_wal` has all options. Only for an engine, which is the `owner`.
     - `memory:[?size=...]`: nothing survives the process.
 
     `rng` makes the id of a new volume. An empty `cluster_id` is not checked. Raises SettingsError,
     StorageError (no room), UnsupportedFormat, WalCorrupted.
     """
     kind, place, options = _parts(uri)
+    if kind == "object" and owner is not None:
+        return open_object_wal(uri, place, options, owner)
     if kind == "memory" and not place:
         size = parse_size(options.pop("size", str(SIZE_DEFAULT)), uri)
         if options:
             raise SettingsError(f"{uri}: a WAL in memory has no option {', '.join(options)}")
         return MemoryWal(capacity=size)
     if kind != "block" or not place:
-        raise SettingsError(f"{uri} is no WAL: write block:/path/to/file or memory:")
+        raise SettingsError(f"{uri} is no WAL: write block:/path/to/file, object: or memory:")
     return await open_block_wal(
         BlockAddress.parse(uri, place, options),
         volume_id=rng.randbytes(16),

@@ -1,7 +1,7 @@
 """The seam between a stream engine and its write-ahead log.
 
-Positions are bytes in a log that never ends: they only grow, across laps of a ring and, on a device,
-across restarts; they start at 0 in a new log. A record occupies `[position, end_position)`.
+Positions are bytes in a log that never ends: they only grow, across laps of a ring and, on a
+device, across restarts; they start at 0 in a new log. A record occupies `[position, end_position)`.
 
 Order of calls: `recover()` to its end, `start()` once, then `append()` and `trim()`, then
 `close()`. All calls come from one event loop, and listeners are called on that loop.
@@ -110,17 +110,14 @@ class SealedLog(NamedTuple):
     leftovers: tuple[str, ...]
 
 
-class WalObjects(Protocol):
-    """What a log whose group commits are objects offers beside: the metadata keeps its floor, and
-    recovery may commit the objects as they are.
+class SealableLog(Protocol):
+    """The log of one node as whoever recovers it sees it, when its group commits are objects: the
+    metadata keeps its floor, and the objects may be committed as they are.
     """
 
     @property
     def are_shared(self) -> bool:
         """Whether they lie in the cluster's store, where every reader finds them."""
-
-    def floor_at(self, position: int) -> WalFloor:
-        """Return the floor to be committed with everything that ends at or below `position`."""
 
     async def seal(self, floor: WalFloor, *, before: int) -> SealedLog:
         """End every epoch from the floor's to the one before `before`, and return what they hold.
@@ -131,6 +128,13 @@ class WalObjects(Protocol):
 
     async def discard(self, keys: Sequence[str]) -> None:
         """Delete objects that nobody needs; what fails stays for the garbage sweep."""
+
+
+class WalObjects(SealableLog, Protocol):
+    """What a log whose group commits are objects offers beside."""
+
+    def floor_at(self, position: int) -> WalFloor:
+        """Return the floor to be committed with everything that ends at or below `position`."""
 
 
 class WriteAheadLog(Protocol):

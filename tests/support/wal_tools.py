@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from storage.wal import BlockWal, BlockWalSettings, WalRecord, WriteAheadLog
+from storage.wal import BlockWal, BlockWalSettings, WalOwner, WalRecord, WriteAheadLog
 from storage.wal.block_format import RING_OFFSET, SLICES_START
 from storage.wal.memory_device import MemoryDevice
 from storage.wal.volume import format_device, open_slice, volume_image
@@ -48,10 +48,10 @@ class Listener:
                 await self._changed.wait()
 
 
-def opener(wal: WriteAheadLog) -> Callable[[str], Awaitable[WriteAheadLog]]:
+def opener(wal: WriteAheadLog) -> Callable[[WalOwner], Awaitable[WriteAheadLog]]:
     """What `StreamEngine.open` takes, for a WAL that is open already."""
 
-    async def open_wal(_: str) -> WriteAheadLog:
+    async def open_wal(_: WalOwner) -> WriteAheadLog:
         return wal
 
     return open_wal

@@ -1,0 +1,18 @@
+"""The write-ahead log in an object store: each group commit is one object, created if absent."""
+
+from storage.wal.object.batching import BatchingSettings
+from storage.wal.object.log import ObjectWal
+from storage.wal.object.names import WalName, is_tombstone_size, wal_key
+from storage.wal.object.seal import LogSealer
+from storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
+
+__all__ = [
+    "BatchingSettings",
+    "LogSealer",
+    "ObjectWal",
+    "ObjectWalSettings",
+    "ObjectWalStats",
+    "WalName",
+    "is_tombstone_size",
+    "wal_key",
+]

@@ -1,0 +1,56 @@
+"""The address of an object WAL: `object:`, `object:?budget=50`, `object:s3://bucket/prefix?size=2GiB`."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from storage.errors import SettingsError
+from storage.object_store import open_store
+from storage.wal.block_address import SIZE_DEFAULT, parse_size
+from storage.wal.object.batching import BatchingSettings
+from storage.wal.object.log import ObjectWal
+from storage.wal.object.settings import ObjectWalSettings
+from storage.wal.protocol import WalOwner
+
+_DEFAULT = BatchingSettings()
+
+
+def open_object_wal(uri: str, place: str, options: dict[str, str], owner: WalOwner) -> ObjectWal:
+    """Return the log at `place`, the store of its own, or, without one, in the cluster's store.
+
+    Options: `size` (what may wait to be uploaded), `linger_ms` (the least time between the puts of
+    small groups), `object_size` (a group that large does not linger), `in_flight` (the most puts at
+    once), `budget` (dollars a month for puts, 0: no limit), `put_price` (dollars for 1,000). Others
+    are the store's. Raises SettingsError.
+    """
+
+    def number(name: str, default: float, least: float) -> float:
+        return _number(uri, name, options.pop(name, None), default, least)
+
+    size = parse_size(options.pop("size", str(SIZE_DEFAULT)), uri)
+    object_size = int(number("object_size", _DEFAULT.object_size, 1024))
+    batching = BatchingSettings(
+        object_size=object_size,
+        object_size_max=max(_DEFAULT.object_size_max, object_size),
+        linger_s=number("linger_ms", _DEFAULT.linger_s * 1000, 0) / 1000,
+        in_flight_max=int(number("in_flight", _DEFAULT.in_flight_max, 1)),
+        budget=number("budget", _DEFAULT.budget, 0),
+        put_price=number("put_price", _DEFAULT.put_price, 0),
+    )
+    settings = ObjectWalSettings(capacity=size, batching=batching)
+    if not place:
+        if options:
+            raise SettingsError(f"{uri}: an object WAL has no option {', '.join(options)}")
+        return ObjectWal(owner.store, owner, settings, are_shared=True)
+    store_uri = f"{place}?{urlencode(options)}" if options else place
+    return ObjectWal(open_store(store_uri), owner, settings, are_shared=False)
+
+
+def _number(uri: str, name: str, text: str | None, default: float, least: float) -> float:
+    try:
+        value = default if text is None else float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value < float("inf"):
+        raise SettingsError(f"{uri}: {name}={text} is not a number of at least {least:g}")
+    return value

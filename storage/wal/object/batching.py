@@ -1,0 +1,171 @@
+"""When a group commit starts: a synchronous state machine, told of what happens and asked by time.
+
+Three estimators, all fed by finished puts:
+
+- *Slots* (`InFlightLimit`): how many puts are worth having in flight. Little's law says that a
+  store of base latency B serves `limit` puts at once without queueing as long as each takes about
+  B, so after each put the limit is scaled by `tolerance * B / latency` (at most 1, at least a half)
+  and grows by its square root: it climbs while the store answers quickly, and settles where more
+  puts only queue. B is the least latency of recent puts of about the same size, since a large put
+  takes longer for a reason that is no queue. A refusal halves the limit.
+- *Linger*: puts of small groups start at least `latency / 4` apart, so that about four of them
+  overlap and one gathers what arrives during a quarter of a round trip. The first append after a
+  pause starts at once.
+- *Cost guard* (`CostGuard`): a token bucket of puts, filled at the rate that a monthly budget buys.
+  It holds an hour's worth for bursts; below half, the linger grows towards the spacing that the
+  budget affords for ever. A group of full size never waits for it: its price is in the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+_MONTH_S = 30 * 24 * 3600.0
+_BURST_S = 3600.0
+_WINDOW_S = 30.0
+_TOLERANCE = 2.0
+_OVERLAP = 4.0
+_SMOOTHING = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingSettings:
+    """Sizes in bytes, times in seconds, money in dollars."""
+
+    object_size: int = 1024 * 1024
+    """A group of this size starts without lingering …"""
+    object_size_max: int = 8 * 1024 * 1024
+    """… and while no slot is free it grows to this, unless one record alone is longer."""
+    linger_s: float = 0.004
+    """The least time between the starts of two small puts …"""
+    linger_max_s: float = 0.25
+    """… and the most."""
+    in_flight_max: int = 32
+    """The most puts in flight, whatever the store could take."""
+    in_flight_start: int = 4
+    """Puts in flight before anything is known of the store."""
+    budget: float = 400.0
+    """Dollars a month that puts may cost this node, if they go on like now; 0: no limit."""
+    put_price: float = 0.005
+    """Dollars for 1,000 puts."""
+
+
+class InFlightLimit:
+    """How many puts may be in flight, by what they take."""
+
+    def __init__(self, start: int, most: int) -> None:
+        self._limit = float(min(start, most))
+        self._most = float(most)
+        self._least: dict[int, deque[tuple[float, float]]] = {}
+
+    @property
+    def value(self) -> int:
+        """Puts."""
+        return int(self._limit)
+
+    def finished(self, now: float, latency_s: float, size: int, in_flight: int) -> None:
+        """Take a put into account that began when `in_flight` were, itself included."""
+        base = self._base(size.bit_length(), now, latency_s)
+        if in_flight * 2 < self._limit:
+            return  # the limit did not bind: nothing is learned about it
+        gradient = max(0.5, min(1.0, _TOLERANCE * base / latency_s)) if latency_s > 0 else 1.0
+        wanted = self._limit * gradient + math.sqrt(self._limit)
+        self._limit += (min(wanted, self._most) - self._limit) * _SMOOTHING
+        self._limit = max(1.0, self._limit)
+
+    def refused(self) -> None:
+        """Take note that the store asks for less."""
+        self._limit = max(1.0, self._limit / 2)
+
+    def _base(self, size_class: int, now: float, latency_s: float) -> float:
+        """The least latency of this size class in the window: a monotone queue of candidates."""
+        candidates = self._least.setdefault(size_class, deque())
+        while candidates and candidates[-1][1] >= latency_s:
+            candidates.pop()
+        candidates.append((now, latency_s))
+        while candidates[0][0] < now - _WINDOW_S:
+            candidates.popleft()
+        return candidates[0][1]
+
+
+class CostGuard:
+    """How far apart puts have to be for the bill to stay within a budget."""
+
+    def __init__(self, budget: float, put_price: float, now: float) -> None:
+        limited = budget > 0 and put_price > 0
+        self._rate = budget / put_price * 1000 / _MONTH_S if limited else math.inf
+        self._burst = self._rate * _BURST_S
+        self._tokens = self._burst
+        self._at = now
+
+    def spacing(self, now: float) -> float:
+        """Return the least seconds between two puts that the budget allows at present."""
+        if math.isinf(self._rate):
+            return 0.0
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        return max(0.0, 1.0 - 2.0 * self._tokens / self._burst) / self._rate
+
+    def took(self) -> None:
+        """Count one put."""
+        if not math.isinf(self._rate):
+            self._tokens = max(0.0, self._tokens - 1.0)
+
+
+class Batching:
+    """Decides when the next group starts. Times are seconds of one monotonic clock."""
+
+    def __init__(self, settings: BatchingSettings, now: float) -> None:
+        self.settings = settings
+        self.in_flight = 0
+        self.latency_s = 0.0
+        """Smoothed; 0 before the first put."""
+        self._limit = InFlightLimit(settings.in_flight_start, settings.in_flight_max)
+        self._cost = CostGuard(settings.budget, settings.put_price, now)
+        self._last_start = -math.inf
+
+    @property
+    def in_flight_limit(self) -> int:
+        """Puts that may be in flight now."""
+        return self._limit.value
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether a put may start as far as slots go."""
+        return self.in_flight < self._limit.value
+
+    def linger_s(self, now: float) -> float:
+        """Return how far apart the puts of small groups start."""
+        settings = self.settings
+        wanted = self.latency_s / min(_OVERLAP, self._limit.value)
+        wanted = max(settings.linger_s, min(wanted, settings.linger_max_s))
+        return max(wanted, self._cost.spacing(now))
+
+    def start_at(self, size: int, now: float) -> float:
+        """Return from when on a group of `size` bytes may start, given a slot."""
+        if size >= self.settings.object_size:
+            return now
+        return self._last_start + self.linger_s(now)
+
+    def started(self, now: float) -> int:
+        """Take note of a put that starts; return how many are in flight with it."""
+        self.in_flight += 1
+        self._last_start = now
+        self._cost.took()
+        return self.in_flight
+
+    def repeated(self) -> None:
+        """Take note of a put that is tried again: it costs like any other."""
+        self._cost.took()
+
+    def finished(self, now: float, latency_s: float, size: int, in_flight: int) -> None:
+        """Take note of a put whose last try took `latency_s`; `in_flight` is as `started` said."""
+        self.latency_s += (latency_s - self.latency_s) * (_SMOOTHING if self.latency_s else 1.0)
+        self._limit.finished(now, latency_s, size, in_flight)
+        self.in_flight -= 1
+
+    def refused(self) -> None:
+        """Take note that the store asked for fewer requests or was not there."""
+        self._limit.refused()

@@ -1,0 +1,57 @@
+"""A group commit: what gathers until a put starts, and the object that it becomes."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from storage.format.object_writer import ObjectWriter, WrittenObject
+from storage.format.record_batch import HEADER_SIZE, MAX_TIMESTAMP_POSITION, NO_TIMESTAMP
+from storage.wal.protocol import Buffer, WalOwner
+
+_MAX_TIMESTAMP = struct.Struct(">q")
+
+Records = tuple[int, list[tuple[int, int, Buffer]]]
+"""Of one stream: its epoch, then base offset, offset count and payload of each record."""
+
+
+class Group:
+    """Records that are put together. `limit` is what they may take, in bytes; -1 sends every append
+    the slow way. `end` is the position after the last of them, set when the group is closed.
+    """
+
+    __slots__ = ("end", "is_done", "limit", "size", "streams")
+
+    def __init__(self, limit: int) -> None:
+        self.streams: dict[int, Records] = {}
+        self.size = 0
+        self.limit = limit
+        self.end = 0
+        self.is_done = False
+
+    @classmethod
+    def none(cls) -> Group:
+        """There is no group: the next record begins one."""
+        return cls(-1)
+
+
+def build(group: Group, owner: WalOwner, node_epoch: int) -> WrittenObject:
+    """Return the object of a group, streams in order of their ids. Payloads are not copied."""
+    writer = ObjectWriter(
+        kind="wal",
+        cluster_id=owner.cluster_id,
+        node_id=owner.node_id,
+        node_epoch=node_epoch,
+        writer_id=owner.incarnation,
+        created_ms=owner.clock.now_ms(),
+    )
+    add, timestamp_of = writer.add, _MAX_TIMESTAMP.unpack_from
+    for stream_id in sorted(group.streams):
+        epoch, records = group.streams[stream_id]
+        writer.begin_stream(msgspec.structs.replace(owner.describe(stream_id), epoch=epoch))
+        for base_offset, count, payload in records:
+            is_batch = len(payload) >= HEADER_SIZE
+            newest = timestamp_of(payload, MAX_TIMESTAMP_POSITION)[0] if is_batch else NO_TIMESTAMP
+            add(epoch, base_offset, count, payload, newest)
+    return writer.finish()

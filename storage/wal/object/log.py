@@ -1,0 +1,392 @@
+"""The write-ahead log in an object store: group commits as numbered objects, several in flight.
+
+Records gather by stream, payloads referred to and not copied. `Batching` says when a group starts;
+then it becomes a whole stream object under the next number of this epoch, put if absent. Numbers
+are released strictly in order: number k counts once all of 0..k exist by this writer's hand. A put
+of unknown outcome is repeated with the same bytes under the same name until it is known. A number
+that somebody else has taken, by a tombstone as a rule, ends the log: nothing more is released.
+
+Owned by one event loop. What earlier epochs left is `seal`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+from storage.errors import (
+    Fenced,
+    LakeheadError,
+    RecordTooLarge,
+    WalClosed,
+    WalFailed,
+    WalFull,
+)
+from storage.failpoints import failpoint
+from storage.format.stream_object import RECORD_HEADER_SIZE
+from storage.object_store.protocol import ObjectStore
+from storage.object_store.retrying import RetryingStore
+from storage.wal.object.batching import Batching
+from storage.wal.object.group import Group, build
+from storage.wal.object.names import wal_key
+from storage.wal.object.put import Putter
+from storage.wal.object.reading import sealed_records
+from storage.wal.object.seal import LogSealer
+from storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
+from storage.wal.object.trimming import Deleter
+from storage.wal.protocol import (
+    Buffer,
+    SealedLog,
+    WalFloor,
+    WalListener,
+    WalObjects,
+    WalOwner,
+    WalRecord,
+)
+
+
+class ObjectWal:
+    """A WriteAheadLog of objects. `store` holds them; `are_shared` says that it is the cluster's.
+
+    Otherwise the log closes it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        owner: WalOwner,
+        settings: ObjectWalSettings | None = None,
+        *,
+        are_shared: bool,
+    ) -> None:
+        self.are_shared = are_shared
+        self._stats = ObjectWalStats()
+        self._store = store
+        self._owner = owner
+        self._settings = settings or ObjectWalSettings()
+        self._record_max = min(self._settings.record_size_max, self._settings.capacity // 2)
+        self._loop = asyncio.get_running_loop()
+        self._batching = Batching(self._settings.batching, self._loop.time())
+        self._reading = RetryingStore(store, rng=owner.rng)
+        self._sealer = LogSealer(
+            self._reading,
+            cluster_id=owner.cluster_id,
+            node_id=owner.node_id,
+            sealer_id=owner.node_id,
+            incarnation=owner.incarnation,
+            clock=owner.clock,
+            rng=owner.rng,
+        )
+        self._putter = Putter(store, owner, self._batching, self._settings, self._stats)
+        self._deleter = Deleter(store, owner.scope, owner.rng)
+        self._sealed: SealedLog | None = None
+        self._sealed_before = 0
+        self._listener: WalListener | None = None
+        self._epoch = -1
+        self._next = self._released = self._trimmed = self._recovered = 0
+        self._group = Group.none()
+        self._closed_groups: deque[Group] = deque()
+        self._writing: deque[Group] = deque()  # in order; done ones wait for those before
+        self._next_number = 0
+        self._ends: list[int] = []  # of released objects that are not trimmed …
+        self._first_number = 0  # … and the number of the first of them
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_is_due = False
+        self._error: WalFailed | None = None
+        self._closing = False
+        self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def stats(self) -> ObjectWalStats:
+        """What happened so far, and what adapts as of now."""
+        stats, batching = self._stats, self._batching
+        stats.appended_bytes = self._next - self._recovered
+        stats.puts_per_mib = stats.puts / max(stats.appended_bytes, 1) * 1024 * 1024
+        stats.in_flight = batching.in_flight
+        stats.in_flight_limit = batching.in_flight_limit
+        stats.put_latency_s = batching.latency_s
+        stats.linger_s = batching.linger_s(self._loop.time())
+        return stats
+
+    @property
+    def objects(self) -> WalObjects:
+        """This log: its group commits are objects."""
+        return self
+
+    @property
+    def next_position(self) -> int:
+        """Where the next record goes."""
+        return self._next
+
+    @property
+    def released_position(self) -> int:
+        """The durable frontier."""
+        return self._released
+
+    @property
+    def trimmed_position(self) -> int:
+        """Nothing below is needed."""
+        return self._trimmed
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of records, with their headers in objects."""
+        return self._settings.capacity
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not yet released."""
+        return self._next - self._released
+
+    # ---------------------------------------------------------------- what earlier epochs left
+
+    async def seal(self, floor: WalFloor, *, before: int) -> SealedLog:
+        """See `SealableLog.seal`."""
+        self._sealed = await self._sealer.seal(floor, before=before)
+        self._sealed_before = max(before, floor.epoch)
+        return self._sealed
+
+    async def discard(self, keys: Sequence[str]) -> None:
+        """See `SealableLog.discard`."""
+        await self._sealer.discard(keys)
+
+    async def recover(self) -> AsyncIterator[WalRecord]:
+        """Yield the records of what was sealed. Raises StoreUnavailable, CorruptObject."""
+        if self._sealed is None:
+            raise RuntimeError("recover() follows seal()")
+        position = 0
+        async with aclosing(sealed_records(self._reading, self._sealed.objects)) as records:
+            async for record in records:
+                end = position + RECORD_HEADER_SIZE + len(record.payload)
+                yield WalRecord(
+                    position=position,
+                    end_position=end,
+                    stream_id=record.stream_id,
+                    epoch=record.epoch,
+                    base_offset=record.base_offset,
+                    count=record.offset_count,
+                    payload=record.payload,
+                )
+                position = end
+        self._next = self._released = self._recovered = position
+
+    async def start(self, *, epoch: int, listener: WalListener) -> None:
+        """Begin `epoch`, whose log nobody has written to. Raises Fenced."""
+        if self._sealed is None or self._listener is not None:
+            raise RuntimeError("start() follows seal(), once")
+        if epoch < self._sealed_before:
+            raise Fenced(
+                f"{self._store.uri}: node {self._owner.node_id}: epoch {self._sealed_before - 1} "
+                f"is sealed here, {epoch} is not newer"
+            )
+        self._sealed = SealedLog((), ())
+        self._epoch = epoch
+        self._listener = listener
+
+    # ---------------------------------------------------------------- appending
+
+    def append(
+        self, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
+    ) -> int:
+        """Add a record; see WriteAheadLog."""
+        size = RECORD_HEADER_SIZE + len(payload)
+        group = self._group
+        if group.size + size > group.limit:
+            group = self._make_room(size)
+        records = group.streams.get(stream_id)
+        if records is None:
+            records = group.streams[stream_id] = (epoch, [])
+        elif records[0] != epoch:  # an object has one epoch of a stream
+            self._close_group()
+            group = self._make_room(size)
+            records = group.streams[stream_id] = (epoch, [])
+        records[1].append((base_offset, count, payload))
+        group.size += size
+        end = self._next = self._next + size
+        return end
+
+    def floor_at(self, position: int) -> WalFloor:
+        """See `WalObjects.floor_at`."""
+        return WalFloor(self._epoch, self._first_number + bisect_right(self._ends, position))
+
+    async def trim(self, position: int) -> None:
+        """Delete, some time, the objects that end at or below `position`. Raises WalFailed,
+        WalClosed.
+        """
+        self._check_alive()
+        if position > self._released:
+            raise ValueError(f"cannot trim to {position}: released is {self._released}")
+        self._trimmed = max(self._trimmed, position)
+        first, count = self._first_number, bisect_right(self._ends, position)
+        numbers = range(first, first + count)
+        self._first_number += count
+        del self._ends[:count]
+        self._stats.objects_trimmed += count
+        self._deleter.add(self._key(number) for number in numbers)
+
+    async def close(self) -> None:
+        """Put what was appended, wait for it and, a while, for deletes. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._group.limit = -1
+        try:
+            if self._listener is not None and self._error is None:
+                self._drained = self._loop.create_future()
+                self._pump()
+                self._wake_if_drained()
+                await self._drained
+            await self._deleter.close()
+        finally:
+            self._stop_timer()
+            if not self.are_shared:
+                await self._store.close()
+
+    # ---------------------------------------------------------------- groups
+
+    def _make_room(self, size: int) -> Group:
+        """Return the group that takes the next record, of `size` bytes with its header."""
+        self._check_appendable(size)
+        free = self._settings.capacity - (self._next - self._trimmed)
+        if size > free or len(self._ends) >= self._settings.objects_max:
+            raise WalFull(f"{self._store.uri}: full until positions from {self._trimmed} on go")
+        pending = self.pending_bytes
+        left = self._settings.pending_size_max - pending
+        if pending and size > left:
+            raise WalFull(f"{self._store.uri}: {pending} bytes wait to be put")
+        room = min(free, max(left, size))
+        batching, group = self._settings.batching, self._group
+        if group.streams:
+            most = batching.object_size
+            if group.size + size > most and not self._batching.has_slot:
+                most = batching.object_size_max
+            group.limit = min(most, group.size + room)
+            if group.size + size <= group.limit:
+                return group
+            self._close_group()
+            self._pump()
+        group = self._group = Group(min(room, max(size, batching.object_size)))
+        self._flush_soon()
+        return group
+
+    def _check_appendable(self, size: int) -> None:
+        self._check_alive()
+        if self._listener is None:
+            raise WalClosed(f"{self._store.uri}: the WAL has not been started")
+        if size > self._record_max:
+            raise RecordTooLarge(f"{self._store.uri}: {size} bytes, at most {self._record_max}")
+
+    def _check_alive(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closing:
+            raise WalClosed(f"{self._store.uri}: the WAL is closed")
+
+    def _close_group(self) -> None:
+        """Let nothing more into the group; it waits for a slot."""
+        group = self._group
+        if group.streams:
+            group.end = self._next
+            self._closed_groups.append(group)
+            self._group = Group.none()
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._pump()
+
+    def _pump(self) -> None:
+        """Start the groups whose time has come, as far as slots allow."""
+        while self._error is None and self._batching.has_slot:
+            if self._closed_groups:
+                self._start(self._closed_groups.popleft())
+                continue
+            if not self._group.streams:
+                return
+            now = self._loop.time()
+            start_at = self._batching.start_at(self._group.size, now)
+            if start_at > now and not self._closing:
+                self._set_timer(start_at)
+                return
+            group, self._group = self._group, Group.none()
+            group.end = self._next
+            self._start(group)
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_at(when, self._timer_rang)
+
+    def _timer_rang(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---------------------------------------------------------------- puts
+
+    def _start(self, group: Group) -> None:
+        number = self._next_number
+        self._next_number += 1
+        self._writing.append(group)
+        in_flight = self._batching.started(self._loop.time())
+        self._owner.scope.spawn(self._put(group, number, in_flight), name=f"put WAL {number}")
+
+    async def _put(self, group: Group, number: int, in_flight: int) -> None:
+        """Create the object of a group under its number, or fail the log."""
+        written = build(group, self._owner, self._epoch)
+        try:
+            latency_s = await self._putter.put(self._key(number), written)
+        except LakeheadError as error:
+            self._fail(error)
+            return
+        failpoint("wal_object_put")
+        now = self._loop.time()
+        self._batching.finished(now, latency_s, written.size, in_flight)
+        self._stats.put_bytes += written.size
+        if self._error is None:
+            group.is_done = True
+            self._release()
+
+    def _release(self) -> None:
+        before = self._released
+        while self._writing and self._writing[0].is_done:
+            self._released = self._writing.popleft().end
+            self._ends.append(self._released)
+        self._pump()
+        if self._released > before and self._listener is not None:
+            self._listener.released(self._released)
+        self._wake_if_drained()
+
+    def _fail(self, error: LakeheadError) -> None:
+        if self._error is not None:
+            return
+        self._error = WalFailed(f"{self._store.uri}: {error}")
+        self._error.__cause__ = error
+        self._putter.stop()
+        self._group.limit = -1
+        self._closed_groups.clear()
+        self._stop_timer()
+        self._wake_if_drained()
+        if self._listener is not None:
+            self._listener.failed(self._error)
+
+    def _wake_if_drained(self) -> None:
+        if self._drained is None or self._drained.done():
+            return
+        is_idle = not (self._closed_groups or self._writing or self._group.streams)
+        if self._error is not None or is_idle:
+            self._drained.set_result(None)
+
+    def _key(self, number: int) -> str:
+        return wal_key(self._owner.node_id, self._epoch, number)

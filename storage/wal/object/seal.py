@@ -1,0 +1,241 @@
+"""Ends what a node's earlier epochs may still write, and says what they have written.
+
+The rule of acknowledgement is that number k counts once all of 0..k exist by the writer's hand. So
+a tombstone at the first number that has no object ends the log there, exactly: the writer's own put
+of that number must fail, and whatever lies above it was never acknowledged, whether it was there
+before the tombstone or comes hours later. Put-if-absent is the only thing this rests on. A listing
+tells where to look, so that the walk reads many objects at once; never where the end is.
+
+Each attempt to put a tombstone that finds data instead has met a writer that is still at work. The
+next attempt covers twice as many numbers, more than a writer has in flight before long, so the walk
+comes to an end; extra tombstones above the first one do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from storage.clock import Clock
+from storage.errors import (
+    LakeheadError,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    SettingsError,
+    StoreUnavailable,
+    WalCorrupted,
+)
+from storage.format.stream_object import ObjectIndex, metadata_start, parse_index
+from storage.object_store.protocol import ObjectStore
+from storage.wal.object.names import (
+    Tombstone,
+    WalName,
+    decode_tombstone,
+    is_tombstone_size,
+    node_prefix,
+    wal_key,
+)
+from storage.wal.protocol import SealedLog, SealedObject, SealedRange, WalFloor
+
+T = TypeVar("T")
+
+_log = structlog.get_logger("storage.wal")
+
+CALLS_AT_ONCE = 32
+_SUFFIX_GUESS = 64 * 1024
+_RETRY_S = 0.05
+_RETRY_MAX_S = 5.0
+_DELETE_BATCH = 1000
+
+
+async def read_wal_object(store: ObjectStore, key: str) -> Tombstone | ObjectIndex:
+    """Return what is under a number of a log. Raises ObjectNotFound, StoreUnavailable,
+    CorruptObject, UnsupportedFormat.
+    """
+    suffix, size = await store.get_suffix(key, _SUFFIX_GUESS)
+    if is_tombstone_size(size):
+        return decode_tombstone(key, suffix)
+    start = metadata_start(key, suffix, size)
+    if size - start > len(suffix):
+        suffix = await store.get_range(key, start, size - start)
+    return parse_index(key, suffix, size)
+
+
+class LogSealer:
+    """A `SealableLog`: of one node, in one store, for the node itself or for another that takes
+    over. `are_shared`: the store is the cluster's. `sealer_id` and `incarnation` say who it is that
+    puts the tombstones, for the people who find them.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        cluster_id: str,
+        node_id: int,
+        sealer_id: int,
+        incarnation: str,
+        clock: Clock,
+        rng: random.Random,
+        are_shared: bool = True,
+    ) -> None:
+        self.are_shared = are_shared
+        self._store = store
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        self._sealer_id = sealer_id
+        self._incarnation = incarnation
+        self._clock = clock
+        self._rng = rng
+
+    async def seal(self, floor: WalFloor, *, before: int) -> SealedLog:
+        """See `WalObjects.seal`."""
+        listed = await self._list(floor)
+        objects: list[SealedObject] = []
+        for epoch in range(floor.epoch, before):
+            first = floor.number if epoch == floor.epoch else 0
+            objects += await self._seal_epoch(epoch, first, listed.get(epoch, {}))
+        kept = {item.key for item in objects}
+        leftovers = tuple(
+            wal_key(self._node_id, epoch, number)
+            for epoch, numbers in sorted(listed.items())
+            for number, size in sorted(numbers.items())
+            if epoch < before
+            and not is_tombstone_size(size)
+            and wal_key(self._node_id, epoch, number) not in kept
+        )
+        return SealedLog(tuple(objects), leftovers)
+
+    async def discard(self, keys: Sequence[str]) -> None:
+        """See `WalObjects.discard`."""
+        for first in range(0, len(keys), _DELETE_BATCH):
+            batch = keys[first : first + _DELETE_BATCH]
+            try:
+                await self._store.delete(batch)
+            except StoreUnavailable as error:
+                _log.warning("wal_delete_failed", objects=len(batch), error=str(error))
+
+    async def _list(self, floor: WalFloor) -> dict[int, dict[int, int]]:
+        """Return the sizes of the node's objects from the floor's epoch on, by epoch and number."""
+        prefix = node_prefix(self._node_id)
+        found: dict[int, dict[int, int]] = {}
+        for meta in await self._store.list(prefix, start_after=f"{prefix}{floor.epoch:010d}"):
+            name = WalName.parse(meta.key)
+            if name is not None and name.epoch >= floor.epoch:
+                found.setdefault(name.epoch, {})[name.number] = meta.size
+        return found
+
+    async def _seal_epoch(
+        self, epoch: int, first: int, listed: dict[int, int]
+    ) -> list[SealedObject]:
+        end = first
+        while end in listed and not is_tombstone_size(listed[end]):
+            end += 1
+        objects = await _in_order(
+            lambda number: self._read_listed(epoch, number), range(first, end)
+        )
+        width = 1
+        while True:
+            claims = await _in_order(
+                lambda number: self._claim(epoch, number), range(end, end + width)
+            )
+            for found in claims:
+                if found is None:
+                    _check_one_writer(epoch, objects)
+                    return [sealed for sealed, _ in objects]
+                objects.append(found)
+            end += width
+            width = min(2 * width, 2 * CALLS_AT_ONCE)
+
+    async def _read_listed(self, epoch: int, number: int) -> tuple[SealedObject, str]:
+        key = wal_key(self._node_id, epoch, number)
+        try:
+            found = await read_wal_object(self._store, key)
+        except ObjectNotFound:
+            raise WalCorrupted(
+                f"{key}: listed, needed and gone: another process recovers the same node"
+            ) from None
+        if isinstance(found, Tombstone):
+            raise WalCorrupted(f"{key}: a tombstone with the size of data")
+        return self._sealed(key, epoch, found)
+
+    async def _claim(self, epoch: int, number: int) -> tuple[SealedObject, str] | None:
+        """Put a tombstone. None: it ends the log here, whoever put it; else what was there."""
+        key = wal_key(self._node_id, epoch, number)
+        tombstone = Tombstone(
+            sealer_id=self._sealer_id,
+            incarnation=self._incarnation,
+            created_ms=self._clock.now_ms(),
+        ).encode()
+        pause = _RETRY_S
+        while True:
+            try:
+                await self._store.create(key, [tombstone])
+                return None
+            except ObjectExists:
+                pass
+            except OutcomeUnknown as error:
+                _log.warning("tombstone_unknown", key=key, error=str(error))
+            try:
+                found = await read_wal_object(self._store, key)
+            except ObjectNotFound:  # not there yet: only putting it settles who has the number
+                await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                pause = min(2 * pause, _RETRY_MAX_S)
+                continue
+            return None if isinstance(found, Tombstone) else self._sealed(key, epoch, found)
+
+    def _sealed(self, key: str, epoch: int, index: ObjectIndex) -> tuple[SealedObject, str]:
+        """Return an object with its writer's id."""
+        if index.cluster_id != self._cluster_id:
+            raise SettingsError(
+                f"{self._store.uri} holds the log of node {self._node_id} of another cluster, "
+                f"{index.cluster_id}: give this one a prefix of its own"
+            )
+        if (index.kind, index.node_id, index.node_epoch) != ("wal", self._node_id, epoch):
+            raise WalCorrupted(
+                f"{key} was written as {index.kind} of node {index.node_id} in epoch "
+                f"{index.node_epoch}"
+            )
+        ranges = []
+        for stream_id in sorted(index.streams):
+            items = index.items_of(stream_id)
+            ranges.append(
+                SealedRange(
+                    stream_id=stream_id,
+                    epoch=index.streams[stream_id].epoch,
+                    start_offset=items[0].start_offset,
+                    end_offset=items[-1].end_offset,
+                    max_timestamp=max(item.max_timestamp for item in items),
+                    size=sum(item.size for item in items),
+                )
+            )
+        sealed = SealedObject(key, index.size, index.created_ms, tuple(ranges))
+        return sealed, index.writer_id
+
+
+def _check_one_writer(epoch: int, objects: Sequence[tuple[SealedObject, str]]) -> None:
+    writers = {writer for _, writer in objects}
+    if len(writers) > 1:
+        key = objects[-1][0].key
+        raise WalCorrupted(f"{key}: epoch {epoch} has objects of {len(writers)} writers")
+
+
+async def _in_order(read: Callable[[int], Awaitable[T]], numbers: Iterable[int]) -> list[T]:
+    """Call for each number, a bounded count at once; return the results in order."""
+    slots = asyncio.Semaphore(CALLS_AT_ONCE)
+
+    async def one(number: int) -> T:
+        async with slots:
+            return await read(number)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(number)) for number in numbers]
+    except* LakeheadError as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
