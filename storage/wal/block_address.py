@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ SIZE_DEFAULT = 1024 * 1024 * 1024
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _YES_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+_MAKING_TIMEOUT_S = 60.0
+_POLL_S = 0.02
 _log = structlog.get_logger(__name__)
 
 
@@ -138,7 +141,7 @@ async def open_block_wal(
     threads = _threads(settings)
     place: _Place | None = None
     try:
-        await threads.run(lambda: _prepare_file(address, image(address.size)))
+        await _prepare_file(address, threads, image(address.size))
         place = await _open_place(address, threads)
         return await prepare_and_open(place)
     except BaseException as error:
@@ -207,10 +210,24 @@ def _threads(settings: BlockWalSettings | None) -> IoThreads:
     return IoThreads((settings or BlockWalSettings()).writes_in_flight_max + 1)
 
 
-def _prepare_file(address: BlockAddress, image: list[tuple[int, bytes]]) -> None:
-    ensure_file(address.path, address.size, image)
-    if address.grow and not address.path.is_block_device():
-        grow_file(address.path, address.size)
+async def _prepare_file(
+    address: BlockAddress, threads: IoThreads, image: list[tuple[int, bytes]]
+) -> None:
+    """Make the file, or wait until the node of this host that was first has made it."""
+    path = address.path
+    try:
+        async with asyncio.timeout(_MAKING_TIMEOUT_S):
+            while not await threads.run(  # noqa: ASYNC110 - another process tells nobody
+                lambda: ensure_file(path, address.size, image)
+            ):
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        raise SettingsError(
+            f"{path} has been in the making by another process for {_MAKING_TIMEOUT_S:.0f} s: "
+            "stop it, or name another path for the WAL"
+        ) from None
+    if address.grow and not await threads.run(path.is_block_device):
+        await threads.run(lambda: grow_file(path, address.size))
 
 
 async def _open_place(address: BlockAddress, threads: IoThreads) -> _Place:

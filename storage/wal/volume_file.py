@@ -20,23 +20,26 @@ from storage.wal.device import lock_range
 _MIB = 1024 * 1024
 
 
-def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> None:
-    """Make the file unless there is one. Blocks. Raises SettingsError and OSError."""
+def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> bool:
+    """Make the file unless there is one; False if another process is making it at this moment.
+
+    Blocks. Raises SettingsError and OSError.
+    """
     if path.exists():
         mode = path.stat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISBLK(mode)):
             raise SettingsError(f"{path} is neither a file nor a disk: name another path")
-        return
+        return True
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(path.name + ".new")
     fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         # The draft may be a crashed maker's (made again) or a living one's (locked, or renamed).
         if not lock_range(fd, 0, 0) or not _is_still(draft, fd):
-            raise SettingsError(f"{path} is being made by another process: try again")
+            return False
         if path.exists():
             draft.unlink()
-            return
+            return True
         try:
             os.ftruncate(fd, 0)
             _fill(fd, 0, size)
@@ -51,6 +54,7 @@ def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> None:
     finally:
         os.close(fd)
     _sync_folder(path.parent)
+    return True
 
 
 def grow_file(path: Path, size: int) -> None:
