@@ -65,11 +65,11 @@ SCHEMA: dict[str, str] = {
     "created_ms": LONG,
     "unreferenced_ms": LONG,
     "max_timestamp": LONG,
+    "partitions": TEXT,
     "owner": TEXT,
     "name": TEXT,
     "value": TEXT,
     "limit": DOUBLE,
-    "iterations": LONG,
     "document": TEXT,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
@@ -242,7 +242,7 @@ def decode(key: str, body: bytes) -> Generator[None, None, Checkpoint]:
                 pages.append(_read_page(key, body, page))
                 yield
             try:
-                columns[column.name] = _column(column, pages)
+                columns[column.name] = yield from _column(column, pages)
             except (KeyError, ValueError) as error:
                 where = column.pages[0].position if column.pages else 0
                 raise CorruptObject(key, where, f"{table.name}.{column.name}: {error}") from error
@@ -297,7 +297,7 @@ def _read_page(key: str, body: bytes, page: _Page) -> tuple[bytes, int]:
     return raw[4 + skipped :], page.rows
 
 
-def _column(column: _Column, pages: list[tuple[bytes, int]]) -> Column:
+def _column(column: _Column, pages: list[tuple[bytes, int]]) -> Generator[None, None, Column]:
     kind = SCHEMA[column.name]
     if kind == FLAG:
         return Flags(b"".join(Flags.of_plain(data, rows).values for data, rows in pages))
@@ -308,7 +308,7 @@ def _column(column: _Column, pages: list[tuple[bytes, int]]) -> Column:
         return Longs(memoryview(data).cast("q"))
     if kind == DOUBLE:
         return Doubles(memoryview(data).cast("d"))
-    return Texts(data)
+    return (yield from Texts.reading(data))
 
 
 def _codes(data: bytes, rows: int) -> bytes:

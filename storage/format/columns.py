@@ -7,8 +7,10 @@ column serves as if it had been read.
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
 
+_STEP = 32 * 1024
 _LENGTH = struct.Struct("<I").unpack_from
 
 
@@ -110,14 +112,24 @@ class Texts:
 
     __slots__ = ("data", "starts")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, starts: "array[int]") -> None:
         self.data = data
-        self.starts = array("Q", _starts(data))
+        self.starts = starts
+
+    @classmethod
+    def reading(cls, data: bytes) -> Generator[None, None, "Texts"]:
+        """Find where each value begins, step by step. Raises ValueError when the last is cut."""
+        starts, positions = array("Q"), _starts(data)
+        while found := array("Q", islice(positions, _STEP)):
+            starts.extend(found)
+            yield
+        return cls(data, starts)
 
     @classmethod
     def of(cls, values: Iterable[str]) -> "Texts":
         """Return a column of these values."""
-        return cls(b"".join(map(text, values)))
+        data = b"".join(map(text, values))
+        return cls(data, array("Q", _starts(data)))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -136,6 +148,11 @@ class Texts:
     def find(self, value: str) -> int:
         """Return the row of a value in a column that ascends by UTF-8; -1 if it is not there."""
         wanted = value.encode()
+        row = self.place(wanted)
+        return row if row < len(self) and self.raw(row) == wanted else -1
+
+    def place(self, wanted: bytes) -> int:
+        """Return the first row that is not below `wanted` in a column that ascends."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -143,7 +160,7 @@ class Texts:
                 low = middle + 1
             else:
                 high = middle
-        return low if low < len(self) and self.raw(low) == wanted else -1
+        return low
 
 
 Column = Longs | Doubles | Flags | Words | Texts

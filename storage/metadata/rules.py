@@ -105,7 +105,8 @@ def _topic(state: ClusterState, topic_id: str) -> TopicState:
 def _delete_topic(state: ClusterState, record: r.DeleteTopic, time_ms: int) -> ClusterState:
     topic = _topic(state, record.topic_id)
     for stream_id in topic.partitions:
-        state = _remove_stream(state, state.stream(stream_id), time_ms)
+        if stream_id in state.streams:
+            state = _remove_stream(state, state.stream(stream_id), time_ms)
     return replace(
         state,
         topics=state.topics.delete(topic.name),
@@ -130,7 +131,11 @@ def _topic_config(state: ClusterState, record: r.TopicConfig, _: int) -> Cluster
 
 def _broker_config(state: ClusterState, record: r.BrokerConfig, _: int) -> ClusterState:
     configs = _merged(state.broker_configs.get(record.node_id, Map()), record.configs)
-    return replace(state, broker_configs=state.broker_configs.set(record.node_id, configs))
+    if configs:
+        return replace(state, broker_configs=state.broker_configs.set(record.node_id, configs))
+    if record.node_id in state.broker_configs:
+        return replace(state, broker_configs=state.broker_configs.delete(record.node_id))
+    return state
 
 
 def _create_stream(state: ClusterState, record: r.CreateStream, _: int) -> ClusterState:

@@ -38,7 +38,42 @@ objects = st.builds(
     st.lists(ranges, min_size=1, max_size=3),
 )
 configs = st.dictionaries(st.sampled_from(["x", "y"]), st.none() | st.just("1"))
+acls = st.lists(
+    st.builds(
+        r.AclBinding,
+        resource_type=st.just("topic"),
+        resource_name=st.sampled_from(["t", "u"]),
+        pattern_type=st.just("literal"),
+        principal=st.sampled_from(["User:a", "User:é"]),
+        host=st.just("*"),
+        operation=st.just("read"),
+        permission=st.just("allow"),
+    ),
+    max_size=2,
+).map(tuple)
+users = st.sampled_from(["a", "b"])
+mechanisms = st.sampled_from(["SCRAM-SHA-256", "SCRAM-SHA-512"])
 record_values: st.SearchStrategy[Record] = st.one_of(
+    st.builds(r.ClusterCreated, cluster_id=st.just("c")),
+    st.builds(r.BrokerConfig, node_id=st.integers(-1, 1), configs=configs),
+    st.builds(
+        r.ClientQuota,
+        entity=st.dictionaries(st.sampled_from(["user", "client-id"]), st.none() | users),
+        values=st.dictionaries(st.sampled_from(["rate", "share"]), st.none() | st.floats(-1, 9)),
+    ),
+    st.builds(r.AclCreate, acls=acls),
+    st.builds(r.AclDelete, acls=acls),
+    st.builds(
+        r.ScramUpsert,
+        user=users,
+        mechanism=mechanisms,
+        salt=st.binary(max_size=3),
+        stored_key=st.just(b"k"),
+        server_key=st.just(b"s"),
+        iterations=st.integers(0, 4096),
+    ),
+    st.builds(r.ScramDelete, user=users, mechanism=mechanisms),
+    st.builds(r.DeleteStream, stream_id=STREAMS),
     st.builds(
         r.RegisterNode,
         node_id=NODES,
@@ -117,9 +152,12 @@ def check(state: ClusterState) -> None:
     for node in state.nodes.values():
         assert node.wal_epoch <= node.epoch + node.is_fenced
     for topic in state.topics.values():
-        assert [state.streams[s].partition for s in topic.partitions] == list(
-            range(len(topic.partitions))
-        )
+        known = [(n, state.streams.get(s)) for n, s in enumerate(topic.partitions)]
+        assert all(stream is None or stream.partition == n for n, stream in known)
+    unreferenced = {o.key: o.unreferenced_ms for o in state.objects.values() if not o.stream_ids}
+    assert dict(state.unreferenced) == unreferenced
+    assert len(state.objects) == len(list(state.objects))
+    assert len(state.streams) == len(list(state.streams.values()))
 
 
 @settings(max_examples=300, deadline=None)

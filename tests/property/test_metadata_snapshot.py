@@ -1,0 +1,207 @@
+"""A state and its checkpoint are the same: after every entry, and whatever comes later."""
+
+import random
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.errors import CorruptObject, EntryRejected
+from storage.format.checkpoint import Checkpoint, decode, encode
+from storage.format.columns import Longs, Texts
+from storage.metadata import records as r
+from storage.metadata.extents import Extent, Extents
+from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.snapshot import state_of, tables_of
+from storage.metadata.state import WRITERS_MAX, ClusterState
+from tests.property.test_cluster_state import check, record_values, start
+
+
+def finish(steps: Generator[None, None, Any]) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def stored(state: ClusterState) -> bytes:
+    return b"".join(finish(encode(finish(tables_of(state)))))
+
+
+def reloaded(state: ClusterState) -> ClusterState:
+    found = finish(state_of("k", finish(decode("k", stored(state)))))
+    assert isinstance(found, ClusterState)
+    return found
+
+
+def folded(state: ClusterState) -> ClusterState:
+    """As a running node does it: on the columns themselves, not on the file."""
+    found = finish(state_of("k", finish(tables_of(state))))
+    assert isinstance(found, ClusterState)
+    return found
+
+
+def entry(number: int, *records: Record) -> Entry:
+    return Entry(
+        version=ENTRY_VERSION,
+        writer=f"w{number % 3}",
+        nonce=f"n{number}",
+        time_ms=number,
+        records=records,
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(record_values, min_size=1, max_size=2), st.integers(0, 3)), max_size=40
+    )
+)
+def test_checkpoint_and_tail_give_the_state_of_a_full_replay_after_every_entry(
+    steps: list[tuple[list[Record], int]],
+) -> None:
+    whole = start()
+    followed = reloaded(whole)  # sometimes goes on from a checkpoint of what it is
+    assert followed == whole
+    for number, (records, what) in enumerate(steps):
+        made = entry(number, *records)
+        try:
+            whole = whole.apply(made)
+        except EntryRejected:
+            with pytest.raises(EntryRejected):
+                followed.apply(made)
+            whole, followed = whole.refuse(made), followed.refuse(made)
+        else:
+            followed = followed.apply(made)
+        assert followed == whole
+        assert stored(followed) == stored(whole)
+        if what:
+            followed = reloaded(followed) if what == 1 else folded(followed)
+            assert followed == whole
+            check(followed)
+
+
+def test_a_long_life_with_many_checkpoints_keeps_everything() -> None:
+    """Streams of several segments; compaction, trims and drops between checkpoints."""
+    rng = random.Random(5)
+    whole = start()
+    followed = whole
+    for number in range(1500):
+        ends = [whole.streams[stream].end_offset for stream in (0, 1)]
+        spans = tuple(
+            r.CommittedRange(
+                stream_id=stream,
+                epoch=0,
+                start_offset=ends[stream],
+                end_offset=ends[stream] + rng.randint(1, 5),
+                max_timestamp=number,
+                size=7,
+            )
+            for stream in (0, 1)
+            if rng.random() < 0.7
+        )
+        committed = r.CommittedObject(
+            key=f"data/{rng.getrandbits(60)}", kind="sso", size=9, created_ms=1, ranges=spans
+        )
+        records: list[Record] = [r.CommitObjects(node_id=0, node_epoch=0, objects=(committed,))]
+        if number % 100 == 99:
+            stream = whole.streams[number // 100 % 2]
+            offset = stream.start_offset + rng.randint(0, stream.end_offset // 20)
+            records.append(r.TrimStream(stream_id=stream.stream_id, start_offset=offset))
+        if number % 150 == 149:
+            gone = rng.sample(sorted(whole.unreferenced), len(whole.unreferenced) // 2)
+            records.append(r.DropObjects(keys=tuple(gone)))
+        if number % 40 == 39:
+            records = [replacement(whole, number, rng)]
+        made = entry(number, *records)
+        whole, followed = whole.apply(made), followed.apply(made)
+        if number % 97 == 0:
+            followed = reloaded(followed) if number % 2 else folded(followed)
+    assert followed == whole
+    check(followed)
+    assert len(followed.streams[0].extents) > 300
+
+
+def replacement(state: ClusterState, number: int, rng: random.Random) -> Record:
+    """Compact a few extents of a stream that are alone in their objects."""
+    extents = [
+        extent
+        for extent in state.streams[0].extents
+        if state.objects[extent.object_key].stream_ids == {0}
+    ]
+    keys = tuple({extent.object_key: None for extent in rng.sample(extents, 3)})
+    chosen = [extent for extent in extents if extent.object_key in keys]
+    spans = tuple(
+        r.CommittedRange(
+            stream_id=0,
+            epoch=0,
+            start_offset=extent.start_offset,
+            end_offset=extent.end_offset,
+            max_timestamp=extent.max_timestamp,
+            size=extent.size,
+        )
+        for extent in chosen
+    )
+    merged = r.CommittedObject(key=f"data/m{number}", kind="so", size=9, created_ms=1, ranges=spans)
+    return r.ReplaceObjects(sources=keys, objects=(merged,))
+
+
+@given(st.lists(st.integers(1, 3), max_size=400), st.data())
+@settings(max_examples=60, deadline=None)
+def test_extents_behave_as_a_list_does(lengths: list[int], data: st.DataObject) -> None:
+    plain: list[Extent] = []
+    extents, offset = Extents(), 0
+    for length in lengths:
+        extent = Extent(
+            start_offset=offset,
+            end_offset=offset + length,
+            object_key=f"data/{offset}",
+            max_timestamp=0,
+            size=length,
+        )
+        before = extents
+        extents = extents.append(extent)
+        assert len(before) == len(plain)
+        plain.append(extent)
+        offset += length
+    cut = data.draw(st.integers(0, offset))
+    kept, dropped = extents.trim(cut)
+    assert list(extents) == plain
+    assert dropped == [extent for extent in plain if extent.end_offset <= cut]
+    assert list(kept) == [extent for extent in plain if extent.end_offset > cut]
+    assert list(reversed(kept)) == list(kept)[::-1]
+    assert [kept[n] for n in range(-len(kept), len(kept))] == list(kept) * 2
+    assert kept == Extents.of(kept)
+    for wanted in range(-1, offset + 2):
+        held = [e for e in kept if e.start_offset <= wanted < e.end_offset]
+        assert kept.find(wanted) == (held[0] if held else None)
+
+
+def test_the_last_entry_of_a_thousand_writers_is_known() -> None:
+    state = ClusterState()
+    for number in range(WRITERS_MAX + 5):
+        made = Entry(version=1, writer=f"w{number}", nonce=f"n{number}", time_ms=0, records=())
+        state = state.apply(made)
+    assert len(state.writers) == WRITERS_MAX
+    assert state.forgotten_entry == 4
+    assert state.wrote("w5", "n5")
+    assert not state.wrote("w5", "n4")
+    assert not state.wrote("w4", "n4")
+    assert reloaded(state) == state
+
+
+def test_tables_that_hold_no_state_are_corrupt() -> None:
+    whole = finish(tables_of(start()))
+    for tables in (
+        {},
+        {"cluster": {"cluster_id": Texts.of(["c"])}},
+        whole.tables | {"objects": {"key": Longs([1])}},
+        whole.tables | {"topics": {"topic": Texts.of(["t"])}},
+    ):
+        with pytest.raises(CorruptObject, match="object k"):
+            finish(state_of("k", Checkpoint(number=1, tables=tables)))
+    with pytest.raises(CorruptObject, match="not 9"):
+        finish(state_of("k", Checkpoint(number=9, tables=whole.tables)))
