@@ -167,7 +167,10 @@ class Multipart:
                 if body is None:
                     self._memory.release()
                     return [part.result() for part in sent]
-                part = self._parts.submit(self.put_part, key, upload, len(sent) + 1, body)
+                try:
+                    part = self._parts.submit(self.put_part, key, upload, len(sent) + 1, body)
+                except RuntimeError:
+                    raise StoreUnavailable(f"{self._uri}: closed while {key} was written") from None
                 part.add_done_callback(lambda _: self._memory.release())
                 sent.append(part)
                 if any(part.done() and part.exception() for part in sent[-PARTS_AT_ONCE * 2 :]):
@@ -178,6 +181,8 @@ class Multipart:
 
     def _give_up(self, key: str, upload: str) -> None:
         try:
+            if self._closed.is_set():
+                raise StoreUnavailable("the store was closed")
             self.abort(key, upload)
         except StorageError as error:
             _log.warning("upload_left_behind", key=key, upload=upload, error=str(error))
