@@ -1,0 +1,185 @@
+"""What the tests of object WALs share: the metadata's part for one node, and stores to look into."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+
+from storage.clock import Clock, SystemClock
+from storage.format.stream_object import StreamInfo
+from storage.object_store import MemoryStore, ObjectStore
+from storage.tasks import TaskScope
+from storage.wal import Buffer, ObjectWal, ObjectWalSettings, WalListener, WalOwner, WalRecord
+from storage.wal.object import BatchingSettings, LogSealer, WalName
+from storage.wal.object.names import is_tombstone_size
+from storage.wal.protocol import SealedLog, WalFloor, WalObjects
+
+CLUSTER = "c" * 32
+QUICK = ObjectWalSettings(
+    capacity=1024 * 1024,
+    put_timeout_s=1.0,
+    batching=BatchingSettings(object_size=16 * 1024, object_size_max=64 * 1024, linger_s=0.0),
+)
+
+
+def crashed(name: str, error: BaseException) -> None:
+    raise AssertionError(f"task {name} crashed: {error!r}") from error
+
+
+def make_owner(
+    store: ObjectStore,
+    *,
+    node_id: int = 0,
+    incarnation: str = "a",
+    clock: Clock | None = None,
+    seed: int = 0,
+    scope: TaskScope | None = None,
+    cluster_id: str = CLUSTER,
+) -> WalOwner:
+    return WalOwner(
+        cluster_id=cluster_id,
+        node_id=node_id,
+        incarnation=incarnation.ljust(16, "."),
+        store=store,
+        describe=lambda stream_id: StreamInfo(stream_id=stream_id, topic="t"),
+        clock=clock or SystemClock(),
+        rng=random.Random(seed),
+        scope=scope or TaskScope(crashed),
+    )
+
+
+def make_wal(
+    store: ObjectStore, settings: ObjectWalSettings = QUICK, *, incarnation: str = "a"
+) -> ObjectWal:
+    return ObjectWal(store, make_owner(store, incarnation=incarnation), settings, are_shared=True)
+
+
+def make_sealer(
+    store: ObjectStore, *, node_id: int = 0, seed: int = 1, cluster_id: str = CLUSTER
+) -> LogSealer:
+    return LogSealer(
+        store,
+        cluster_id=cluster_id,
+        node_id=node_id,
+        sealer_id=9,
+        incarnation="taker",
+        clock=SystemClock(),
+        rng=random.Random(seed),
+    )
+
+
+async def seal(store: ObjectStore, *, before: int = 1, floor: WalFloor | None = None) -> SealedLog:
+    return await make_sealer(store).seal(floor or WalFloor(0, 0), before=before)
+
+
+def offsets(log: SealedLog, stream_id: int = 1) -> list[int]:
+    """Base offsets of the objects' ranges of a stream, in order."""
+    return [
+        span.start_offset
+        for item in log.objects
+        for span in item.ranges
+        if span.stream_id == stream_id
+    ]
+
+
+def numbers(store: MemoryStore, *, tombstones: bool) -> list[tuple[int, int]]:
+    """(epoch, number) of the tombstones in a store, or of the other WAL objects."""
+    names = [
+        (WalName.parse(key), is_tombstone_size(len(body))) for key, body in store.objects.items()
+    ]
+    return sorted(
+        (name.epoch, name.number) for name, is_one in names if name and is_one == tombstones
+    )
+
+
+class FlooredWal:
+    """An ObjectWal as a log that stands for itself: what the metadata knows of it is kept here.
+
+    `reopen()` is a restart of the node, under its next epoch.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        settings: ObjectWalSettings = QUICK,
+        *,
+        floor: WalFloor | None = None,
+        before: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.store = store
+        self.floor = floor or WalFloor(0, 0)
+        self.before = before
+        self._settings = settings
+        self._seed = seed
+        self._scope = TaskScope(crashed)
+        owner = make_owner(store, incarnation=f"life {seed}", seed=seed, scope=self._scope)
+        self.inner = ObjectWal(store, owner, settings, are_shared=True)
+        self._ends: list[int] = []
+        self._floors: list[WalFloor] = []
+
+    def reopen(self, store: ObjectStore | None = None) -> FlooredWal:
+        return FlooredWal(
+            store or self.store,
+            self._settings,
+            floor=self.floor,
+            before=self.before,
+            seed=self._seed + 1,
+        )
+
+    @property
+    def objects(self) -> WalObjects | None:
+        return self.inner.objects
+
+    @property
+    def next_position(self) -> int:
+        return self.inner.next_position
+
+    @property
+    def released_position(self) -> int:
+        return self.inner.released_position
+
+    @property
+    def trimmed_position(self) -> int:
+        return self.inner.trimmed_position
+
+    @property
+    def capacity(self) -> int:
+        return self.inner.capacity
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.inner.pending_bytes
+
+    async def recover(self) -> AsyncIterator[WalRecord]:
+        sealed = await self.inner.seal(self.floor, before=self.before)
+        names = [WalName.parse(item.key) for item in sealed.objects]
+        self._floors = [WalFloor(name.epoch, name.number + 1) for name in names if name]
+        self._ends = []
+        async for record in self.inner.recover():
+            self._ends.append(record.end_position)
+            yield record
+
+    async def start(self, *, epoch: int, listener: WalListener) -> None:
+        await self.inner.start(epoch=epoch, listener=listener)
+        self.before = max(self.before, epoch + 1)
+
+    def append(
+        self, stream_id: int, epoch: int, base_offset: int, count: int, payload: Buffer
+    ) -> int:
+        return self.inner.append(stream_id, epoch, base_offset, count, payload)
+
+    async def trim(self, position: int) -> None:
+        own = self.inner.floor_at(position)
+        await self.inner.trim(position)
+        recovered = bisect_right(self._ends, position)
+        if recovered:
+            assert len(self._ends) == len(self._floors), "only objects of one record are trimmed"
+            self.floor = max(self.floor, self._floors[recovered - 1])
+        if own.number:
+            self.floor = max(self.floor, own)
+
+    async def close(self) -> None:
+        await self.inner.close()
+        await self._scope.close()
