@@ -1,0 +1,204 @@
+"""A reader of the metadata log, written from docs/formats/metadata-log.md alone.
+
+It imports nothing of the project. Records about configs, quotas, access and the controller are
+judged by nobody here: what they change is not asked for.
+"""
+
+import copy
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from crc32c import crc32c
+
+
+class Refused(Exception):
+    """The rules refuse a record."""
+
+
+def demand(condition: bool, what: str) -> None:
+    if not condition:
+        raise Refused(what)
+
+
+@dataclass
+class Stream:
+    """Extents are (start, end, key of the object)."""
+
+    epoch: int = -1
+    node: int = -1
+    is_open: bool = False
+    start: int = 0
+    end: int = 0
+    extents: list[tuple[int, int, str]] = field(default_factory=list)
+
+
+@dataclass
+class Node:
+    epoch: int
+    is_fenced: bool = False
+    floor: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class Cluster:
+    """What the log says after `entries` entries."""
+
+    entries: int = 0
+    cluster_id: str = ""
+    nodes: dict[int, Node] = field(default_factory=dict)
+    retired: dict[int, int] = field(default_factory=dict)
+    topics: dict[str, str] = field(default_factory=dict)
+    partitions: dict[str, list[int]] = field(default_factory=dict)
+    streams: dict[int, Stream] = field(default_factory=dict)
+    objects: dict[str, str] = field(default_factory=dict)
+    next_stream: int = 0
+
+    def extents(self, topic: str, partition: int) -> list[tuple[int, int, str]]:
+        return self.streams[self.partitions[self.topics[topic]][partition]].extents
+
+    def live(self, node: int, epoch: int) -> bool:
+        found = self.nodes.get(node)
+        return found is not None and found.epoch == epoch and not found.is_fenced
+
+    def held(self) -> set[str]:
+        """Keys of the objects that a stream refers to."""
+        return {key for stream in self.streams.values() for _, _, key in stream.extents}
+
+
+def read_log(entries: Iterable[bytes]) -> Cluster:
+    """Apply entries 0, 1, 2, …"""
+    cluster = Cluster()
+    for body in entries:
+        head = b'{"crc32c":"%08x",' % crc32c(body[21:])
+        assert body.startswith(head), f"checksum of entry {cluster.entries}"
+        entry = json.loads(body)
+        assert entry["version"] == 1
+        after = copy.deepcopy(cluster)
+        try:
+            for record in entry["records"]:
+                apply(after, record)
+        except Refused:
+            after = cluster
+        after.entries = cluster.entries + 1
+        cluster = after
+    return cluster
+
+
+def apply(cluster: Cluster, record: dict[str, Any]) -> None:
+    """Apply one record. Raises Refused."""
+    kind = record["type"]
+    if kind == "ClusterCreated":
+        demand(not cluster.cluster_id, "a cluster already")
+        cluster.cluster_id = record["cluster_id"]
+    elif kind in {"RegisterNode", "FenceNode", "RetireNode"}:
+        _apply_node(cluster, kind, record)
+    elif kind in {"CreateTopic", "DeleteTopic"}:
+        _apply_topic(cluster, kind, record)
+    elif kind.endswith("Stream"):
+        _apply_stream(cluster, kind, record)
+    elif kind == "CommitObjects":
+        _commit(cluster, record)
+    elif kind == "DropObjects":
+        for key in record["keys"]:
+            demand(key in cluster.objects and key not in cluster.held(), "in use")
+            del cluster.objects[key]
+    else:
+        ours = {"TopicConfig", "BrokerConfig", "ProducerIdBlock", "ControllerLease"}
+        assert kind in ours, f"not written by this test: {kind}"
+
+
+def _apply_node(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
+    number = record["node_id"]
+    if kind == "RegisterNode":
+        known = cluster.nodes.get(number)
+        last = cluster.retired.pop(number, -1) if known is None else known.epoch
+        demand(record["epoch"] == last + 1, "epoch of a node")
+        floor = (last + 1, 0) if known is None else known.floor
+        cluster.nodes[number] = Node(record["epoch"], floor=floor)
+    elif kind == "FenceNode":
+        demand(cluster.live(number, record["epoch"]), "not live")
+        cluster.nodes[number].is_fenced = True
+    else:
+        demand(number in cluster.nodes, "no such node")
+        mine = [s for s in cluster.streams.values() if s.is_open and s.node == number]
+        demand(not mine, "it has streams")
+        cluster.retired[number] = cluster.nodes.pop(number).epoch
+
+
+def _apply_topic(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
+    number = record["topic_id"]
+    if kind == "CreateTopic":
+        demand(record["name"] not in cluster.topics, "name taken")
+        demand(number not in cluster.partitions, "id taken")
+        cluster.topics[record["name"]] = number
+        cluster.partitions[number] = []
+        return
+    demand(number in cluster.partitions, "no such topic")
+    for stream in cluster.partitions.pop(number):
+        cluster.streams.pop(stream)
+    cluster.topics = {name: other for name, other in cluster.topics.items() if other != number}
+
+
+def _apply_stream(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
+    number = record["stream_id"]
+    if kind == "CreateStream":
+        demand(number == cluster.next_stream, "next stream")
+        partitions = cluster.partitions.get(record["topic_id"], [])
+        demand(record["partition"] == len(partitions), "next partition")
+        partitions.append(number)
+        cluster.streams[number] = Stream()
+        cluster.next_stream += 1
+        return
+    demand(number in cluster.streams, "no such stream")
+    stream = cluster.streams[number]
+    if kind == "OpenStream":
+        demand(cluster.live(record["node_id"], record["node_epoch"]), "not live")
+        demand(record["epoch"] == stream.epoch + 1, "epoch of a stream")
+        owner = cluster.nodes.get(stream.node)
+        is_free = not stream.is_open or stream.node == record["node_id"]
+        demand(is_free or owner is None or owner.is_fenced, "open elsewhere")
+        stream.epoch, stream.node, stream.is_open = record["epoch"], record["node_id"], True
+    elif kind == "CloseStream":
+        demand(stream.is_open and stream.epoch == record["epoch"], "not open under it")
+        stream.is_open = False
+    elif kind == "TrimStream":
+        demand(stream.start <= record["start_offset"] <= stream.end, "outside")
+        stream.start = record["start_offset"]
+        stream.extents = [extent for extent in stream.extents if extent[1] > stream.start]
+    else:
+        assert kind == "DeleteStream"
+        del cluster.streams[number]
+
+
+def _commit(cluster: Cluster, record: dict[str, Any]) -> None:
+    number, epoch = record["node_id"], record["node_epoch"]
+    if record.get("taker_id", -1) < 0:
+        demand(cluster.live(number, epoch), "not live")
+    else:
+        demand(cluster.live(record["taker_id"], record["taker_epoch"]), "taker not live")
+        known = cluster.nodes.get(number)
+        demand(known is not None and known.epoch == epoch and known.is_fenced, "not fenced")
+    node = cluster.nodes[number]
+    if record.get("wal_epoch", -1) >= 0:
+        floor = (record["wal_epoch"], record.get("wal_floor", 0))
+        demand(node.floor <= floor, "the floor moves back")
+        demand(floor[0] <= node.epoch + node.is_fenced, "the floor is in the future")
+        node.floor = floor
+    for key in record.get("removed_wal_objects", []):
+        demand(cluster.objects.get(key) == "wal" and key not in cluster.held(), "in use")
+        del cluster.objects[key]
+    for item in record["objects"]:
+        key = item["key"]
+        demand(key.startswith(("data/", "wal/")) and key not in cluster.objects, "a new key")
+        cluster.objects[key] = item["kind"]
+        for span in item["ranges"]:
+            stream = cluster.streams.get(span["stream_id"])
+            if stream is None:
+                continue
+            demand(stream.is_open and stream.node == number, "not its owner")
+            demand(stream.epoch == span["epoch"], "an old epoch")
+            demand(stream.end == span["start_offset"] < span["end_offset"], "a gap")
+            stream.end = span["end_offset"]
+            stream.extents.append((span["start_offset"], span["end_offset"], key))
