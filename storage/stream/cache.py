@@ -1,14 +1,16 @@
 """The log cache: what was released by the write-ahead log, newest in memory, first in first out.
 
 Batches enter in WAL order into the *active* block. Sealing a block makes it a snapshot to upload;
-once it is committed it may be evicted, oldest first, when the cache is over its capacity. A block
-that is not committed is never evicted.
+once it is committed its batches may be evicted, oldest block first, when the cache is over its
+capacity: a few with each batch that enters, so that a large block goes without a pause. What is not
+committed is never evicted.
 """
 
 from bisect import bisect_right
 from collections import deque
 from typing import NamedTuple
 
+_EVICTED_AT_ONCE = 64
 _OVERHEAD = 256
 """Bytes charged per batch beside its payload, so that many tiny batches cannot outgrow the
 capacity.
@@ -28,12 +30,11 @@ class CachedBatch(NamedTuple):
 class CacheBlock:
     """The batches that entered between two seals, by stream."""
 
-    __slots__ = ("batches", "is_committed", "size")
+    __slots__ = ("batches", "size")
 
     def __init__(self) -> None:
         self.batches: dict[int, list[CachedBatch]] = {}
         self.size = 0
-        self.is_committed = False
 
     def add(self, stream_id: int, batch: CachedBatch) -> int:
         """Add a batch and return the bytes that it is charged."""
@@ -41,7 +42,7 @@ class CacheBlock:
         if batches is None:
             batches = self.batches[stream_id] = []
         batches.append(batch)
-        charge = len(batch.payload) + _OVERHEAD
+        charge = _charge(batch)
         self.size += charge
         return charge
 
@@ -56,8 +57,21 @@ class _CachedLog:
         self.batches: list[CachedBatch] = []
 
 
+class _Evictable:
+    """The `count` oldest batches of a stream's log, which are in committed objects."""
+
+    __slots__ = ("count", "log", "stream_id")
+
+    def __init__(self, stream_id: int, log: _CachedLog, count: int) -> None:
+        self.stream_id = stream_id
+        self.log = log
+        self.count = count
+
+
 class LogCache:
-    """Recent batches of every stream of a node. `capacity` in bytes."""
+    """Recent batches of every stream of a node. `capacity` in bytes: `size` is beyond it only by
+    what is not committed.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -65,7 +79,7 @@ class LogCache:
         self.uncommitted = 0
         """Bytes that are not in committed objects yet."""
         self.active = CacheBlock()
-        self._blocks: deque[CacheBlock] = deque()
+        self._evictable: deque[_Evictable] = deque()
         self._logs: dict[int, _CachedLog] = {}
 
     def add(self, stream_id: int, batch: CachedBatch) -> None:
@@ -78,20 +92,27 @@ class LogCache:
         charge = self.active.add(stream_id, batch)
         self.size += charge
         self.uncommitted += charge
+        if self.size > self.capacity and self._evictable:
+            self._evict_some()
 
     def seal(self) -> CacheBlock:
         """Close the active block, begin the next one, and return the closed one."""
         sealed = self.active
-        self._blocks.append(sealed)
         self.active = CacheBlock()
         return sealed
 
     def committed(self, block: CacheBlock) -> None:
-        """Mark a sealed block as held by committed objects, and evict what is over the capacity."""
-        block.is_committed = True
+        """Let the batches of a sealed block go, now that committed objects hold them."""
         self.uncommitted -= block.size
-        while self.size > self.capacity and self._blocks and self._blocks[0].is_committed:
-            self._evict(self._blocks.popleft())
+        for stream_id, batches in block.batches.items():
+            log = self._logs.get(stream_id)
+            if log is None:  # forgotten meanwhile
+                self.size -= sum(map(_charge, batches))
+            else:
+                self._evictable.append(_Evictable(stream_id, log, len(batches)))
+        block.batches = {}
+        while self.size > self.capacity and self._evictable:
+            self._evict_some()
 
     def forget(self, stream_id: int) -> None:
         """Drop what is cached of a stream that is closed here; its blocks still upload it."""
@@ -126,15 +147,21 @@ class LogCache:
             return []
         return log.batches[max(0, bisect_right(log.base_offsets, offset) - 1) :]
 
-    def _evict(self, block: CacheBlock) -> None:
-        self.size -= block.size
-        for stream_id, batches in block.batches.items():
-            log = self._logs.get(stream_id)
-            # A stream may have been forgotten, and opened again, since.
-            if log is None or not log.batches or log.batches[0] is not batches[0]:
-                continue
-            if len(log.batches) == len(batches):
-                del self._logs[stream_id]
-            else:
-                del log.base_offsets[: len(batches)]
-                del log.batches[: len(batches)]
+    def _evict_some(self) -> None:
+        """Evict the oldest batches of the stream whose turn it is."""
+        oldest = self._evictable[0]
+        log = oldest.log
+        # Taking from the front moves the rest: of a long log, more is taken at once.
+        count = min(oldest.count, max(_EVICTED_AT_ONCE, len(log.batches) // 256))
+        self.size -= sum(map(_charge, log.batches[:count]))
+        del log.base_offsets[:count]
+        del log.batches[:count]
+        oldest.count -= count
+        if not oldest.count:
+            self._evictable.popleft()
+            if not log.batches and self._logs.get(oldest.stream_id) is log:
+                del self._logs[oldest.stream_id]
+
+
+def _charge(batch: CachedBatch) -> int:
+    return len(batch.payload) + _OVERHEAD

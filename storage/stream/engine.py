@@ -30,6 +30,7 @@ from storage.stream.recovery import recover_wal
 from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
 from storage.stream.stream_info import stream_info
+from storage.stream.upload_pace import UploadPace
 from storage.stream.upload_queue import UploadQueue
 from storage.stream.uploader import Uploader, Writer
 from storage.tasks import TaskScope
@@ -84,18 +85,23 @@ class StreamEngine:
         """Called when `writable()` turns true again."""
         self._wal = wal
         self._settings = settings
-        self._uploader = Uploader(
+        self._released_bytes = 0
+        self._pace = UploadPace(clock, produced=lambda: self._released_bytes, fill=self._fill)
+        self.uploader = Uploader(
             store=store,
             metadata=metadata,
             writer=writer,
             clock=clock,
             rng=rng,
+            pace=self._pace,
             stream_object_size=settings.stream_object_size,
+            object_size_max=settings.object_size_max,
         )
         self._uploads = UploadQueue(
             cache=self.cache,
             wal=wal,
-            uploader=self._uploader,
+            uploader=self.uploader,
+            pace=self._pace,
             describe=self._describe,
             on_done=self._upload_done,
             clock=clock,
@@ -166,14 +172,15 @@ class StreamEngine:
                 settings=settings,
                 scope=scope,
             )
-            recovered = await recover_wal(
-                wal,
-                metadata,
-                engine._uploader,
-                node_id=node.node_id,
-                node_epoch=engine.node_epoch,
-                block_size=engine._uploads.size,
-            )
+            with engine._pace.hurry():
+                recovered = await recover_wal(
+                    wal,
+                    metadata,
+                    engine.uploader,
+                    node_id=node.node_id,
+                    node_epoch=engine.node_epoch,
+                    block_size=engine._uploads.size,
+                )
             await wal.start(epoch=engine.node_epoch, listener=engine)
             if recovered is not None:
                 await wal.trim(recovered)
@@ -232,10 +239,15 @@ class StreamEngine:
         self._was_writable = (
             not self._failure.done()
             and self._wal.pending_bytes < self._settings.wal_pending_max
-            and self.cache.uncommitted < self.cache.capacity
-            and self._wal.next_position - self._wal.trimmed_position < self._wal.capacity * 3 // 4
+            and self._fill() < 1
         )
         return self._was_writable
+
+    def _fill(self) -> float:
+        """How full of what is not uploaded cache and WAL are: at 1 producers wait."""
+        wal = self._wal
+        used = (wal.next_position - wal.trimmed_position) / (wal.capacity * 3 // 4)
+        return max(used, self.cache.uncommitted / self.cache.capacity)
 
     async def wait_failed(self) -> Exception:
         """Return why this engine cannot go on: fenced, or its WAL failed. The node must stop."""
@@ -295,6 +307,7 @@ class StreamEngine:
             append = appends.popleft()
             stream = append.stream
             self.cache.add(stream.stream_id, append.batch)
+            self._released_bytes += len(append.batch.payload)
             stream.confirmed_offset = append.batch.end_offset
             advanced[stream.stream_id] = stream
             if append.on_done is not None:

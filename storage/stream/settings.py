@@ -28,7 +28,9 @@ class StorageSettings:
     uploads_max: int = 3
     """Uploads in flight."""
     stream_object_size: int = 8 * 1024 * 1024
-    """A stream with this much in a snapshot gets an object of its own."""
+    """A stream with this much in a snapshot gets objects of its own."""
+    object_size_max: int = 64 * 1024 * 1024
+    """Objects are cut at this size: between two of them an upload can hold its rate down."""
     cache_size: int = 512 * 1024 * 1024
     """Log cache. Producers wait when this much is not uploaded."""
     block_cache_size: int = 256 * 1024 * 1024

@@ -13,6 +13,7 @@ from storage.clock import Clock
 from storage.errors import LakeheadError
 from storage.failpoints import failpoint
 from storage.stream.cache import LogCache
+from storage.stream.upload_pace import UploadPace
 from storage.stream.uploader import Describe, Snapshot, Uploader
 from storage.tasks import TaskScope
 from storage.wal.protocol import WriteAheadLog
@@ -33,6 +34,7 @@ class UploadQueue:
         cache: LogCache,
         wal: WriteAheadLog,
         uploader: Uploader,
+        pace: UploadPace,
         describe: Describe,
         on_done: Callable[[Exception | None], None],
         clock: Clock,
@@ -45,6 +47,7 @@ class UploadQueue:
         self._cache = cache
         self._wal = wal
         self._uploader = uploader
+        self._pace = pace
         self._describe = describe
         self._on_done = on_done
         self._clock = clock
@@ -101,7 +104,8 @@ class UploadQueue:
     async def wait_idle(self) -> None:
         """Wait until what was started has been committed, or never will be."""
         if self._last is not None:
-            await asyncio.wait([self._last])
+            with self._pace.hurry():
+                await asyncio.wait([self._last])
 
     async def _upload(self, snapshot: Snapshot, previous: asyncio.Task[None] | None) -> None:
         try:

@@ -1,14 +1,17 @@
 """Uploads sealed cache blocks: objects first, then one metadata entry, then the WAL may be trimmed.
 
-Uploads overlap; commits happen in the order of seals, so that every stream's ranges continue each
-other.
+A stream with much in the block gets objects of its own, the others share; none becomes larger than
+a limit. Building and putting them is spread over time (see `upload_pace`). Uploads overlap; commits
+happen in the order of seals, so that every stream's ranges continue each other.
 """
 
 import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+import msgspec
 import structlog
 from crc32c import crc32c
 
@@ -21,6 +24,7 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange
 from storage.object_store.protocol import ObjectStore
 from storage.stream.cache import CacheBlock, CachedBatch
+from storage.stream.upload_pace import UploadPace
 from storage.wal.protocol import WalFloor
 
 _log = structlog.get_logger("storage.uploader")
@@ -28,6 +32,7 @@ _log = structlog.get_logger("storage.uploader")
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0
 _YIELD_BYTES = 1 * 1024 * 1024
+_YIELD_BATCHES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,91 @@ class Snapshot:
     objects: list[CommittedObject] = field(default_factory=list)
 
 
+class Part(NamedTuple):
+    """Batches [first, end) of a stream's in a block. `is_last`: the stream's last in the block."""
+
+    stream_id: int
+    first: int
+    end: int
+    is_last: bool
+
+
+class PlannedObject(NamedTuple):
+    """An object to write, of about `size` bytes. `kind`: `so` of one stream, `sso` of several."""
+
+    kind: str
+    parts: list[Part]
+    size: int
+
+
+def plan_objects(
+    batches: dict[int, list[CachedBatch]], *, stream_object_size: int, object_size_max: int
+) -> list[PlannedObject]:
+    """Plan the objects of a block: those of each large stream, and what the others share.
+
+    No object becomes larger than `object_size_max` by more than a batch. A stream's parts come in
+    order.
+    """
+    planned: list[PlannedObject] = []
+    shared: list[Part] = []
+    shared_size = 0
+    for stream_id in sorted(batches):
+        cuts = _cuts(batches[stream_id], object_size_max)
+        parts = [
+            Part(stream_id, first, end, is_last=end == len(batches[stream_id]))
+            for first, end, _ in cuts
+        ]
+        size = sum(cut.size for cut in cuts)
+        if size >= stream_object_size:
+            planned += [
+                PlannedObject("so", [part], cut.size) for part, cut in zip(parts, cuts, strict=True)
+            ]
+            continue
+        if shared and shared_size + size > object_size_max:
+            planned.append(_shared(shared, shared_size))
+            shared, shared_size = [], 0
+        shared += parts
+        shared_size += size
+    if shared:
+        planned.append(_shared(shared, shared_size))
+    return planned
+
+
+class _Cut(NamedTuple):
+    first: int
+    end: int
+    size: int
+
+
+def _cuts(batches: list[CachedBatch], size_max: int) -> list[_Cut]:
+    cuts: list[_Cut] = []
+    first = size = 0
+    for number, batch in enumerate(batches):
+        if size and size + len(batch.payload) > size_max:
+            cuts.append(_Cut(first, number, size))
+            first, size = number, 0
+        size += len(batch.payload)
+    cuts.append(_Cut(first, len(batches), size))
+    return cuts
+
+
+def _shared(parts: list[Part], size: int) -> PlannedObject:
+    return PlannedObject("so" if len(parts) == 1 else "sso", parts, size)
+
+
+@dataclass(slots=True)
+class UploadStats:
+    """What uploads have done since the start."""
+
+    objects: int = 0
+    """Objects written, committed or not yet."""
+    bytes: int = 0
+    snapshots: int = 0
+    """Snapshots committed."""
+    unknown_puts: int = 0
+    """Puts whose outcome had to be found out by putting again."""
+
+
 class Uploader:
     """Writes snapshots as objects and commits them."""
 
@@ -69,27 +159,31 @@ class Uploader:
         writer: Writer,
         clock: Clock,
         rng: random.Random,
+        pace: UploadPace,
         stream_object_size: int,
+        object_size_max: int,
     ) -> None:
+        self.stats = UploadStats()
         self._store = store
         self._metadata = metadata
         self._writer = writer
         self._clock = clock
         self._rng = rng
+        self._pace = pace
         self._stream_object_size = stream_object_size
+        self._object_size_max = object_size_max
         self._next_object = 0
 
     async def write(self, snapshot: Snapshot) -> None:
-        """Write the snapshot's objects: one for each large stream, one for all the rest."""
-        small = []
-        for stream_id in sorted(snapshot.block.batches):
-            batches = snapshot.block.batches[stream_id]
-            if sum(len(batch.payload) for batch in batches) >= self._stream_object_size:
-                await self._write_object("so", [stream_id], snapshot)
-            else:
-                small.append(stream_id)
-        if small:
-            await self._write_object("so" if len(small) == 1 else "sso", small, snapshot)
+        """Write the snapshot's objects: those of each large stream, and what the others share."""
+        planned = plan_objects(
+            snapshot.block.batches,
+            stream_object_size=self._stream_object_size,
+            object_size_max=self._object_size_max,
+        )
+        for one in planned:
+            await self._pace.spend(one.size)
+            await self._write_object(one, snapshot)
         failpoint("upload_objects_written")
 
     async def commit(self, snapshot: Snapshot) -> None:
@@ -106,12 +200,13 @@ class Uploader:
                 )
             ]
         )
+        self.stats.snapshots += 1
         failpoint("upload_committed")
 
-    async def _write_object(self, kind: str, stream_ids: list[int], snapshot: Snapshot) -> None:
+    async def _write_object(self, planned: PlannedObject, snapshot: Snapshot) -> None:
         created_ms = self._clock.now_ms()
         writer = ObjectWriter(
-            kind=kind,
+            kind=planned.kind,
             cluster_id=self._writer.cluster_id,
             node_id=self._writer.node_id,
             node_epoch=self._writer.node_epoch,
@@ -119,18 +214,22 @@ class Uploader:
             created_ms=created_ms,
         )
         epochs = {}
-        for stream_id in stream_ids:
-            writer.begin_stream(snapshot.infos[stream_id])
-            batches = snapshot.block.batches[stream_id]
-            epochs[stream_id] = batches[-1].epoch
-            await _add_batches(writer, batches)
+        for part in planned.parts:
+            info = snapshot.infos[part.stream_id]
+            # The state is as of the block's end.
+            writer.begin_stream(info if part.is_last else msgspec.structs.replace(info, state=None))
+            batches = snapshot.block.batches[part.stream_id]
+            epochs[part.stream_id] = batches[part.end - 1].epoch
+            await _add_batches(writer, batches[part.first : part.end])
         written = writer.finish()
         key = self._next_key()
         await self._create(key, written)
+        self.stats.objects += 1
+        self.stats.bytes += written.size
         snapshot.objects.append(
             CommittedObject(
                 key=key,
-                kind=kind,
+                kind=planned.kind,
                 size=written.size,
                 created_ms=created_ms,
                 ranges=tuple(
@@ -162,6 +261,7 @@ class Uploader:
             except ObjectExists:
                 return  # an earlier try of ours: nobody else writes this name
             except OutcomeUnknown as error:
+                self.stats.unknown_puts += 1
                 _log.warning("put_unknown", key=key, error=str(error))
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, _RETRY_MAX_S)
@@ -170,10 +270,10 @@ class Uploader:
 async def _add_batches(writer: ObjectWriter, batches: list[CachedBatch]) -> None:
     """Add a stream's batches, giving way to other work of the loop now and then."""
     unyielded = 0
-    for batch in batches:
+    for number, batch in enumerate(batches, 1):
         count = batch.end_offset - batch.base_offset
         writer.add(batch.epoch, batch.base_offset, count, batch.payload, batch.max_timestamp)
         unyielded += len(batch.payload)
-        if unyielded >= _YIELD_BYTES:
+        if unyielded >= _YIELD_BYTES or not number % _YIELD_BATCHES:
             unyielded = 0
             await asyncio.sleep(0)
