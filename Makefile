@@ -17,7 +17,7 @@ PYTEST_WORKERS ?= 2
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench lint format types imports unit property sim integration chaos spark docs lock clean
+.PHONY: help install demo test bench lint format types imports unit property sim integration chaos reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -77,7 +77,7 @@ unit: $(STAMP) ## The quick tests
 property: $(STAMP) ## Property tests (Hypothesis)
 	@$(BIN)/python -m pytest -q tests/property
 
-sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block|memory|object
+sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block, object ...
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000)) $(if $(WAL),--wal $(WAL))
 
 integration: $(STAMP) ## Tests with real clients and real processes
@@ -86,6 +86,12 @@ integration: $(STAMP) ## Tests with real clients and real processes
 chaos: $(STAMP) ## Long runs of the crash and garbage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n
 	@CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} $(BIN)/python -m pytest -q \
 		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py
+
+reservations: $(STAMP) ## Fencing on a device with real SCSI reservations, in a QEMU guest (apt: QEMU, a kernel)
+	@$(BIN)/python tests/reservations/rig.py
+
+disks: $(STAMP) ## The block WAL on disks that lie: FUSE file systems that lose, tear and refuse (apt: libfuse2)
+	@$(BIN)/python -m pytest -q tests/disks
 
 spark: $(STAMP) ## Tests with Spark
 	@$(BIN)/python -m pytest -q tests/spark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from storage.clock import Clock
@@ -20,9 +20,9 @@ from storage.metadata.state import ClusterState
 from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
 from storage.stream.stream import Stream
 from storage.tasks import TaskScope
-from storage.wal import WriteAheadLog
 from tests.simulation.ledger import Violation
 from tests.simulation.lives import Life
+from tests.simulation.wals import OpenWal
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -47,7 +47,7 @@ class Incarnation:
         life: Life,
         node_id: int,
         clock: Clock,
-        open_wal: Callable[[str], Awaitable[WriteAheadLog]],
+        open_wal: OpenWal,
     ) -> None:
         self.world = world
         self.life = life
@@ -57,6 +57,7 @@ class Incarnation:
         self.rng: random.Random = world.rng
         self.engine: StreamEngine | None = None
         self.is_serving = False
+        self._work: asyncio.Task[None] | None = None
         self._clock = clock
         self._open_wal = open_wal
         self._scope = TaskScope(self._crashed)
@@ -78,8 +79,11 @@ class Incarnation:
         self.life.kill()
 
     async def stop(self) -> None:
-        """Shut down cleanly."""
+        """Shut down cleanly, as a broker does: administrators first, then what producers sent."""
         assert self.engine is not None
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait([self._work])
         await self.engine.close()
         await self._scope.close()
         self.exit("stopped")
@@ -106,7 +110,7 @@ class Incarnation:
         self.note(f"runs, epoch {self.engine.node_epoch}")
         self.engine.metadata.subscribe(self._close_deleted)
         self.begin(self._watch(), "watch")
-        self.begin(work(), "work")
+        self._work = self.begin(work(), "work")
 
     async def _watch(self) -> None:
         assert self.engine is not None

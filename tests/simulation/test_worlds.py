@@ -40,15 +40,14 @@ def test_no_promise_is_broken_in_world(first: int) -> None:
 
 @pytest.mark.parametrize("wal", sorted(WALS))
 def test_the_worlds_do_enough_to_break_something(wal: str) -> None:
-    worlds = [run_world(seed, wal=wal) for seed in range(12)]
+    worlds = [run_world(seed, wal=wal) for seed in range(20)]
     assert sum(world.ledger.acknowledged for world in worlds) > 300
     assert sum(world.ledger.reads for world in worlds) > 300
     assert sum(world.oracle.state.next_entry for world in worlds) > 300
     lives = [one for world in worlds for node in world.nodes for one in node.incarnations]
     assert sum(one.engine is not None for one in lives) > 60
-    told = {line.partition(" at ")[0] for world in worlds for line in world.trace.said()}
-    for event in ("is killed", "thaws", "is told to stop", "the store is back", "gets a slow WAL"):
-        assert any(event in line for line in told), event
+    said = {line for world in worlds for line in world.trace.said()}
+    assert {"is killed", "thaws", "is told to stop", "the store is back"} <= said
 
 
 @pytest.mark.parametrize("wal", sorted(WALS))

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import random
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from storage.object_store.protocol import ObjectStore
 from storage.wal import BlockWalSettings, MemoryWal, WriteAheadLog
+from storage.wal.object.batching import BatchingSettings
+from storage.wal.object.log import ObjectWal
+from storage.wal.object.settings import ObjectWalSettings
+from storage.wal.protocol import WalOwner
 from storage.wal.volume import format_device, open_slice, volume_image
+from tests.simulation.bucket import Bucket
 from tests.simulation.hostile_device import Platter
 from tests.simulation.lives import Life
 
-OpenWal = Callable[[str], Awaitable[WriteAheadLog]]
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+OpenWal = Callable[[WalOwner], Awaitable[WriteAheadLog]]
 
 
 class NodeWal(Protocol):
@@ -23,7 +28,7 @@ class NodeWal(Protocol):
     async def prepare(self) -> None:
         """Make it, empty."""
 
-    def opener(self, life: Life, store: ObjectStore) -> OpenWal:
+    def opener(self, life: Life) -> OpenWal:
         """Return what opens it for a process."""
 
     def break_soon(self) -> None:
@@ -41,8 +46,8 @@ class DiskWal:
 
     _CAPACITY = 256 * 1024
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self, world: World) -> None:
+        rng = self._rng = world.rng
         self._platter = Platter(self._CAPACITY, rng=rng, latency_s=(0.0001, 0.01))
 
     async def prepare(self) -> None:
@@ -52,10 +57,10 @@ class DiskWal:
         )
         await format_device(self._platter.attach("mkfs"), image)
 
-    def opener(self, life: Life, store: ObjectStore) -> OpenWal:
+    def opener(self, life: Life) -> OpenWal:
         """See `NodeWal`."""
 
-        async def open_wal(_: str) -> WriteAheadLog:
+        async def open_wal(_: WalOwner) -> WriteAheadLog:
             attachment = self._platter.attach(life.name)
             life.on_death.append(attachment.lose)
             settings = BlockWalSettings(block_size=8 * 1024, window_size=32 * 1024)
@@ -83,16 +88,16 @@ class DiskWal:
 class ProcessWal:
     """The WAL in memory, as if its memory outlived the process."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, rng: random.Random) -> None:
+    def __init__(self, world: World) -> None:
         self._wal = MemoryWal(capacity=128 * 1024)
 
     async def prepare(self) -> None:
         """See `NodeWal`."""
 
-    def opener(self, life: Life, store: ObjectStore) -> OpenWal:
+    def opener(self, life: Life) -> OpenWal:
         """See `NodeWal`."""
 
-        async def open_wal(_: str) -> WriteAheadLog:
+        async def open_wal(_: WalOwner) -> WriteAheadLog:
             self._wal = self._wal.reopen()
             return self._wal
 
@@ -109,7 +114,47 @@ class ProcessWal:
         """See `NodeWal`."""
 
 
-WALS: dict[str, Callable[[asyncio.AbstractEventLoop, random.Random], NodeWal]] = {
+class BucketWal:
+    """The object WAL: in the world's bucket, or in another one that all nodes share."""
+
+    def __init__(self, world: World, other: Bucket | None = None) -> None:
+        self._world = world
+        self._other = other
+        self._settings = ObjectWalSettings(
+            capacity=128 * 1024,
+            put_timeout_s=world.rng.choice([0.1, 5.0]),
+            batching=BatchingSettings(
+                object_size=4 * 1024, object_size_max=8 * 1024, linger_s=0.004, budget=0
+            ),
+        )
+
+    async def prepare(self) -> None:
+        """See `NodeWal`."""
+
+    def opener(self, life: Life) -> OpenWal:
+        """See `NodeWal`."""
+
+        async def open_wal(owner: WalOwner) -> WriteAheadLog:
+            store = owner.store
+            if self._other is not None:
+                store = self._world.store_of(life.name, self._other)
+            return ObjectWal(store, owner, self._settings, are_shared=self._other is None)
+
+        return open_wal
+
+    def break_soon(self) -> None:
+        """See `NodeWal`: there is nothing of its own to break."""
+
+    def slow_down(self) -> None:
+        """See `NodeWal`."""
+
+    def lose_power(self) -> None:
+        """See `NodeWal`."""
+
+
+WALS: dict[str, Callable[[World], NodeWal]] = {
     "block": DiskWal,
     "memory": ProcessWal,
+    "object": BucketWal,
+    "object-elsewhere": lambda world: BucketWal(world, world.other_bucket),
 }

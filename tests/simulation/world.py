@@ -70,12 +70,14 @@ class World:
         self._loop = loop
         self._clock = LoopClock(loop, start_ms=START_MS)
         self.bucket = Bucket(self._clock.now_ms)
+        self.other_bucket: Bucket = Bucket(self._clock.now_ms)
+        """For write-ahead logs that lie elsewhere."""
         self.oracle = MetadataOracle(self.bucket, self.fail)
         self._fair = _weather(rng)
         self._weather = StoreWeather(self._fair)
         self._weather.held, self._weather.held_s_max = rng.choice([(0.0, 0.0), (0.02, 90.0)])
         count = rng.choice([1, 2, 2, 3])
-        self.nodes = [Node(n, SkewedClock(loop), WALS[wal](loop, rng)) for n in range(count)]
+        self.nodes = [Node(n, SkewedClock(loop), WALS[wal](self)) for n in range(count)]
         self.operations = [op for op in OPERATIONS if rng.random() < 0.7] or ["upload"]
         self._lives = rng.choice([2, 3, 5])
         self._failure: asyncio.Future[None] = loop.create_future()
@@ -92,9 +94,11 @@ class World:
             self.trace.add("world", f"broken: {error!r}")
             self._failure.set_exception(error)
 
-    def store_of(self, name: str) -> RemoteStore:
-        """Return the bucket as a process of this name reaches it."""
-        return RemoteStore(self.bucket, self._weather, rng=self.rng, name=name, trace=self.trace)
+    def store_of(self, name: str, bucket: Bucket | None = None) -> RemoteStore:
+        """Return a bucket, the world's own or another, as a process of this name reaches it."""
+        return RemoteStore(
+            bucket or self.bucket, self._weather, rng=self.rng, name=name, trace=self.trace
+        )
 
     def wants_topic(self) -> bool:
         """Whether there is room for one more topic in the budget."""
@@ -137,8 +141,7 @@ class World:
     def _start(self, node: Node, *, dies_at: int | None) -> Incarnation:
         number = len(node.incarnations)
         life = Life(self._loop, f"{node.node_id}.{number}", dies_at=dies_at)
-        store = self.store_of(life.name)
-        one = Incarnation(self, life, node.node_id, node.clock, node.wal.opener(life, store))
+        one = Incarnation(self, life, node.node_id, node.clock, node.wal.opener(life))
         node.incarnations.append(one)
         self.trace.add(life.name, f"starts, dies at step {dies_at}" if dies_at else "starts")
         return one
@@ -272,7 +275,7 @@ class World:
         for stream in await one.engine.open_streams(sorted(mine)):
             one.check_offsets(stream)
             await self._read_all(stream)
-        await one.stop()
+        one.begin(one.stop(), "stop")
 
     async def _read_all(self, stream: Stream) -> None:
         offset = start = stream.start_offset
