@@ -1,14 +1,16 @@
-"""What the tests of object WALs share: the metadata's part for one node, and stores to look into."""
+"""What the tests of object WALs share: the metadata's part for one node, stores to look into."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from bisect import bisect_right
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from storage.clock import Clock, SystemClock
+from storage.errors import ObjectExists, OutcomeUnknown
 from storage.format.stream_object import StreamInfo
-from storage.object_store import MemoryStore, ObjectStore
+from storage.object_store import MemoryStore, ObjectMeta, ObjectStore
 from storage.tasks import TaskScope
 from storage.wal import Buffer, ObjectWal, ObjectWalSettings, WalListener, WalOwner, WalRecord
 from storage.wal.object import BatchingSettings, LogSealer, WalName
@@ -19,7 +21,9 @@ CLUSTER = "c" * 32
 QUICK = ObjectWalSettings(
     capacity=1024 * 1024,
     put_timeout_s=1.0,
-    batching=BatchingSettings(object_size=16 * 1024, object_size_max=64 * 1024, linger_s=0.0),
+    batching=BatchingSettings(
+        object_size=16 * 1024, object_size_max=64 * 1024, linger_s=0.0, in_flight_start=8
+    ),
 )
 
 
@@ -183,3 +187,74 @@ class FlooredWal:
     async def close(self) -> None:
         await self.inner.close()
         await self._scope.close()
+
+
+class HeldStore:
+    """A store whose puts wait until the test says what becomes of each, in any order.
+
+    A held put may land with or without an answer, or never; and land long after its writer is gone.
+    Reads and deletes go through.
+    """
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self.uri = inner.uri
+        self.inner = inner
+        self.held: dict[int, tuple[str, bytes, asyncio.Future[None]]] = {}
+        self._count = 0
+
+    def numbers(self) -> list[int]:
+        """Numbers of the WAL objects whose puts are held, in the order of their arrival."""
+        names = [WalName.parse(key) for key, _, _ in self.held.values()]
+        return [name.number for name in names if name]
+
+    def settle(self, number: int, *, lands: bool = True, answers: bool = True) -> None:
+        """Decide the oldest held put of a number."""
+        names = {ticket: WalName.parse(key) for ticket, (key, _, _) in self.held.items()}
+        ticket = next(t for t, name in names.items() if name and name.number == number)
+        key, body, future = self.held.pop(ticket)
+        error: Exception | None = None
+        if lands and key in self.inner.objects:
+            error = ObjectExists(key)
+        elif lands:
+            self.inner.objects[key] = body
+        if future.done():
+            return
+        if error is not None and answers:
+            future.set_exception(error)
+        elif answers and lands:
+            future.set_result(None)
+        else:
+            future.set_exception(OutcomeUnknown(f"held: no answer for {key}"))
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        self.held[self._count] = (key, b"".join(pieces), future)
+        await future
+
+    async def get(self, key: str) -> bytes:
+        return await self.inner.get(key)
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        return await self.inner.get_range(key, start, length)
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        return await self.inner.get_suffix(key, length)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> Sequence[ObjectMeta]:
+        return await self.inner.list(prefix, start_after=start_after)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self.inner.delete(keys)
+
+    async def abort_uploads(self, *, before_ms: int) -> int:
+        return await self.inner.abort_uploads(before_ms=before_ms)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+async def turns(count: int = 20) -> None:
+    """Let everything that can go on without the test go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
