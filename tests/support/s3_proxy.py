@@ -13,7 +13,7 @@ import random
 import re
 import sys
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -139,6 +139,8 @@ class FaultProxy:
     def __init__(self, upstream: str, *, seed: int = 0, rules: Sequence[Rule] = ()) -> None:
         host, _, port = upstream.rpartition("/")[2].rpartition(":")
         self.seen = Seen()
+        self.heads: deque[Head] = deque(maxlen=100)
+        """The newest requests."""
         self.port = 0
         self._upstream = (host, int(port))
         self._rng = random.Random(seed)
@@ -295,6 +297,7 @@ class FaultProxy:
     def _decide(self, request: Head) -> _Effects:
         name, key = operation(request)
         self.seen.requests[name] += 1
+        self.heads.append(request)
         effects = _Effects()
         for index, rule in enumerate(self._rules):
             if rule.operations and name not in rule.operations:
