@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from broker import __version__
-from broker.cli import demo, inspection, materialize, sql, start, topics
+from broker.cli import demo, inspection, materialize, sql, start, sweep, topics
 from storage.errors import LakeheadError
 
 app = typer.Typer(
@@ -53,6 +53,8 @@ app.add_typer(topics.app, name="topics")
 app.command("sql")(sql.sql)
 app.command("materialize")(materialize.materialize)
 app.add_typer(inspection.app, name="inspect")
+app.command("sweep")(sweep.sweep)
+app.command("leak-check")(sweep.leak_check)
 
 
 def main() -> None:

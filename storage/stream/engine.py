@@ -18,11 +18,12 @@ from storage.clock import Clock
 from storage.errors import Fenced, StorageError, WalFailed
 from storage.failpoints import failpoint
 from storage.format.stream_object import StreamInfo
+from storage.garbage.collector import GarbageCollector
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import CloseStream, OpenStream, Record, RegisterNode
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
-from storage.object_store.retrying import RetryingStore
+from storage.object_store.retrying import RetryingStore, RetryStats
 from storage.stream.cache import CachedBatch, LogCache
 from storage.stream.index_cache import suffix_size
 from storage.stream.reader import ColdReader
@@ -81,6 +82,16 @@ class StreamEngine:
             refresh=metadata.refresh,
             suffix_size=lambda key: suffix_size(metadata.state, key),
         )
+        self.garbage = GarbageCollector(
+            store,
+            metadata,
+            clock,
+            node_id=node.node_id,
+            grace_s=settings.garbage_grace_s,
+            interval_s=settings.garbage_interval_s,
+            sweep_s=settings.garbage_sweep_s,
+        )
+        self.store_retries = RetryStats()
         self.on_writable: list[Callable[[], None]] = []
         """Called when `writable()` turns true again."""
         self._wal = wal
@@ -189,8 +200,10 @@ class StreamEngine:
             await wal.close()
             raise
         retrying.is_patient = True
+        engine.store_retries = retrying.stats
         scope.spawn(engine._uploads.run(), name="upload")
         scope.spawn(engine._follow_loop(), name="follow metadata")
+        scope.spawn(engine.garbage.run(), name="collect garbage")
         return engine
 
     async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:
@@ -363,10 +376,11 @@ class StreamEngine:
 
 def _registration(state: ClusterState, node: NodeIdentity, incarnation: str) -> list[Record]:
     known = state.nodes.get(node.node_id)
+    last = state.retired_nodes.get(node.node_id, -1) if known is None else known.epoch
     return [
         RegisterNode(
             node_id=node.node_id,
-            epoch=0 if known is None else known.epoch + 1,
+            epoch=last + 1,
             incarnation=incarnation,
             host=node.host,
             port=node.port,

@@ -41,3 +41,9 @@ class StorageSettings:
     wal_pending_max: int = 64 * 1024 * 1024
     """Producers wait when this much is on its way to the WAL."""
     metadata_poll_s: float = 1.0
+    garbage_grace_s: float = 600.0
+    """Readers of an older view find an object for this long after its last reference went."""
+    garbage_interval_s: float = 60.0
+    """How often that is looked at; it costs no request while there is nothing to delete."""
+    garbage_sweep_s: float = 6 * 3600.0
+    """How often the bucket is listed for what crashes left."""

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 import structlog
-from crc32c import crc32c
 
 from storage.clock import Clock
 from storage.errors import ObjectExists, OutcomeUnknown
 from storage.failpoints import failpoint
+from storage.format.object_names import DataName
 from storage.format.object_writer import ObjectWriter, WrittenObject
 from storage.format.stream_object import StreamInfo
 from storage.metadata.log import MetadataLog
@@ -248,9 +248,9 @@ class Uploader:
 
     def _next_key(self) -> str:
         """Return a name that was never used: the node epoch and the counter make it unique."""
-        name = f"{self._writer.node_id}-{self._writer.node_epoch}-{self._next_object}"
+        name = DataName(self._writer.node_id, self._writer.node_epoch, self._next_object)
         self._next_object += 1
-        return f"data/{crc32c(name.encode()) & 0xFF:02x}/{name}"
+        return name.key
 
     async def _create(self, key: str, written: WrittenObject) -> None:
         pause = _RETRY_S

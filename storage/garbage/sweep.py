@@ -1,0 +1,155 @@
+"""One sweep over a bucket: list, read the metadata, plan; then delete, and then tell the metadata.
+
+Every order of crashes leaves at most work for the next sweep: an object is deleted before the entry
+that drops it, deleting what is gone is no error, and the entry names only what is still known and
+still without a reference.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from storage.clock import Clock
+from storage.failpoints import failpoint
+from storage.garbage.judgement import GARBAGE, PREFIXES, Verdict, judge
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import DropObjects, Record
+from storage.metadata.state import ClusterState
+from storage.object_store.protocol import ObjectMeta, ObjectStore
+
+_log = structlog.get_logger("storage.garbage")
+
+DELETED_AT_ONCE = 1000
+GRACE_MS = 600_000
+MARGIN_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSettings:
+    """Times in milliseconds, by the wall clock: they are for readers' comfort and for caution, and
+    nothing is lost when a clock is wrong.
+    """
+
+    grace_ms: int = GRACE_MS
+    """Readers of an older view find an object for this long after its last reference went."""
+    margin_ms: int = MARGIN_MS
+    """What was never committed is deleted when it is this old."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doomed:
+    """An object to delete."""
+
+    key: str
+    size: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """What a sweep would delete, and how many objects of each kind there are."""
+
+    doomed: tuple[Doomed, ...]
+    counts: dict[Verdict, int] = field(default_factory=dict)
+    uploads_before_ms: int = 0
+    """Writes in parts that began before are given up."""
+
+    @property
+    def size(self) -> int:
+        """Bytes to delete."""
+        return sum(one.size for one in self.doomed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """What a sweep has done."""
+
+    deleted: int
+    deleted_bytes: int
+    dropped: int
+    """Objects that the metadata has forgotten."""
+    uploads: int
+    """Abandoned writes in parts that were given up."""
+
+
+async def listed(store: ObjectStore) -> list[ObjectMeta]:
+    """Return every object with data in the bucket. Raises StoreUnavailable."""
+    found: list[ObjectMeta] = []
+    for prefix in PREFIXES:
+        found += await store.list(prefix)
+    return found
+
+
+async def plan_sweep(
+    store: ObjectStore, metadata: MetadataLog, clock: Clock, settings: SweepSettings
+) -> SweepPlan:
+    """Look at the bucket and decide. Reads only. Raises StoreUnavailable."""
+    found = await listed(store)
+    return planned(found, await metadata.refresh(), clock.now_ms(), settings)
+
+
+def planned(
+    found: Sequence[ObjectMeta], state: ClusterState, now_ms: int, settings: SweepSettings
+) -> SweepPlan:
+    """Decide about listed objects, by metadata that is newer than the listing."""
+    doomed: list[Doomed] = []
+    counts: Counter[Verdict] = Counter()
+    sizes = {}
+    for item in found:
+        verdict = judge(state, item.key, item.size)
+        counts[verdict] += 1
+        if verdict is Verdict.UNREFERENCED:
+            sizes[item.key] = item.size
+        elif verdict in GARBAGE and item.modified_ms <= now_ms - settings.margin_ms:
+            doomed.append(Doomed(key=item.key, size=item.size, verdict=verdict))
+    # Known to the metadata alone when a sweep was killed between deleting and dropping.
+    doomed += [
+        Doomed(key=key, size=sizes.get(key, 0), verdict=Verdict.UNREFERENCED)
+        for key, since_ms in sorted(state.unreferenced.items())
+        if since_ms <= now_ms - settings.grace_ms
+    ]
+    return SweepPlan(
+        doomed=tuple(doomed),
+        counts=dict(counts),
+        uploads_before_ms=now_ms - settings.margin_ms,
+    )
+
+
+async def perform(plan: SweepPlan, store: ObjectStore, metadata: MetadataLog) -> SweepResult:
+    """Delete what is planned. Raises StoreUnavailable: what is left is for the next sweep."""
+    dropped = await delete(plan.doomed, store, metadata)
+    uploads = await store.abort_uploads(before_ms=plan.uploads_before_ms)
+    result = SweepResult(
+        deleted=len(plan.doomed), deleted_bytes=plan.size, dropped=dropped, uploads=uploads
+    )
+    if plan.doomed or uploads:
+        _log.info(
+            "garbage_deleted", objects=result.deleted, bytes=result.deleted_bytes, uploads=uploads
+        )
+    return result
+
+
+async def delete(doomed: Sequence[Doomed], store: ObjectStore, metadata: MetadataLog) -> int:
+    """Delete objects, then drop those that the metadata knows; returns how many it knew."""
+    dropped = 0
+    for first in range(0, len(doomed), DELETED_AT_ONCE):
+        batch = doomed[first : first + DELETED_AT_ONCE]
+        await store.delete([one.key for one in batch])
+        failpoint("garbage_deleted")
+        dropped += await _drop([one.key for one in batch], metadata)
+        failpoint("garbage_dropped")
+    return dropped
+
+
+async def _drop(keys: Sequence[str], metadata: MetadataLog) -> int:
+    known: tuple[str, ...] = ()
+
+    def plan(state: ClusterState) -> Sequence[Record]:
+        nonlocal known
+        known = tuple(key for key in keys if key in state.unreferenced)
+        return [DropObjects(keys=known)] if known else []
+
+    await metadata.commit_with(plan)
+    return len(known)

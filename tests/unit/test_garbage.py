@@ -1,0 +1,242 @@
+"""Garbage: what nothing needs goes, exactly that and nothing else, whatever is killed when."""
+
+import asyncio
+import random
+
+import pytest
+
+from storage.clock import SystemClock
+from storage.errors import EntryRejected, ObjectNotFound, StoreUnavailable
+from storage.format.object_names import DataName
+from storage.garbage.collector import GarbageCollector
+from storage.garbage.judgement import Verdict, judge
+from storage.garbage.leak_check import check_leaks
+from storage.garbage.sweep import SweepSettings, perform, plan_sweep
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
+from storage.metadata.state import ClusterState
+from storage.object_store import MemoryStore
+from storage.stream.engine import StorageSettings
+from storage.wal import MemoryWal
+from storage.wal.object.names import TOMBSTONE_SIZE, wal_key
+from tests.unit.test_stream_engine import TOPIC, append, running
+
+SETTINGS = StorageSettings(upload_age_s=3600, stream_object_size=2048, cache_size=1 << 20)
+AT_ONCE = SweepSettings(grace_ms=0, margin_ms=-1)
+
+
+class SteppedClock:
+    """Time that tests move, each kind by itself."""
+
+    def __init__(self) -> None:
+        self.wall_ms = 1_700_000_000_000
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+async def open_log(store: MemoryStore) -> MetadataLog:
+    return await MetadataLog.open(
+        store, writer_id="test", clock=SystemClock(), rng=random.Random(len(store.objects))
+    )
+
+
+def data_keys(store: MemoryStore) -> list[str]:
+    return [key for key in store.objects if key.startswith("data/")]
+
+
+async def cluster_with_deleted_topic() -> MemoryStore:
+    store = MemoryStore()
+    async with running(store, MemoryWal(), partitions=3, settings=SETTINGS) as (engine, streams):
+        for stream in streams:
+            await append(stream, size=1500)
+            await append(stream, size=1500)
+        await engine.upload_now()
+        await engine.metadata.commit([DeleteTopic(topic_id=TOPIC)])
+        for stream in streams:
+            engine.close_deleted(stream)
+    return store
+
+
+def collector(store: MemoryStore, log: MetadataLog, clock: SteppedClock) -> GarbageCollector:
+    return GarbageCollector(
+        store, log, clock, node_id=0, grace_s=600, interval_s=60, sweep_s=1 << 60
+    )
+
+
+async def test_objects_of_a_deleted_topic_go_after_the_grace_and_not_before() -> None:
+    store = await cluster_with_deleted_topic()
+    log, clock = await open_log(store), SteppedClock()
+    assert len(data_keys(store)) == 3
+    garbage = collector(store, log, clock)
+    await garbage.turn()
+    clock.seconds = 599
+    await garbage.turn()
+    assert len(data_keys(store)) == 3
+    assert garbage.stats.waiting == 3
+    clock.seconds = 601
+    await garbage.turn()
+    assert data_keys(store) == []
+    assert not log.state.objects
+    assert (await check_leaks(store, log)).is_clean
+    assert (garbage.stats.deleted_objects, garbage.stats.waiting) == (3, 0)
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+async def test_a_wall_clock_that_jumps_neither_hurries_nor_stops_garbage(jump_ms: int) -> None:
+    store = await cluster_with_deleted_topic()
+    log, clock = await open_log(store), SteppedClock()
+    garbage = collector(store, log, clock)
+    await garbage.turn()
+    clock.wall_ms += jump_ms
+    await garbage.turn()
+    assert len(data_keys(store)) == 3
+    clock.seconds = 601
+    await garbage.turn()
+    assert data_keys(store) == []
+
+
+class FailingStore(MemoryStore):
+    """Fails the n-th write or deletion, before or after its effect."""
+
+    def __init__(self, objects: dict[str, bytes], fail_at: int, *, after: bool) -> None:
+        super().__init__(objects)
+        self.left = fail_at
+        self.after = after
+
+    async def create(self, key: str, pieces) -> None:  # type: ignore[no-untyped-def]
+        self._step(before=True)
+        await super().create(key, pieces)
+        self._step(before=False)
+
+    async def delete(self, keys) -> None:  # type: ignore[no-untyped-def]
+        self._step(before=True)
+        await super().delete(keys[: len(keys) // 2] if self.left == 0 else keys)
+        self._step(before=False)
+
+    def _step(self, *, before: bool) -> None:
+        if before != self.after:
+            self.left -= 1
+            if self.left == 0:
+                raise StoreUnavailable("killed here")
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("fail_at", [1, 2])
+async def test_a_sweep_killed_between_any_two_steps_leaves_nothing_wrong(
+    fail_at: int, after: bool
+) -> None:
+    store = await cluster_with_deleted_topic()
+    broken = FailingStore(store.objects, fail_at, after=after)
+    log = await open_log(broken)
+    plan = await plan_sweep(broken, log, SystemClock(), AT_ONCE)
+    with pytest.raises(StoreUnavailable):
+        await perform(plan, broken, log)
+    log = await open_log(store)
+    report = await check_leaks(store, log)
+    assert not report.missing
+    await perform(await plan_sweep(store, log, SystemClock(), AT_ONCE), store, log)
+    assert not log.state.objects
+    assert (await check_leaks(store, log)).is_clean
+
+
+async def test_an_orphan_of_a_crash_between_put_and_commit_goes_once_its_epoch_has_ended() -> None:
+    store = MemoryStore()
+    async with running(store, wal := MemoryWal(), settings=SETTINGS, clean=False) as (_, streams):
+        await append(streams[0])
+        orphan = DataName(0, 0, 7).key
+        await store.create(orphan, [b"never committed"])
+        log = await open_log(store)
+        assert (await plan_sweep(store, log, SystemClock(), AT_ONCE)).doomed == ()
+        assert (await check_leaks(store, log)).uploading == (orphan,)
+    async with running(store, wal.reopen(), settings=SETTINGS) as (engine, _):
+        log = engine.metadata
+        assert (await check_leaks(store, log)).leaked == (orphan,)
+        young = SweepSettings(margin_ms=1 << 62)
+        assert (await plan_sweep(store, log, SystemClock(), young)).doomed == ()
+        plan = await plan_sweep(store, log, SystemClock(), AT_ONCE)
+        assert [(one.key, one.verdict) for one in plan.doomed] == [(orphan, Verdict.ORPHAN)]
+        await perform(plan, store, log)
+        assert orphan not in store.objects
+        assert (await check_leaks(store, log)).is_clean
+
+
+async def test_what_is_swept_as_an_orphan_can_never_be_committed() -> None:
+    store = MemoryStore()
+    async with running(store, MemoryWal(), settings=SETTINGS, clean=False) as (engine, _):
+        await engine.metadata.commit([FenceNode(node_id=0, epoch=0)])
+        assert judge(engine.metadata.state, DataName(0, 0, 1).key, 1) is Verdict.ORPHAN
+        with pytest.raises(EntryRejected):
+            await engine.metadata.commit([CommitObjects(node_id=0, node_epoch=0, objects=())])
+
+
+async def test_a_referenced_object_that_is_gone_is_found_missing() -> None:
+    store = MemoryStore()
+    async with running(store, MemoryWal(), settings=SETTINGS) as (engine, streams):
+        await append(streams[0])
+        await engine.upload_now()
+        (key,) = data_keys(store)
+        del store.objects[key]
+        assert (await check_leaks(store, engine.metadata)).missing == (key,)
+
+
+async def test_a_reader_of_an_older_view_finds_its_object_within_the_grace() -> None:
+    store = MemoryStore()
+    async with running(store, MemoryWal(), settings=SETTINGS) as (engine, streams):
+        await append(streams[0])
+        await engine.upload_now()
+        view = engine.metadata.state.streams[0].extents
+        await engine.metadata.commit([DeleteTopic(topic_id=TOPIC)])
+        await engine.garbage.turn()
+        assert await engine.reader.fetch(0, lambda: view, 0, 100)
+        plan = await plan_sweep(store, engine.metadata, SystemClock(), AT_ONCE)
+        await perform(plan, store, engine.metadata)
+        engine.reader.indexes.drop(view[0].object_key)
+        with pytest.raises(ObjectNotFound):
+            await engine.reader.fetch(0, lambda: view, 0, 100)
+
+
+def test_wal_objects_below_the_floor_go_and_tombstones_stay() -> None:
+    def node(epoch: int) -> RegisterNode:
+        return RegisterNode(node_id=1, epoch=epoch, incarnation="i", host="h", port=1)
+
+    floor = CommitObjects(node_id=1, node_epoch=1, objects=(), wal_epoch=1, wal_floor=5)
+    state = ClusterState().with_records([node(0), node(1), floor], 0)
+    wanted = {
+        (0, 900): Verdict.OLD_WAL,
+        (1, 4): Verdict.OLD_WAL,
+        (1, 5): Verdict.WAL,
+        (2, 0): Verdict.WAL,
+    }
+    for (epoch, number), verdict in wanted.items():
+        assert judge(state, wal_key(1, epoch, number), 1000) is verdict
+    assert judge(state, wal_key(1, 0, 3), TOMBSTONE_SIZE) is Verdict.TOMBSTONE
+
+
+@pytest.mark.parametrize(
+    "key", ["data/00/x", "data/zz/1-1-1", "wal/1/2/3", "data/00/1-1-1", DataName(9, 0, 0).key]
+)
+def test_names_that_nobody_gave_are_left_alone(key: str) -> None:
+    state = ClusterState().with_records(
+        [RegisterNode(node_id=1, epoch=0, incarnation="i", host="h", port=1)], 0
+    )
+    assert judge(state, key, 10) is Verdict.STRANGE
+
+
+async def test_a_running_node_collects_its_garbage_by_itself() -> None:
+    store = MemoryStore()
+    quick = StorageSettings(
+        upload_age_s=3600, garbage_grace_s=0.02, garbage_interval_s=0.01, garbage_sweep_s=3600
+    )
+    async with running(store, MemoryWal(), settings=quick) as (engine, streams):
+        await append(streams[0])
+        await engine.upload_now()
+        await engine.metadata.commit([DeleteTopic(topic_id=TOPIC)])
+        engine.close_deleted(streams[0])
+        async with asyncio.timeout(10):
+            while data_keys(store):  # noqa: ASYNC110 - another task's work
+                await asyncio.sleep(0.01)
