@@ -43,7 +43,9 @@ async def open_wal(
     StorageError (no room), UnsupportedFormat, WalCorrupted.
     """
     kind, place, options = _parts(uri)
-    if kind == "object" and owner is not None:
+    if kind == "object":
+        if owner is None:
+            raise SettingsError(f"{uri}: an object WAL is opened by an engine only")
         return open_object_wal(uri, place, options, owner)
     if kind == "memory" and not place:
         size = parse_size(options.pop("size", str(SIZE_DEFAULT)), uri)
