@@ -1,0 +1,1 @@
+"""Benchmarks of the storage engine alone, without Kafka's protocol."""

@@ -1,0 +1,207 @@
+"""The block WAL on a file, beside fio on the same file with the same block size and depth.
+
+Both write past the page cache into space that is allocated already. The WAL's writes are `O_DSYNC`
+as well, since an acknowledgement is a promise; fio is run both ways, and the goal is against the
+one that promises nothing. Half load is half of what the WAL was just measured to carry, for both.
+"""
+
+import asyncio
+import random
+import statistics
+import time
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+from bench.storage.figures import Figure
+from bench.storage.fio import sequential_writes
+from storage.wal import BlockWal, BlockWalSettings, open_wal
+
+PART = "block WAL"
+MIB = 1024 * 1024
+SIZE = 1024 * MIB
+GROUP = MIB
+DEPTH = 4
+RECORD = bytes(16 * 1024)
+PENDING = 2 * DEPTH * GROUP
+TICK_S = 0.001
+PENDING_MAX = 64 * MIB
+TRIM_EVERY = SIZE // 8
+
+
+class Clocked:
+    """A listener that takes the time from append to release of every record."""
+
+    def __init__(self) -> None:
+        self.latencies_s: list[float] = []
+        self.waiting: deque[tuple[int, float]] = deque()
+        self.released_position = 0
+        self.error: Exception | None = None
+        self._changed = asyncio.Event()
+
+    def released(self, position: int) -> None:
+        now = time.perf_counter()
+        waiting = self.waiting
+        while waiting and waiting[0][0] <= position:
+            self.latencies_s.append(now - waiting.popleft()[1])
+        self.released_position = position
+        self._changed.set()
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+        self._changed.set()
+
+    async def wait_released(self, position: int) -> None:
+        while self.released_position < position:
+            if self.error is not None:
+                raise self.error
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def _open(path: Path, epoch: int) -> tuple[BlockWal, Clocked]:
+    wal = await open_wal(
+        f"block:{path}?size={SIZE}",
+        rng=random.Random(1),
+        settings=BlockWalSettings(block_size=GROUP, writes_in_flight_max=DEPTH),
+    )
+    assert isinstance(wal, BlockWal)
+    async for _ in wal.recover():
+        pass
+    listener = Clocked()
+    await wal.start(epoch=epoch, listener=listener)
+    return wal, listener
+
+
+async def _close(wal: BlockWal) -> None:
+    await wal.trim(wal.released_position)
+    await wal.close()
+
+
+async def bandwidth(path: Path, epoch: int, seconds: float) -> float:
+    """Return MB/s of payload with groups that are always full."""
+    wal, listener = await _open(path, epoch)
+    began, written, end = time.perf_counter(), 0, 0
+    trimming: asyncio.Task[None] | None = None
+    while time.perf_counter() - began < seconds:
+        group_end = written + GROUP
+        while written < group_end:
+            end = wal.append(1, 1, written, 1, RECORD)
+            written += len(RECORD)
+        if wal.released_position - wal.trimmed_position > TRIM_EVERY and (
+            trimming is None or trimming.done()
+        ):
+            trimming = asyncio.create_task(wal.trim(wal.released_position))
+        if wal.pending_bytes < PENDING:
+            await asyncio.sleep(0)  # as connections take turns
+        else:
+            await listener.wait_released(end - PENDING + GROUP)
+    await listener.wait_released(wal.next_position)
+    took = time.perf_counter() - began
+    if trimming is not None:
+        await trimming
+    await _close(wal)
+    return written / took / 1e6
+
+
+async def latency(path: Path, epoch: int, seconds: float, mb_per_second: float) -> list[float]:
+    """Return seconds from when an append was due to its release, sorted, under a steady load."""
+    wal, listener = await _open(path, epoch)
+    began, written = time.perf_counter(), 0
+    trimming: asyncio.Task[None] | None = None
+    while (passed := time.perf_counter() - began) < seconds:
+        # What is due and does not fit waits, and its waiting counts; that of the tick does not.
+        while written < passed * mb_per_second * 1e6 and wal.pending_bytes < PENDING_MAX:
+            due = began + written / (mb_per_second * 1e6)
+            now = time.perf_counter()
+            stamp = due if now - due > 2 * TICK_S else now
+            listener.waiting.append((wal.append(1, 1, written, 1, RECORD), stamp))
+            written += len(RECORD)
+        if wal.released_position - wal.trimmed_position > TRIM_EVERY and (
+            trimming is None or trimming.done()
+        ):
+            trimming = asyncio.create_task(wal.trim(wal.released_position))
+        await asyncio.sleep(TICK_S)
+    await listener.wait_released(wal.next_position)
+    if trimming is not None:
+        await trimming
+    await _close(wal)
+    return sorted(listener.latencies_s)
+
+
+async def append_cost(path: Path, epoch: int) -> float:
+    """Return microseconds of a call of `append` with 16 KiB, the copy and both checksums in it."""
+    wal, listener = await _open(path, epoch)
+    taken, end = [], 0
+    for _ in range(60):
+        began = time.perf_counter()
+        for number in range(50):
+            end = wal.append(1, 1, number, 1, RECORD)
+        taken.append((time.perf_counter() - began) / 50)
+        await listener.wait_released(end)
+    await _close(wal)
+    return statistics.median(taken) * 1e6
+
+
+async def run(folder: Path, quick: bool) -> list[Figure]:
+    """Measure in turns, so that both meet the same moods of the disk."""
+    path = folder / "wal"
+    seconds, rounds = (1.0, 1) if quick else (5.0, 3)
+    peer = partial(
+        sequential_writes, path, start=MIB, size=SIZE // 2, block_size=GROUP, depth=DEPTH
+    )
+    epochs = iter(range(1, 1000))
+    await bandwidth(path, next(epochs), 0.5)
+    ours, direct, synced = [], [], []
+    for _ in range(rounds):
+        direct.append(peer(seconds=seconds))
+        ours.append(await bandwidth(path, next(epochs), seconds))
+        synced.append(peer(seconds=seconds, is_synced=True))
+    half = statistics.median(ours) / 2
+    waited, peers = [], []
+    for _ in range(rounds):
+        peers.append(peer(seconds=seconds, rate_mb_per_second=half))
+        waited.append(await latency(path, next(epochs), seconds, half))
+    return [
+        Figure(
+            part=PART,
+            name="1 MiB groups, 4 in flight",
+            value=statistics.median(ours),
+            unit="MB/s",
+            peer="fio O_DIRECT",
+            peer_value=statistics.median(f.mb_per_second for f in direct),
+            goal=0.8,
+        ),
+        Figure(
+            part=PART,
+            name="1 MiB groups, 4 in flight",
+            value=statistics.median(ours),
+            unit="MB/s",
+            peer="fio O_DIRECT O_DSYNC",
+            peer_value=statistics.median(f.mb_per_second for f in synced),
+        ),
+        Figure(
+            part=PART,
+            name=f"append to release, p99, at {half:.0f} MB/s",
+            value=statistics.median(w[len(w) * 99 // 100] for w in waited) * 1e3,
+            unit="ms",
+            peer="fio p99 ms",
+            peer_value=statistics.median(f.p99_ms for f in peers),
+            goal=3.0,
+            more_is_better=False,
+        ),
+        Figure(
+            part=PART,
+            name=f"append to release, p50, at {half:.0f} MB/s",
+            value=statistics.median(w[len(w) // 2] for w in waited) * 1e3,
+            unit="ms",
+            peer="fio p50 ms",
+            peer_value=statistics.median(f.p50_ms for f in peers),
+        ),
+        Figure(
+            part=PART,
+            name="append of 16 KiB, CPU",
+            value=await append_cost(path, next(epochs)),
+            unit="us",
+        ),
+    ]
