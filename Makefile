@@ -17,12 +17,12 @@ PYTEST_WORKERS ?= 2
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench lint format types imports unit property sim integration chaos reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage lint format types imports unit property sim integration chaos reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "Every target makes the environment ($(VENV)) first when it is missing or out of date."
 
@@ -55,6 +55,10 @@ test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 
 bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools; figures as a table and JSON
 	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench.storage
+
+bench-storage: $(STAMP) ## The storage engine alone, beside fio and the like; ONLY=part, QUICK=1 for short runs
+	@$(BIN)/python -m bench.storage
 
 lint: $(STAMP) ## Style (ruff)
 	@$(BIN)/ruff check --quiet .
