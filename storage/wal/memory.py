@@ -78,13 +78,15 @@ class MemoryWal:
         return self._next - self._released
 
     async def recover(self) -> AsyncIterator[WalRecord]:
-        """Yield what was released and not trimmed."""
+        """Yield what was released and not trimmed. Raises WalClosed once a successor has it."""
+        self._check_alive()
         for record in list(self._records):
             yield record
         self._is_recovered = True
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
-        """Begin an epoch. Raises Fenced."""
+        """Begin an epoch. Raises Fenced, WalClosed."""
+        self._check_alive()
         if not self._is_recovered or self._listener is not None:
             raise RuntimeError("start() follows one whole recover(), once")
         if epoch <= self._epoch:
