@@ -24,7 +24,7 @@ from broker.catalog import OFFSETS_TOPIC, TopicCatalog
 from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.network.dispatcher import Dispatcher
 from broker.network.server import Server
-from broker.observability.metrics import MetricsPage
+from broker.observability.page import ObservabilityPage
 from broker.partition.cold_reads import ColdReads
 from broker.partition.fetch_session import FetchSessions
 from broker.partition.partition import Partition
@@ -36,7 +36,7 @@ from storage.errors import LakeheadError
 from storage.metadata.state import ClusterState
 from storage.object_store import ObjectStore, check_store, open_store
 from storage.object_store.counted import CountedStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from storage.stream.engine import NodeIdentity, StreamEngine
 from storage.tasks import TaskScope
 from storage.wal import WalOwner, WriteAheadLog, open_wal
 
@@ -62,7 +62,7 @@ class Node:
         self.clock = clock
         self.rng = rng
         self.scope = TaskScope(self._crashed)
-        self.store = CountedStore(store, clock=clock)
+        self.store: CountedStore = CountedStore(store, clock=clock)
         self.dispatcher: Dispatcher = Dispatcher(self, api.registry())
         self.server: Server = Server(settings, clock, self.dispatcher)
         self.fetch_sessions: FetchSessions = FetchSessions(
@@ -76,12 +76,13 @@ class Node:
         self.fetched_total: int = 0
         """Partitions that fetch requests were answered for."""
         self.engine: StreamEngine
+        self.wal: WriteAheadLog
         self.catalog: TopicCatalog
         self.groups: GroupCoordinator
         self.producer_ids: ProducerIds
         self._writable_waiters: dict[Callable[[], None], None] = {}
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        self._metrics: MetricsPage | None = None
+        self._page: ObservabilityPage | None = None
         self._is_ready = False
 
     # What handlers use.
@@ -100,6 +101,11 @@ class Node:
     def node_id(self) -> int:
         """This broker's id."""
         return self.settings.node_id
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why this node cannot go on; None while it can."""
+        return self._failure.result() if self._failure.done() else None
 
     def is_writable(self) -> bool:
         """Whether producers' batches can be taken now."""
@@ -140,8 +146,8 @@ class Node:
         self.scope.spawn(self._watch_engine(), name="watch the engine")
         self.scope.spawn(self._expire_producers(), name="expire producers")
         if settings.metrics_port >= 0:
-            self._metrics = MetricsPage(self)
-            self._metrics.start(settings.host, settings.metrics_port)
+            self._page = ObservabilityPage(self)
+            self._page.start(settings.host, settings.metrics_port)
         await self.server.listen()
         self._is_ready = True
         _log.info(
@@ -175,26 +181,24 @@ class Node:
                 _log.warning("shutdown_timed_out", node_id=self.node_id)
         await self.server.close()
         await self.scope.close()
-        if self._metrics is not None:
-            self._metrics.close()
+        if self._page is not None:
+            self._page.close()
         await self.store.close()
         if self._is_ready:
             _log.info("node_stopped", node_id=self.node_id)
 
     async def _open_engine(self) -> None:
         settings = self.settings
-        uri = settings.wal_uri
-        if "?" not in uri:
-            uri = f"{uri}?size={settings.wal_size}"
 
         async def open_own_wal(owner: WalOwner) -> WriteAheadLog:
-            return await open_wal(
-                uri,
+            self.wal = await open_wal(
+                settings.wal_uri,
                 rng=self.rng,
                 node_id=owner.node_id,
                 cluster_id=owner.cluster_id,
                 owner=owner,
             )
+            return self.wal
 
         self.engine = await StreamEngine.open(
             store=self.store,
@@ -207,12 +211,7 @@ class Node:
             ),
             clock=self.clock,
             rng=self.rng,
-            settings=StorageSettings(
-                upload_size=settings.upload_size,
-                upload_age_s=settings.upload_age_ms / 1000,
-                cache_size=settings.cache_size,
-                block_cache_size=settings.block_cache_size,
-            ),
+            settings=settings.engine,
             scope=self.scope,
         )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import SettingsError
+from storage.stream.settings import StorageSettings
 
 ENVIRONMENT_PREFIX = "LAKEHEAD_"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -40,10 +41,14 @@ class Settings:
         "./lakehead-data", "Folder of the embedded object store and write-ahead log."
     )
     store: str = _setting(
-        "", "Object store: file:/path, s3://bucket/prefix, memory:. Empty: DATA/store."
+        "",
+        "Object store: file:/path, s3://bucket/prefix?region=…&endpoint=…, memory:. "
+        "Empty: DATA/store.",
     )
     wal: str = _setting(
-        "", "Write-ahead log: block:/path/of/file/or/device, memory:. Empty: DATA/wal."
+        "",
+        "Write-ahead log: block:/path/of/file/or/disk, object: (in the object store), "
+        "object:s3://bucket/prefix, memory:. Empty: DATA/wal.",
     )
 
     # node and network
@@ -152,13 +157,32 @@ class Settings:
 
     # storage
     wal_size: int = _setting(
-        1 * GIB, "Size of a new write-ahead log file.", unit="bytes", least=64 * MIB
+        1 * GIB,
+        "Size of a new write-ahead log; a `size` in the address of `wal` goes before it.",
+        unit="bytes",
+        least=64 * MIB,
+    )
+    wal_pending_size: int = _setting(
+        64 * MIB,
+        "Producers wait when this much is on its way to the write-ahead log.",
+        unit="bytes",
+        least=1 * MIB,
     )
     upload_size: int = _setting(
         256 * MIB, "Upload to the object store when this much waits.", unit="bytes", least=1 * MIB
     )
     upload_age_ms: int = _setting(
         10_000, "Upload at the latest when data is this old.", unit="ms", least=1
+    )
+    upload_max_in_flight: int = _setting(3, "Uploads at once.", least=1)
+    upload_object_size: int = _setting(
+        64 * MIB, "Objects are cut at this size.", unit="bytes", least=1 * MIB
+    )
+    upload_stream_object_size: int = _setting(
+        8 * MIB,
+        "A partition with this much in an upload gets objects of its own.",
+        unit="bytes",
+        least=1 * MIB,
     )
     cache_size: int = _setting(
         512 * MIB,
@@ -167,7 +191,39 @@ class Settings:
         least=8 * MIB,
     )
     block_cache_size: int = _setting(
-        128 * MIB, "Memory for data read back from the object store.", unit="bytes", least=1 * MIB
+        128 * MIB,
+        "Memory for data read back from the object store, and read ahead.",
+        unit="bytes",
+        least=1 * MIB,
+    )
+    index_cache_size: int = _setting(
+        32 * MIB, "Memory for the indexes of objects.", unit="bytes", least=1 * MIB
+    )
+    cold_read_size: int = _setting(
+        64 * MIB,
+        "Bytes that may be on their way from the object store to readers.",
+        unit="bytes",
+        least=1 * MIB,
+    )
+    metadata_poll_ms: int = _setting(
+        1_000, "How often the metadata log is asked for news.", unit="ms", least=10
+    )
+
+    garbage_grace_ms: int = _setting(
+        600_000,
+        "An object stays this long after nothing refers to it any more: readers of an older view "
+        "finish.",
+        unit="ms",
+        least=0,
+    )
+    garbage_interval_ms: int = _setting(
+        60_000, "How often such objects are looked for; that costs no request.", unit="ms", least=10
+    )
+    garbage_sweep_ms: int = _setting(
+        21_600_000,
+        "How often the object store is listed for what crashes left.",
+        unit="ms",
+        least=1_000,
     )
 
     # words
@@ -180,8 +236,33 @@ class Settings:
 
     @property
     def wal_uri(self) -> str:
-        """The write-ahead log's URI, with the default filled in."""
-        return self.wal or f"block:{Path(self.data).absolute()}/wal"
+        """The write-ahead log's URI, with the defaults of place and size filled in."""
+        uri = self.wal or f"block:{Path(self.data).absolute()}/wal"
+        place, _, query = uri.partition("?")
+        options = [option for option in query.split("&") if option]
+        if not any(option.startswith("size=") for option in options):
+            options.append(f"size={self.wal_size}")
+        return f"{place}?{'&'.join(options)}"
+
+    @property
+    def engine(self) -> StorageSettings:
+        """What the storage engine is told."""
+        return StorageSettings(
+            upload_size=self.upload_size,
+            upload_age_s=self.upload_age_ms / 1000,
+            uploads_max=self.upload_max_in_flight,
+            stream_object_size=self.upload_stream_object_size,
+            object_size_max=self.upload_object_size,
+            cache_size=self.cache_size,
+            block_cache_size=self.block_cache_size,
+            index_cache_size=self.index_cache_size,
+            cold_read_max=self.cold_read_size,
+            wal_pending_max=self.wal_pending_size,
+            metadata_poll_s=self.metadata_poll_ms / 1000,
+            garbage_grace_s=self.garbage_grace_ms / 1000,
+            garbage_interval_s=self.garbage_interval_ms / 1000,
+            garbage_sweep_s=self.garbage_sweep_ms / 1000,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

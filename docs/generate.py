@@ -11,7 +11,7 @@ import typer
 
 from broker.cli.app import app
 from broker.cli.sections import sections, shown_default
-from broker.observability.metrics import MEASURES
+from broker.observability.measures import SUBJECTS
 from broker.settings import Setting
 
 FOLDER = Path(__file__).parent
@@ -34,7 +34,14 @@ _METRICS_INTRODUCTION = """\
 # Metrics
 
 `lakehead start --metrics.port 9404` serves these for Prometheus, at `/metrics` on that port of the
-listening address."""
+listening address.
+
+`/health` on the same port says how the node is: `{"status": "ok", "troubles": []}`. It is
+`degraded` while the object store fails or producers have to wait (nothing is lost, and a restart
+does not help), and `failed`, with HTTP status 503, when the node acknowledges nothing more and is
+about to end.
+
+A metric of a part that a node does not have is left out: those of the object WAL on a block WAL."""
 
 _COMMANDS_INTRODUCTION = """\
 # Command line
@@ -76,12 +83,12 @@ def _span(setting: Setting) -> str:
 
 
 def _metrics() -> str:
-    lines = [_METRICS_INTRODUCTION, "", "| Metric | Kind | Meaning |", "| --- | --- | --- |"]
-    for measure in MEASURES:
-        name = f"{measure.name}_total" if measure.is_counter else measure.name
-        kind = "counter" if measure.is_counter else "gauge"
-        lines.append(f"| `{name}` | {kind} | {measure.doc} |")
-    lines.append('| `lakehead_requests_total{api="..."}` | counter | Requests, by API. |')
+    lines = [_METRICS_INTRODUCTION]
+    for subject, measures in SUBJECTS.items():
+        lines += ["", f"## {subject}", "", "| Metric | Kind | Meaning |", "| --- | --- | --- |"]
+        for measure in measures:
+            kind = "counter" if measure.is_counter else "gauge"
+            lines.append(f"| `{measure.shown_name}` | {kind} | {measure.doc} |")
     return _NOTE + "\n".join(lines) + "\n"
 
 

@@ -88,14 +88,21 @@ def demo(
     Starts a broker of its own and stops it at the end. Leaves the data and says where.
     """
     try:
-        from lake.jobs.materialize import MaterializeSettings, materialize
-        from lake.spark import check_java, spark_session
+        from lake.spark import check_java
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
     check_java()
     place = _fresh_place(folder, store, wal)
     stage = Stage()
     stage.title(f"data in {_shown(place)}")
+    _perform(stage, place)
+    _finish(stage, place)
+
+
+def _perform(stage: Stage, place: Place) -> None:
+    from lake.jobs.materialize import MaterializeSettings, materialize
+    from lake.spark import spark_session
+
     tables = {dataset.topic: read_table(dataset) for dataset in DATASETS}
     with _broker(stage, place) as address:
         _fill(stage, place, address, tables)
@@ -126,7 +133,6 @@ def demo(
             f"[green]The same answer three times:[/] {len(wanted)} airlines, to the last digit"
         )
         spark.stop()
-    _finish(stage, place)
 
 
 def _fresh_place(folder: Path | None, store: str, wal: str) -> Place:

@@ -1,0 +1,53 @@
+"""What clients do: connections, requests, batches."""
+
+from broker.observability.measures.measure import counter, gauge
+
+MEASURES = (
+    gauge("connections", "Open connections.", lambda n: len(n.server.connections)),
+    counter("connections_accepted", "Connections accepted.", lambda n: n.server.accepted_total),
+    counter(
+        "connections_refused",
+        "Connections closed because max.connections was reached.",
+        lambda n: n.server.refused_total,
+    ),
+    counter(
+        "connections_rejected",
+        "Connections closed because they sent something that is no request that is served.",
+        lambda n: n.server.rejected_total,
+    ),
+    counter(
+        "requests",
+        "Requests, by API.",
+        lambda n: dict(sorted(n.dispatcher.requests_total.items())),
+        "api",
+    ),
+    counter(
+        "requests_failed",
+        "Requests that ended in an unforeseen error.",
+        lambda n: n.dispatcher.failed_total,
+    ),
+    counter("produced_batches", "Record batches produced.", lambda n: n.produced_total),
+    counter(
+        "fetched_partitions",
+        "Partitions answered by fetch requests.",
+        lambda n: n.fetched_total,
+    ),
+    gauge("fetch_sessions", "Fetch sessions kept.", lambda n: len(n.fetch_sessions)),
+    gauge("cold_reads", "Reads from the object store at work.", lambda n: len(n.cold_reads)),
+    gauge("topics", "Topics open here.", lambda n: len(n.topics.by_name)),
+    gauge(
+        "writable",
+        "1 while producers are read from, 0 while they wait for the WAL or the object store.",
+        lambda n: float(n.is_writable()),
+    ),
+    gauge(
+        "event_loop_lag_seconds",
+        "How late the event loop was at its last tick.",
+        lambda n: n.server.lag_s,
+    ),
+    gauge(
+        "event_loop_lag_max_seconds",
+        "How late the event loop ever was at a tick.",
+        lambda n: n.server.lag_max_s,
+    ),
+)

@@ -1,0 +1,104 @@
+"""The page of a running node: metrics by name, and health that says when the store is failing."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from bench.process import free_port
+from bench.s3_server import running_server
+from broker.observability.measures import MEASURES
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import wait_until
+
+SMALL = ("--wal.size", "64m", "--cache.size", "16m", "--offsets.topic.num.partitions", "2")
+LINE = re.compile(r'^(\w+)(?:\{\w+="(\w+)"\})? (\S+)$', re.MULTILINE)
+
+
+class Page:
+    def __init__(self, port: int) -> None:
+        self._address = f"http://127.0.0.1:{port}"
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Values by name and label; the label is empty where there is none."""
+        found: dict[str, dict[str, float]] = {}
+        with urllib.request.urlopen(f"{self._address}/metrics", timeout=10) as answer:
+            for name, label, value in LINE.findall(answer.read().decode()):
+                found.setdefault(name, {})[label] = float(value)
+        return found
+
+    def health(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self._address}/health", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+
+@contextmanager
+def running(folder: Path, *flags: str) -> Iterator[tuple[BrokerProcess, Page]]:
+    port = free_port()
+    broker = BrokerProcess(folder, (*SMALL, "--metrics.port", str(port), *flags))
+    broker.start()
+    try:
+        yield broker, Page(port)
+    finally:
+        broker.kill()
+
+
+def produce(broker: BrokerProcess, *, wait_s: float = 30) -> int:
+    """Produce some records; return how many are not acknowledged when the time is up."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 60_000})
+    for number in range(100):
+        producer.produce("orders", f"{number}" * 100)
+    return producer.flush(wait_s)
+
+
+@pytest.mark.parametrize("wal", ["block", "object"])
+def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None:
+    flags = ("--upload.age.ms", "100", *(("--wal", "object:") if wal == "object" else ()))
+    with running(tmp_path, *flags) as (broker, page):
+        assert produce(broker) == 0
+        assert wait_until(lambda: page.metrics()["lakehead_uploads_total"][""] > 0, 20)
+        found = page.metrics()
+    expected = {
+        measure.name + ("_total" if measure.is_counter else "")
+        for measure in MEASURES
+        if wal == "object" or not measure.doc.startswith("Object WAL")
+    }
+    assert set(found) == expected
+    assert found["lakehead_store_calls_total"]["put"] > 0
+    assert found["lakehead_store_bytes_total"]["put"] > 10_000
+    assert found["lakehead_store_cost_dollars_total"][""] > 0
+    assert found["lakehead_metadata_entries"][""] > 0
+    assert found["lakehead_wal_capacity_bytes"][""] > 0
+    if wal == "object":
+        assert found["lakehead_wal_puts_total"][""] > 0
+        assert found["lakehead_wal_appended_bytes_total"][""] > 10_000
+
+
+def test_health_says_when_the_store_is_failing_and_when_it_is_back(
+    tmp_path: Path, s3_process: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_server(tmp_path / "s3" / "buckets") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        flags = ("--store", f"{server.uri}/cluster", "--upload.age.ms", "100")
+        with running(tmp_path, *flags) as (broker, page):
+            assert produce(broker) == 0
+            assert wait_until(lambda: page.metrics()["lakehead_uploads_total"][""] > 0, 30)
+            assert page.health() == {"status": "ok", "troubles": []}
+            server.stop()
+            before = page.metrics()["lakehead_uploads_total"][""]
+            assert produce(broker) == 0, "the block WAL takes what the store does not"
+            assert wait_until(lambda: page.health()["status"] == "degraded", 30)
+            (trouble,) = page.health()["troubles"]
+            assert "object store is failing" in trouble
+            assert page.metrics()["lakehead_store_failures_total"]["put"] > 0
+            server.start()
+            assert wait_until(lambda: page.health()["status"] == "ok", 60)
+            assert wait_until(lambda: page.metrics()["lakehead_uploads_total"][""] > before, 30)
