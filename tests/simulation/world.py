@@ -164,7 +164,7 @@ class World:
 
     async def _end(self, node: Node, one: Incarnation) -> None:
         rng = self.rng
-        match rng.choice(["kill", "stop", "pause", "zombie", "break", "slow"]):
+        match rng.choice(["kill", "stop", "pause", "zombie", "twin", "break", "slow"]):
             case "stop" if one.is_serving:
                 self.trace.add(one.name, "is told to stop")
                 one.begin(one.stop(), "stop")
@@ -180,6 +180,9 @@ class World:
                 self.trace.add(one.name, "is frozen, to come back")
                 one.life.freeze()
                 self._loop.call_later(rng.uniform(0.5, 30.0), self._thaw, one)
+                return
+            case "twin":
+                self.trace.add(one.name, "gets a successor while it runs")
                 return
             case "break":
                 self.trace.add(one.name, "gets a failing WAL")

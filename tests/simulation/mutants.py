@@ -1,0 +1,191 @@
+"""Bugs on purpose, each one that somebody has had: the worlds must notice every one of them.
+
+A mutant replaces one function of the real code for the length of a test. What it breaks is in its
+name; `wal` says which worlds it lives in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from storage.errors import OutcomeUnknown
+from storage.metadata import demands, object_rules
+from storage.object_store.protocol import Buffer
+from storage.object_store.retrying import RetryingStore
+from storage.stream import recovery
+from storage.stream.engine import StreamEngine
+from storage.stream.upload_queue import UploadQueue
+from storage.stream.uploader import Uploader
+from storage.wal import recovery as block_recovery
+from storage.wal.object.log import ObjectWal
+from storage.wal.object.put import Putter
+from storage.wal.object.seal import LogSealer
+from storage.wal.protocol import WalFloor
+
+Patch = pytest.MonkeyPatch
+
+
+def acknowledge_before_durable(patch: Patch) -> None:
+    append = StreamEngine.append
+
+    def mutant(self: Any, *args: Any) -> None:
+        append(self, *args)
+        self.released(self._wal.next_position)
+
+    patch.setattr(StreamEngine, "append", mutant)
+
+
+def acknowledge_out_of_sequence(patch: Patch) -> None:
+    release = ObjectWal._release
+
+    def mutant(self: Any) -> None:
+        for group in self._writing:
+            group.is_done = True
+        release(self)
+
+    patch.setattr(ObjectWal, "_release", mutant)
+
+
+def take_any_object_for_ones_own(patch: Patch) -> None:
+    patch.setattr(Putter, "_check_writer", lambda self, key, found: None)
+
+
+def seal_without_a_tombstone(patch: Patch) -> None:
+    async def mutant(self: Any, epoch: int, number: int) -> None:
+        return None
+
+    patch.setattr(LogSealer, "_claim", mutant)
+
+
+def recover_from_the_first_number(patch: Patch) -> None:
+    patch.setattr(recovery, "_floor", lambda state, node_id: WalFloor(0, 0))
+
+
+def forget_sealed_objects(patch: Patch) -> None:
+    patch.setattr(recovery, "uncommitted", lambda sealed, state, node_id: [])
+
+
+def trim_before_commit(patch: Patch) -> None:
+    upload = UploadQueue._upload
+
+    async def mutant(self: Any, snapshot: Any, previous: Any) -> None:
+        await self._wal.trim(snapshot.wal_position)
+        await upload(self, snapshot, previous)
+
+    patch.setattr(UploadQueue, "_upload", mutant)
+
+
+def trim_more_than_was_committed(patch: Patch) -> None:
+    upload = UploadQueue._upload
+
+    async def mutant(self: Any, snapshot: Any, previous: Any) -> None:
+        await upload(self, snapshot, previous)
+        if not self._has_failed:
+            await self._wal.trim(self._wal.released_position)
+
+    patch.setattr(UploadQueue, "_upload", mutant)
+
+
+def commit_out_of_order(patch: Patch) -> None:
+    upload = UploadQueue._upload
+
+    async def mutant(self: Any, snapshot: Any, previous: Any) -> None:
+        await upload(self, snapshot, None)
+
+    patch.setattr(UploadQueue, "_upload", mutant)
+    _without_the_rule(patch, "does not continue")
+
+
+def accept_past_epochs(patch: Patch) -> None:
+    patch.setattr(object_rules, "live_node", lambda state, node_id, epoch: state.nodes[node_id])
+    _without_the_rule(patch, "WAL floor")
+
+
+def _without_the_rule(patch: Patch, words: str) -> None:
+    require = demands.require
+
+    def mutant(condition: bool, reason: str) -> None:
+        require(condition or words in reason, reason)
+
+    patch.setattr(object_rules, "require", mutant)
+
+
+def commit_before_the_object_is_there(patch: Patch) -> None:
+    _swallow_unknown_outcomes(patch, "data/")
+
+
+def believe_that_an_entry_was_put(patch: Patch) -> None:
+    _swallow_unknown_outcomes(patch, "meta/log/")
+
+
+def _swallow_unknown_outcomes(patch: Patch, prefix: str) -> None:
+    create = RetryingStore.create
+
+    async def mutant(self: Any, key: str, pieces: Sequence[Buffer]) -> None:
+        try:
+            await create(self, key, pieces)
+        except OutcomeUnknown:
+            if not key.startswith(prefix):
+                raise
+
+    patch.setattr(RetryingStore, "create", mutant)
+
+
+def name_objects_without_the_epoch(patch: Patch) -> None:
+    def mutant(self: Any) -> str:
+        self._next_object += 1
+        return f"data/00/{self._writer.node_id}-0-{self._next_object}"
+
+    patch.setattr(Uploader, "_next_key", mutant)
+
+
+def recover_what_is_torn(patch: Patch) -> None:
+    class Anything:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+        __hash__ = None  # type: ignore[assignment]
+
+    patch.setattr(block_recovery, "crc32c", lambda body: Anything())
+
+
+def recover_nothing(patch: Patch) -> None:
+    async def mutant(*args: Any) -> AsyncIterator[Any]:
+        return
+        yield
+
+    patch.setattr(recovery, "recovered_blocks", mutant)
+
+
+class Mutant(NamedTuple):
+    """A bug and the worlds it is let loose in."""
+
+    apply: Callable[[Patch], None]
+    wal: str
+
+
+MUTANTS = [
+    Mutant(acknowledge_before_durable, "block"),
+    Mutant(acknowledge_before_durable, "object"),
+    Mutant(acknowledge_out_of_sequence, "object"),
+    Mutant(take_any_object_for_ones_own, "object"),
+    Mutant(seal_without_a_tombstone, "object"),
+    Mutant(recover_from_the_first_number, "object"),
+    Mutant(forget_sealed_objects, "object"),
+    Mutant(trim_before_commit, "block"),
+    Mutant(trim_before_commit, "object"),
+    Mutant(trim_more_than_was_committed, "memory"),
+    Mutant(commit_out_of_order, "memory"),
+    Mutant(accept_past_epochs, "object"),
+    Mutant(commit_before_the_object_is_there, "memory"),
+    Mutant(believe_that_an_entry_was_put, "memory"),
+    Mutant(name_objects_without_the_epoch, "memory"),
+    Mutant(recover_what_is_torn, "block"),
+    Mutant(recover_nothing, "object-elsewhere"),
+]
