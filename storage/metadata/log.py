@@ -2,34 +2,29 @@
 decided N.
 
 A commit plans records against the newest state known here, checks them by the rules, and tries to
-create the next number: done when the store says so; *lost* when another's entry has the number (it
-is applied, and the plan is made again); *unknown* after a timeout or a lost answer (resolved by
-reading the number back and comparing writer and nonce). Concurrent commits of one process are
-planned one after the other and travel in one entry.
+create the next number: done when the store says so and the boundary stands where it stood; *lost*
+when another's entry has the number (it is applied, and the plan is made again); *unknown* after a
+timeout or a lost answer (resolved by reading the number back and comparing writer and nonce, or,
+when the log has moved on and the entry is gone, by what the state says of this writer's last
+entry). Concurrent commits of one process are planned one after the other and travel in one entry.
 """
 
 import asyncio
-import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from storage.clock import Clock
-from storage.errors import (
-    EntryRejected,
-    LakeheadError,
-    ObjectExists,
-    ObjectNotFound,
-    OutcomeUnknown,
-)
+from storage.errors import ObjectExists, OutcomeUnknown
 from storage.failpoints import failpoint
-from storage.metadata.entry import decode_entry, encode_entry, entry_key
+from storage.metadata.entry import encode_entry, entry_key
+from storage.metadata.log_cleaner import LogCleaner
+from storage.metadata.log_reader import LogReader, MetadataStats
 from storage.metadata.records import ENTRY_VERSION, ClusterCreated, Entry, Record
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 
-_READS_AT_ONCE = 16
 _RETRY_S = 0.05
 _RETRY_MAX_S = 5.0
 
@@ -46,6 +41,7 @@ class _Proposal(NamedTuple):
 
     number: int
     entry: Entry
+    body: bytes
     planned: list[_Planned]
 
 
@@ -55,34 +51,55 @@ class MetadataLog:
     def __init__(
         self, store: ObjectStore, *, writer_id: str, clock: Clock, rng: random.Random
     ) -> None:
-        self.state = ClusterState()
         self._store = store
         self._writer_id = writer_id
         self._clock = clock
         self._rng = rng
-        self._subscribers: list[Callable[[ClusterState], None]] = []
+        self._reader = LogReader(store)
+        self._cleaner = LogCleaner(store, self._reader, rng=rng)
         self._waiting: deque[_Planned] = deque()
         self._proposal: _Proposal | None = None
         self._lock = asyncio.Lock()
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest state known here."""
+        return self._reader.state
+
+    @property
+    def stats(self) -> MetadataStats:
+        """Counters."""
+        return self._reader.stats
 
     @classmethod
     async def open(
         cls, store: ObjectStore, *, writer_id: str, clock: Clock, rng: random.Random
     ) -> "MetadataLog":
-        """Replay the log. Raises UnsupportedFormat, CorruptObject, StoreUnavailable."""
+        """Start from the newest checkpoint and the entries after it.
+
+        Raises UnsupportedFormat, CorruptObject, StoreUnavailable.
+        """
         log = cls(store, writer_id=writer_id, clock=clock, rng=rng)
+        await log._reader.load()
         await log.refresh()
         return log
 
     def subscribe(self, callback: Callable[[ClusterState], None]) -> None:
         """Call `callback(state)` on the loop after each change of state."""
-        self._subscribers.append(callback)
+        self._reader.subscribers.append(callback)
 
     async def refresh(self) -> ClusterState:
         """Apply the entries that others have added, and return the newest state."""
         async with self._lock:
-            await self._catch_up()
+            await self._reader.catch_up()
         return self.state
+
+    async def maintain(self, every: int) -> None:
+        """Write a checkpoint if `every` entries came since the last one, and delete what lies
+        before the one before. Cheap when nothing is due. Raises StoreUnavailable,
+        UnsupportedFormat.
+        """
+        await self._cleaner.maintain(every)
 
     async def create_cluster(self, cluster_id: str) -> ClusterState:
         """Make the cluster if the log is empty. Returns the state, whoever made it."""
@@ -120,40 +137,43 @@ class MetadataLog:
         if self._proposal is None:
             self._proposal = self._propose()
         proposal = self._proposal
-        if proposal.entry.records:
-            won = await self._put(proposal)
-        else:
-            won = True
+        try:
+            won = not proposal.entry.records or await self._decide(proposal)
+        except OutcomeUnknown as error:
+            self._proposal = None
+            for _, future in proposal.planned:
+                if not future.done():
+                    future.set_exception(error)
+            return
         self._proposal = None
         if not won:
             self._waiting.extendleft(reversed(proposal.planned))
-            await self._catch_up()
             return
-        if proposal.entry.records and proposal.number == self.state.next_entry:
-            self._apply(proposal.entry)
+        self.stats.commits += len(proposal.planned)
         for _, future in proposal.planned:
-            if not future.cancelled():
+            if not future.done():
                 future.set_result(self.state)
 
     def _propose(self) -> "_Proposal":
         state = self.state
         records: list[Record] = []
         planned: list[_Planned] = []
-        for plan, future in self._waiting:
-            if future.cancelled():
+        while self._waiting:
+            plan, future = self._waiting.popleft()
+            if future.done():
                 continue
             try:
                 wanted = tuple(plan(state))
                 entry = self._entry(wanted)
                 encode_entry(entry)
                 state = state.with_records(wanted, entry.time_ms)
-            except LakeheadError as error:
+            except Exception as error:  # noqa: BLE001 - whatever a plan raises is for its caller
                 future.set_exception(error)
                 continue
             records += wanted
             planned.append((plan, future))
-        self._waiting.clear()
-        return _Proposal(self.state.next_entry, self._entry(tuple(records)), planned)
+        entry = self._entry(tuple(records))
+        return _Proposal(self.state.next_entry, entry, encode_entry(entry), planned)
 
     def _entry(self, records: tuple[Record, ...]) -> Entry:
         return Entry(
@@ -164,72 +184,39 @@ class MetadataLog:
             records=records,
         )
 
-    async def _put(self, proposal: "_Proposal") -> bool:
-        """Try to create the proposal's number. False: another has it. Waits out a failing store."""
-        key = entry_key(proposal.number)
-        body = encode_entry(proposal.entry)
+    async def _decide(self, proposal: "_Proposal") -> bool:
+        """Have the proposal's number decided. False: another has it. Waits out a failing store.
+
+        Raises OutcomeUnknown when the log has moved on so far that nothing tells any more.
+        """
+        number, entry = proposal.number, proposal.entry
         pause = _RETRY_S
-        while True:
+        while self._reader.state.next_entry <= number:
             failpoint("metadata_entry_planned")
             try:
-                await self._store.create(key, [body])
-                failpoint("metadata_entry_put")
-                return True
+                await self._store.create(entry_key(number), [proposal.body])
             except ObjectExists:
-                return await self._is_ours(key, proposal.entry)
+                pass  # another's, or ours by an earlier try: reading it tells
             except OutcomeUnknown:
                 # Not there yet is no proof that it never will be: only putting the same entry
                 # again, under the same number, settles who has the number.
-                with contextlib.suppress(ObjectNotFound):
-                    return await self._is_ours(key, proposal.entry)
-            await asyncio.sleep(pause * (0.5 + self._rng.random()))
-            pause = min(pause * 2, _RETRY_MAX_S)
-
-    async def _is_ours(self, key: str, entry: Entry) -> bool:
-        found = decode_entry(key, await self._store.get(key))
-        return (found.writer, found.nonce) == (entry.writer, entry.nonce)
-
-    async def _catch_up(self) -> None:
-        """Apply every entry from the next number on."""
-        while True:
-            first = self.state.next_entry
-            bodies = await self._read_ahead(first)
-            for number, body in enumerate(bodies, first):
-                self._apply(decode_entry(entry_key(number), body))
-            if len(bodies) < _READS_AT_ONCE:
-                return
-
-    async def _read_ahead(self, first: int) -> list[bytes]:
-        """Return the entries at the next numbers: one probe, then a handful at once."""
-        try:
-            bodies = [await self._store.get(entry_key(first))]
-        except ObjectNotFound:
-            return []
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._read_or_empty(entry_key(number)))
-                    for number in range(first + 1, first + _READS_AT_ONCE)
-                ]
-        except* LakeheadError as errors:
-            raise errors.exceptions[0] from None
-        for task in tasks:
-            if not task.result():
+                self.stats.unknown_outcomes += 1
+            else:
+                failpoint("metadata_entry_put")
+                self.stats.entries_put += 1
+                if await self._reader.holds(number):
+                    self._reader.apply(entry)
+                else:  # the name was free because its entry had been deleted: too late
+                    await self._reader.load()
                 break
-            bodies.append(task.result())
-        return bodies
-
-    async def _read_or_empty(self, key: str) -> bytes:
-        try:
-            return await self._store.get(key)
-        except ObjectNotFound:
-            return b""
-
-    def _apply(self, entry: Entry) -> None:
-        try:
-            self.state = self.state.apply(entry)
-        except EntryRejected:
-            # Every reader refuses it by the same rules: it takes its number and does nothing.
-            self.state = self.state.refuse(entry)
-        for callback in self._subscribers:
-            callback(self.state)
+            await self._reader.catch_up()
+            if self._reader.state.next_entry <= number:
+                await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                pause = min(pause * 2, _RETRY_MAX_S)
+        state = self._reader.state
+        if state.wrote(entry.writer, entry.nonce):
+            return True
+        if entry.writer not in state.writers and number <= state.forgotten_entry:
+            raise OutcomeUnknown(f"what became of entry {number}, the log does not tell any more")
+        self.stats.races_lost += 1
+        return False

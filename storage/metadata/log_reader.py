@@ -1,0 +1,275 @@
+"""Follows the log: the newest state known here, by a checkpoint and the entries after it.
+
+What makes an entry real. A number that was deleted is free again, and a slow put could fill it a
+second time. So nobody believes in an entry, or in a put of his own, before he has seen that no
+number from there on had been deleted by then. The boundary tells: it is an object whose name was
+never used before, and deleting entries below a new boundary begins only once every older boundary
+object is gone. While the boundary object that a reader knows is still there, nothing at or above
+its number has ever been deleted, and whatever was read or put there before is the first of its
+name. When it is gone, the reader looks for the new one, and if he has fallen behind it, starts
+again from a checkpoint.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+
+from storage.errors import (
+    CorruptObject,
+    EntryRejected,
+    LakeheadError,
+    ObjectNotFound,
+    StoreUnavailable,
+)
+from storage.format import checkpoint as checkpoint_file
+from storage.metadata.entry import decode_entry, entry_key
+from storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
+from storage.metadata.records import Entry
+from storage.metadata.snapshot import state_of
+from storage.metadata.state import ClusterState
+from storage.object_store.protocol import ObjectStore
+
+_log = structlog.get_logger("storage.metadata")
+
+T = TypeVar("T")
+
+_READS_AT_ONCE = 32
+_BATCH = 256
+_LOADS_MAX = 10
+_QUIET_POLLS = 16
+"""So many polls without news go by before the boundary is looked at."""
+
+
+@dataclass(slots=True)
+class MetadataStats:
+    """Counters of one node's part in the metadata log."""
+
+    commits: int = 0
+    """Plans of callers that were committed."""
+    entries_put: int = 0
+    """Entries that this process created; commits / entries_put is how well they are grouped."""
+    races_lost: int = 0
+    """Numbers that another had first."""
+    unknown_outcomes: int = 0
+    """Puts of which only reading could tell what became of them."""
+    entries_applied: int = 0
+    entries_refused: int = 0
+    """Entries that took a number and changed nothing, by the rules."""
+    loads: int = 0
+    """Starts from a checkpoint: at opening, and whenever this process had fallen behind."""
+    corrupt_checkpoints: int = 0
+    checkpoints_written: int = 0
+    checkpoint_bytes: int = 0
+    """Size of the last checkpoint written here."""
+    objects_deleted: int = 0
+    """Entries, checkpoints and boundaries deleted from `meta/`."""
+
+
+async def in_steps(steps: Generator[None, None, T]) -> T:
+    """Run steps to their end and return their result; others have a turn between any two."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+class LogReader:
+    """The newest known state, and how it is brought up to date. One caller at a time."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.state = ClusterState()
+        self.boundary: Boundary | None = None
+        self.loaded = 0
+        """The number of the checkpoint that the state is based on."""
+        self.stats = MetadataStats()
+        self.subscribers: list[Callable[[ClusterState], None]] = []
+        self._store = store
+        self._listed_end = 0
+        self._quiet_polls = 0
+        self._tail: list[Entry] | None = None
+
+    async def load(self) -> None:
+        """Start from the newest checkpoint that can be read.
+
+        Raises CorruptObject (none can be read, and the entries before it are gone),
+        UnsupportedFormat, StoreUnavailable.
+        """
+        for _ in range(_LOADS_MAX):
+            listing = Listing.of(await self._store.list(META))
+            state = await self._newest_state(listing)
+            if state is not None:
+                self.boundary = listing.boundary
+                self.state = state
+                self.loaded = state.next_entry
+                self.stats.loads += 1
+                self._listed_end = listing.entries[-1] + 1 if listing.entries else 0
+                self._tail = None
+                self._tell()
+                return
+        raise StoreUnavailable(f"checkpoints in {self._store.uri} vanish faster than they are read")
+
+    async def _newest_state(self, listing: Listing) -> ClusterState | None:
+        """Return what to start from; None when what was listed is gone by now."""
+        floor = listing.boundary.number if listing.boundary else 0
+        damaged: list[CorruptObject] = []
+        for number in reversed(listing.checkpoints):
+            if number < floor:
+                break
+            try:
+                return await read_checkpoint(self._store, number)
+            except ObjectNotFound:
+                return None
+            except CorruptObject as error:
+                self.stats.corrupt_checkpoints += 1
+                _log.error("checkpoint_corrupt", error=str(error))
+                damaged.append(error)
+        if floor == 0:
+            return ClusterState()
+        if damaged:
+            newest = damaged[0]
+            raise CorruptObject(
+                newest.key,
+                newest.position,
+                f"{newest.reason}; no other checkpoint at or above entry {floor} can be read, and "
+                "the entries before it are deleted",
+            )
+        return None
+
+    async def catch_up(self) -> None:
+        """Apply every entry from the next number on.
+
+        Raises CorruptObject, UnsupportedFormat, StoreUnavailable.
+        """
+        while True:
+            first = self.state.next_entry
+            bodies, is_end = await self._read_ahead(first)
+            if not await self._is_genuine(first, bool(bodies)):
+                await self.load()
+                continue
+            for number, body in enumerate(bodies, first):
+                self.apply(await self._decoded(number, body))
+            if is_end:
+                return
+
+    async def _is_genuine(self, first: int, is_news: bool) -> bool:
+        if is_news:
+            self._quiet_polls = 0
+            return await self.holds(first)
+        self._quiet_polls += 1
+        return self._quiet_polls % _QUIET_POLLS != 0 or await self.holds(first)
+
+    async def holds(self, number: int) -> bool:
+        """Whether whatever was read or put at `number` or above before this call is real: no number
+        from there on had been deleted. `number` is not below the known boundary.
+        """
+        if self.boundary is not None:
+            try:
+                await self._store.get(self.boundary.key)
+                return True
+            except ObjectNotFound:
+                pass
+        self.boundary = Listing.of(await self._store.list(BOUNDARIES)).boundary
+        return self.boundary is None or self.boundary.number <= number
+
+    def apply(self, entry: Entry) -> None:
+        """Apply the next entry and tell the subscribers."""
+        try:
+            self.state = self.state.apply(entry)
+            self.stats.entries_applied += 1
+        except EntryRejected:
+            # Every reader refuses it by the same rules: it takes its number and does nothing.
+            self.state = self.state.refuse(entry)
+            self.stats.entries_refused += 1
+        if self._tail is not None:
+            self._tail.append(entry)
+        self._tell()
+
+    def remember(self) -> None:
+        """Keep the entries that are applied from now on, for `rebase`."""
+        self._tail = []
+
+    def rebase(self, base: ClusterState) -> None:
+        """Stand on `base`, the state at the time of `remember`, and the entries since: the same
+        state, on new columns. Nothing happens if a checkpoint was loaded meanwhile.
+        """
+        if self._tail is None:
+            return
+        state = base
+        for entry in self._tail:
+            try:
+                state = state.apply(entry)
+            except EntryRejected:
+                state = state.refuse(entry)
+        self._tail = None
+        assert state.next_entry == self.state.next_entry
+        self.state = state
+        self.loaded = base.next_entry
+
+    def _tell(self) -> None:
+        for callback in self.subscribers:
+            callback(self.state)
+
+    async def _read_ahead(self, first: int) -> tuple[list[bytes], bool]:
+        """Return entries from `first` on, and whether they were the last: one probe when none is
+        known to be there, then twice as many at once.
+        """
+        bodies: list[bytes] = []
+        width = min(max(self._listed_end - first, 1), _READS_AT_ONCE)
+        while len(bodies) < _BATCH:
+            found = await self._read(first + len(bodies), width)
+            bodies += found
+            if len(found) < width:
+                return bodies, True
+            width = min(width * 2, _READS_AT_ONCE)
+        return bodies, False
+
+    async def _read(self, first: int, count: int) -> list[bytes]:
+        """Return entries from `first` on up to the first that is not there."""
+        if count == 1:
+            body = await self._read_or_none(first)
+            return [] if body is None else [body]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._read_or_none(number))
+                    for number in range(first, first + count)
+                ]
+        except* LakeheadError as errors:
+            raise errors.exceptions[0] from None
+        bodies = []
+        for task in tasks:
+            body = task.result()
+            if body is None:
+                break
+            bodies.append(body)
+        return bodies
+
+    async def _read_or_none(self, number: int) -> bytes | None:
+        try:
+            return await self._store.get(entry_key(number))
+        except ObjectNotFound:
+            return None
+
+    async def _decoded(self, number: int, body: bytes) -> Entry:
+        key = entry_key(number)
+        try:
+            return decode_entry(key, body)
+        except CorruptObject:
+            # What came over the wire may be damaged where what is stored is not.
+            again = await self._read_or_none(number)
+            return decode_entry(key, body if again is None else again)
+
+
+async def read_checkpoint(store: ObjectStore, number: int) -> ClusterState:
+    """Return the state of a stored checkpoint. Raises ObjectNotFound, CorruptObject,
+    UnsupportedFormat, StoreUnavailable.
+    """
+    key = checkpoint_key(number)
+    found = await in_steps(checkpoint_file.decode(key, await store.get(key)))
+    return await in_steps(state_of(key, found))
