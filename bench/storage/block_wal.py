@@ -7,14 +7,15 @@ one that promises nothing. Half load is half of what the WAL was just measured t
 
 import asyncio
 import random
-import statistics
 import time
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from bench.storage.figures import Figure
-from bench.storage.fio import sequential_writes
+from bench.storage.fio import FioResult, sequential_writes
 from storage.wal import BlockWal, BlockWalSettings, open_wal
 
 PART = "block WAL"
@@ -140,7 +141,7 @@ async def append_cost(path: Path, epoch: int) -> float:
         taken.append((time.perf_counter() - began) / 50)
         await listener.wait_released(end)
     await _close(wal)
-    return statistics.median(taken) * 1e6
+    return median(taken) * 1e6
 
 
 async def run(folder: Path, quick: bool) -> list[Figure]:
@@ -157,51 +158,49 @@ async def run(folder: Path, quick: bool) -> list[Figure]:
         direct.append(peer(seconds=seconds))
         ours.append(await bandwidth(path, next(epochs), seconds))
         synced.append(peer(seconds=seconds, is_synced=True))
-    half = statistics.median(ours) / 2
+    half = median(ours) / 2
     waited, peers = [], []
     for _ in range(rounds):
         peers.append(peer(seconds=seconds, rate_mb_per_second=half))
         waited.append(await latency(path, next(epochs), seconds, half))
+    cost = await append_cost(path, next(epochs))
     return [
-        Figure(
-            part=PART,
-            name="1 MiB groups, 4 in flight",
-            value=statistics.median(ours),
-            unit="MB/s",
-            peer="fio O_DIRECT",
-            peer_value=statistics.median(f.mb_per_second for f in direct),
-            goal=0.8,
-        ),
-        Figure(
-            part=PART,
-            name="1 MiB groups, 4 in flight",
-            value=statistics.median(ours),
-            unit="MB/s",
-            peer="fio O_DIRECT O_DSYNC",
-            peer_value=statistics.median(f.mb_per_second for f in synced),
-        ),
-        Figure(
-            part=PART,
-            name=f"append to release, p99, at {half:.0f} MB/s",
-            value=statistics.median(w[len(w) * 99 // 100] for w in waited) * 1e3,
-            unit="ms",
-            peer="fio p99 ms",
-            peer_value=statistics.median(f.p99_ms for f in peers),
-            goal=3.0,
-            more_is_better=False,
-        ),
-        Figure(
-            part=PART,
-            name=f"append to release, p50, at {half:.0f} MB/s",
-            value=statistics.median(w[len(w) // 2] for w in waited) * 1e3,
-            unit="ms",
-            peer="fio p50 ms",
-            peer_value=statistics.median(f.p50_ms for f in peers),
-        ),
-        Figure(
-            part=PART,
-            name="append of 16 KiB, CPU",
-            value=await append_cost(path, next(epochs)),
-            unit="us",
-        ),
+        _throughput(median(ours), "fio O_DIRECT", direct, goal=0.8),
+        _throughput(median(ours), "fio O_DIRECT O_DSYNC", synced),
+        _wait("p99", half, median(w[len(w) * 99 // 100] for w in waited), peers, goal=3.0),
+        _wait("p50", half, median(w[len(w) // 2] for w in waited), peers),
+        Figure(part=PART, name="append of 16 KiB, CPU", value=cost, unit="us"),
     ]
+
+
+def _throughput(
+    value: float, peer: str, results: Sequence[FioResult], goal: float | None = None
+) -> Figure:
+    return Figure(
+        part=PART,
+        name=f"1 MiB groups, {DEPTH} in flight",
+        value=value,
+        unit="MB/s",
+        peer=peer,
+        peer_value=median(result.mb_per_second for result in results),
+        goal=goal,
+    )
+
+
+def _wait(
+    which: str,
+    load: float,
+    seconds: float,
+    results: Sequence[FioResult],
+    goal: float | None = None,
+) -> Figure:
+    return Figure(
+        part=PART,
+        name=f"append to release, {which}, at {load:.0f} MB/s",
+        value=seconds * 1e3,
+        unit="ms",
+        peer=f"fio {which} ms",
+        peer_value=median(result.p99_ms if which == "p99" else result.p50_ms for result in results),
+        goal=goal,
+        more_is_better=False,
+    )

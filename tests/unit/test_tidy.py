@@ -107,6 +107,7 @@ DISTRIBUTIONS = {
     "botocore": "boto3",
     "confluent_kafka": "confluent-kafka",
     "delta": "delta-spark",
+    "fuse": "fusepy",
     "kafka": "kafka-python",
     "llvmlite": "numba",
     "prometheus_client": "prometheus-client",
