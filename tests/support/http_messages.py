@@ -78,6 +78,7 @@ async def pass_body(
 ) -> int:
     """Pass the body that belongs to `head` on, or drop it without a writer. Returns its size.
 
+    A writer whose peer has closed takes no more; the body is read to its end all the same.
     `stop_after`: so many bytes and no more. `flip`: the middle byte is changed.
     """
     if head.length < 0:
@@ -94,9 +95,7 @@ async def pass_body(
             changed[flip_at - done] ^= 0x55
             chunk = bytes(changed)
         done += len(chunk)
-        if writer is not None:
-            writer.write(chunk)
-            await writer.drain()
+        writer = await _write(writer, chunk)
         if bytes_per_s:
             await asyncio.sleep(len(chunk) / bytes_per_s)
     return done
@@ -111,8 +110,17 @@ async def _pass_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         if size == 0 and not chunk.endswith(b"\r\n\r\n"):
             chunk += await reader.readuntil(b"\r\n\r\n")  # trailers
         done += size
-        if writer is not None:
-            writer.write(chunk)
-            await writer.drain()
+        writer = await _write(writer, chunk)
         if size == 0:
             return done
+
+
+async def _write(writer: asyncio.StreamWriter | None, chunk: bytes) -> asyncio.StreamWriter | None:
+    if writer is None or writer.is_closing():
+        return None
+    try:
+        writer.write(chunk)
+        await writer.drain()
+    except OSError:
+        return None
+    return writer

@@ -147,6 +147,7 @@ class FaultProxy:
         self._rules: list[Rule] = list(rules)
         self._spent: Counter[int] = Counter()
         self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     @property
@@ -166,6 +167,7 @@ class FaultProxy:
 
     async def start(self, port: int = 0) -> None:
         """Listen, on the port of an earlier life if there was one."""
+        self._loop = asyncio.get_running_loop()
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", port or self.port, limit=1 << 20
         )
@@ -180,6 +182,16 @@ class FaultProxy:
             for task in self._connections:
                 task.cancel()
             await asyncio.wait(self._connections)
+
+    @contextlib.contextmanager
+    def unreachable(self) -> Iterator[None]:
+        """The store is gone while the block runs. For users of another thread than the proxy's."""
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self.stop(), self._loop).result(10)
+        try:
+            yield
+        finally:
+            asyncio.run_coroutine_threadsafe(self.start(), self._loop).result(10)
 
     async def __aenter__(self) -> "FaultProxy":
         await self.start()
@@ -238,10 +250,13 @@ class FaultProxy:
     ) -> bool:
         """Carry a request to the server and its answer back. False: the server closes after it."""
         server[1].write(request.raw)
-        self.seen.bytes_up += await pass_body(request, client[0], server[1])
-        answer = await read_head(server[0], answers=request.method)
-        while answer is not None and answer.status == 100:
-            answer = await read_head(server[0], answers=request.method)
+        # A server may answer, and close, before it has read the whole body.
+        answering = asyncio.ensure_future(read_head(server[0], answers=request.method))
+        try:
+            self.seen.bytes_up += await pass_body(request, client[0], server[1])
+            answer = await answering
+        finally:
+            answering.cancel()
         if answer is None:
             raise _Broken
         if effects.delay:

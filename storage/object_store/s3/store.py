@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 
-from storage.errors import CorruptObject, OutcomeUnknown, StoreUnavailable
+from storage.errors import (
+    CorruptObject,
+    ObjectExists,
+    OutcomeUnknown,
+    StorageError,
+    StoreUnavailable,
+)
 from storage.object_store.protocol import Buffer, ObjectMeta
 from storage.object_store.s3.client import object_client
 from storage.object_store.s3.deadlines import Deadlines
@@ -52,14 +58,14 @@ class S3Store:
         with it.
         """
         views = [memoryview(piece).cast("B") for piece in pieces]
-        size = sum(len(view) for view in views)
-        if size >= MULTIPART_SIZE_MIN and self.may_multipart:
-            multipart = self.multipart
-            await self.in_thread(lambda: multipart.create(key, views))
-            return
-        client = await self._open()
-        put = obstore.put_async(client, key, views or b"", mode="create", use_multipart=False)
-        await self._within(self._deadlines.write(size), key, put, is_write=True)
+        try:
+            await self._create(key, views, sum(len(view) for view in views))
+        except OutcomeUnknown:
+            # A server may refuse a taken name before it has read a large body, and break off: the
+            # refusal is lost then, each time anew. Whether the object is there settles that.
+            if await self._exists(key):
+                raise ObjectExists(key) from None
+            raise
 
     async def get(self, key: str) -> bytes:
         """See `ObjectStore.get`."""
@@ -156,6 +162,24 @@ class S3Store:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, thread_name_prefix="s3-upload")
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def _create(self, key: str, views: Sequence[memoryview], size: int) -> None:
+        if size >= MULTIPART_SIZE_MIN and self.may_multipart:
+            multipart = self.multipart
+            await self.in_thread(lambda: multipart.create(key, views))
+            return
+        client = await self._open()
+        put = obstore.put_async(client, key, views or b"", mode="create", use_multipart=False)
+        await self._within(self._deadlines.write(size), key, put, is_write=True)
+
+    async def _exists(self, key: str) -> bool:
+        """Whether the key certainly has an object. False is no proof that it has none."""
+        head = obstore.head_async(await self._open(), key)
+        try:
+            await self._within(self._deadlines.read(0), key, head)
+        except StorageError:
+            return False
+        return True
 
     async def _open(self) -> "Client":
         if self._client is None:  # a role's credentials come over the network
