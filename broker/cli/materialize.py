@@ -31,7 +31,8 @@ def table_uri(store: str, topic: str) -> str:
     scheme, _, folder = store.partition(":")
     if scheme == "file":
         return f"{folder.rstrip('/').removesuffix('/store')}/tables/{topic}"
-    return f"{store.rstrip('/')}/tables/{topic}"
+    place, question, options = store.partition("?")
+    return f"{place.rstrip('/')}/tables/{topic}{question}{options}"
 
 
 TableOption = Annotated[

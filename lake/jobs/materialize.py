@@ -90,7 +90,8 @@ class MaterializeSettings:
     @property
     def dead_letters(self) -> str:
         """URI of the table of records that could not be read."""
-        return f"{self.table.rstrip('/')}__dead_letters"
+        place, question, options = self.table.partition("?")
+        return f"{place.rstrip('/')}__dead_letters{question}{options}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

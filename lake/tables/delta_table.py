@@ -17,6 +17,7 @@ import pyarrow as pa
 from lake.tables.data_file import DataFile
 from storage.errors import LakeheadError, SettingsError
 from storage.failpoints import failpoint
+from storage.object_store.s3.settings import parse_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -153,7 +154,8 @@ def open_table(uri: str) -> Table | None:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return Table(uri, DeltaTable(location(uri)))
+        place, options = location(uri)
+        return Table(uri, DeltaTable(place, storage_options=options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
@@ -169,12 +171,14 @@ def create_table(uri: str, schema: Any, *, name: str, description: str) -> Table
     from deltalake.exceptions import DeltaError
 
     try:
+        place, options = location(uri)
         DeltaTable.create(
-            location(uri),
+            place,
             Schema.from_arrow(schema),
             mode="error",
             name=name,
             description=description,
+            storage_options=options,
         )
     except (DeltaError, OSError) as error:
         if (table := open_table(uri)) is not None:
@@ -186,13 +190,30 @@ def create_table(uri: str, schema: Any, *, name: str, description: str) -> Table
     return table
 
 
-def location(uri: str) -> str:
-    """Return what delta-rs and Spark call the place that an object-store URI names."""
+def location(uri: str) -> tuple[str, dict[str, str] | None]:
+    """Return what delta-rs calls the place that an object-store URI names, and how it gets there.
+
+    Raises SettingsError for a place that cannot hold a table.
+    """
     if uri.startswith("memory:"):
         raise SettingsError("a table cannot be kept in memory: use a folder or s3://bucket/prefix")
-    if uri.startswith("file:"):
-        return uri.removeprefix("file:").removeprefix("//")
-    return uri
+    if not uri.startswith("s3:"):
+        return uri.removeprefix("file:").removeprefix("//") if uri.startswith(
+            "file:"
+        ) else uri, None
+    settings = parse_uri(uri)
+    if settings.profile:
+        raise SettingsError("a table cannot use profile=: set AWS_PROFILE instead")
+    options = {
+        "region": settings.region,
+        "endpoint": settings.endpoint,
+        "allow_http": "true" if settings.endpoint.startswith("http://") else "",
+        "virtual_hosted_style_request": "" if settings.is_path_style else "true",
+        "aws_server_side_encryption": settings.encryption,
+        "aws_sse_kms_key_id": settings.kms_key,
+    }
+    place = f"s3://{settings.bucket}/{settings.prefix}"
+    return place, {name: value for name, value in options.items() if value}
 
 
 def _as_written(schema: Any) -> Any:

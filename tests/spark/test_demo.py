@@ -44,12 +44,19 @@ def test_the_demo_ends_with_three_equal_answers_and_leaves_its_data(tmp_path: Pa
 
 
 @pytest.mark.timeout(400)
-def test_the_demo_works_with_everything_on_s3(tmp_path: Path, s3_server: S3Server) -> None:
-    words = run_demo(tmp_path, "--store", f"{s3_server.uri}/demo")
+def test_the_demo_works_with_everything_on_s3_even_the_write_ahead_log(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    options = f"endpoint={s3_server.endpoint}&region={s3_server.region}"
+    store = f"{s3_server.uri}/demo?{options}"
+    words = run_demo(tmp_path, "--store", store, "--wal", "object:")
     bucket = s3_server.folder / s3_server.bucket / "demo"
     assert (bucket / "meta").is_dir()
     assert (bucket / "tables" / "flights" / "_delta_log").is_dir()
-    assert f"topics list --path {s3_server.uri}/demo" in words
+    assert not (tmp_path / "lakehead-demo" / "wal").exists()
+    assert f"topics list --path '{store}'" in words
 
 
 def test_the_data_are_whole_and_keys_are_those_of_the_rows() -> None:

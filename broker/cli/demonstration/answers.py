@@ -53,11 +53,12 @@ def table_in_spark(spark: "SparkSession", uri: str) -> str:
     """
     if ":" not in uri:
         return f"delta.`{uri}`"
-    from deltalake import DeltaTable
+    from lake.tables.delta_table import open_table
 
+    table = open_table(uri)
+    assert table is not None, "it was just made"
     columns = [column.split()[0] for column in _COLUMNS["flights"].split(", ")]
-    rows = DeltaTable(uri).to_pyarrow_table(columns=columns)
-    spark.createDataFrame(rows).createOrReplaceTempView("flights_table")
+    spark.createDataFrame(table.rows(columns, None)).createOrReplaceTempView("flights_table")
     return "flights_table"
 
 
