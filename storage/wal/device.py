@@ -126,6 +126,7 @@ class FileDevice:
         self._aio: KernelAio | None = None
         self._may_have_aio = direct
         self._closed = False
+        self._flushing = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, threads: IoThreads) -> FileDevice:
@@ -186,11 +187,19 @@ class FileDevice:
             os.close(self._fd)
 
     def _write(self, offset: int, buffer: memoryview) -> None:
+        if self.is_direct:
+            self._write_whole(offset, buffer)
+            return
+        # The kernel tells a lost write to whichever flush of this file comes first, and only to
+        # that one: a write and its flush stay together, so that it is the write's own.
+        with self._flushing:
+            self._write_whole(offset, buffer)
+            os.fdatasync(self._fd)
+
+    def _write_whole(self, offset: int, buffer: memoryview) -> None:
         written = os.pwrite(self._fd, buffer, offset)
         if written != len(buffer):
             raise OSError(errno.EIO, f"only {written} of {len(buffer)} bytes written at {offset}")
-        if not self.is_direct:
-            os.fdatasync(self._fd)
 
     def _read(self, offset: int, length: int) -> memoryview:
         buffer = aligned_buffer(length)

@@ -1,16 +1,19 @@
 """The block WAL on real files: making them, refusing them, locks, full disks, kill -9."""
 
 import asyncio
+import contextlib
+import errno
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError, StorageError, UnsupportedFormat, WalCorrupted
+from storage.errors import SettingsError, StorageError, UnsupportedFormat, WalCorrupted, WalFailed
 from storage.wal import BlockWal, WriteAheadLog, open_wal
 from storage.wal.block_format import SECTOR, VolumeHeader
 from tests.support.wal_tools import append_released, recovered, started
@@ -147,6 +150,25 @@ async def test_without_direct_io_writes_are_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "wal"
+    synced: list[int] = []
+    real_sync = os.fdatasync
+
+    def counting(fd: int) -> None:
+        synced.append(fd)
+        real_sync(fd)
+
+    wal = await open_without_direct(path, monkeypatch)
+    monkeypatch.setattr(os, "fdatasync", counting)
+    listener = await started(wal, 1)
+    before = len(synced)
+    end = await append_released(wal, listener, b"x" * 9000)
+    assert len(synced) == before + 1
+    await wal.close()
+    assert [r.end_position for r in await recovered(await open_at(path))] == [end]
+
+
+async def open_without_direct(path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteAheadLog:
+    """Open as on a file system that refuses O_DIRECT."""
     await (await open_at(path)).close()
     real_open = os.open
 
@@ -155,22 +177,73 @@ async def test_without_direct_io_writes_are_synced(
             raise OSError(22, "Invalid argument")
         return real_open(target, flags, *rest)
 
-    synced: list[int] = []
-    real_sync = os.fdatasync
+    monkeypatch.setattr(os, "open", refusing)
+    return await open_at(path)
 
-    def counting(fd: int) -> None:
-        synced.append(fd)
+
+async def test_a_flush_error_is_final_though_the_next_flush_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal = await open_without_direct(tmp_path / "wal", monkeypatch)
+    listener = await started(wal, 1)
+    kept = await append_released(wal, listener, b"kept")
+    real_sync, calls = os.fdatasync, 0
+
+    def failing_once(fd: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError(errno.EIO, "Input/output error")
         real_sync(fd)
 
-    monkeypatch.setattr(os, "open", refusing)
-    monkeypatch.setattr(os, "fdatasync", counting)
-    wal = await open_at(path)
-    listener = await started(wal, 1)
-    before = len(synced)
-    end = await append_released(wal, listener, b"x" * 9000)
-    assert len(synced) == before + 1
+    monkeypatch.setattr(os, "fdatasync", failing_once)
+    wal.append(1, 1, 1, 1, b"lost")
+    assert isinstance(await listener.wait_failed(), WalFailed)
+    with pytest.raises(WalFailed):
+        wal.append(1, 1, 2, 1, b"never")
     await wal.close()
-    assert [r.end_position for r in await recovered(await open_at(path))] == [end]
+    assert (calls, listener.positions) == (1, [kept]), "not tried again, and no header either"
+
+
+async def test_a_flush_error_is_never_told_to_another_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel tells it once per open file. Were flushes to run beside each other, the error of
+    an older block could go to a newer one, and the older one would be acknowledged and lost.
+    """
+    wal = await open_without_direct(tmp_path / "wal", monkeypatch)
+    listener = await started(wal, 1)
+    real_write = os.pwrite
+    both = threading.Barrier(2, timeout=0.3)
+    mine, lost, newer_flushed = threading.local(), threading.Event(), threading.Event()
+
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        mine.is_older = b"older" in bytes(data)
+        if mine.is_older:
+            lost.set()  # its pages will not reach the disk
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait()
+        return real_write(fd, data, offset)
+
+    def fdatasync(_: int) -> None:
+        if mine.is_older:
+            newer_flushed.wait(0.3)
+        if lost.is_set():
+            lost.clear()
+            newer_flushed.set()
+            threading.Event().wait(0.1)  # a thread may pause before it can tell anybody
+            raise OSError(errno.EIO, "Input/output error")
+        newer_flushed.set()
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    wal.append(1, 1, 0, 1, b"older" * 2000)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    wal.append(1, 1, 1, 1, b"newer" * 2000)
+    await listener.wait_failed()
+    await wal.close()
+    assert listener.positions == []
 
 
 def run_limited(code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
