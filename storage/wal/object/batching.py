@@ -8,9 +8,9 @@ Three estimators, all fed by finished puts:
   and grows by its square root: it climbs while the store answers quickly, and settles where more
   puts only queue. B is the least latency of recent puts of about the same size, since a large put
   takes longer for a reason that is no queue. A refusal halves the limit.
-- *Linger*: puts of small groups start at least `latency / 4` apart, so that about four of them
-  overlap and one gathers what arrives during a quarter of a round trip. The first append after a
-  pause starts at once.
+- *Linger*: puts of small groups start as far apart as a put takes. That adds half a put's time to
+  the average append and makes groups as large as what arrives meanwhile: a put costs money, and
+  work on both sides, whatever its size. The first append after a pause starts at once.
 - *Cost guard* (`CostGuard`): a token bucket of puts, filled at the rate that a monthly budget buys.
   It holds an hour's worth for bursts; below half, the linger grows towards the spacing that the
   budget affords for ever. A group of full size never waits for it: its price is in the data.
@@ -26,7 +26,6 @@ _MONTH_S = 30 * 24 * 3600.0
 _BURST_S = 3600.0
 _WINDOW_S = 30.0
 _TOLERANCE = 2.0
-_OVERLAP = 4.0
 _SMOOTHING = 0.1
 
 
@@ -139,8 +138,7 @@ class Batching:
     def linger_s(self, now: float) -> float:
         """Return how far apart the puts of small groups start."""
         settings = self.settings
-        wanted = self.latency_s / min(_OVERLAP, self._limit.value)
-        wanted = max(settings.linger_s, min(wanted, settings.linger_max_s))
+        wanted = max(settings.linger_s, min(self.latency_s, settings.linger_max_s))
         return max(wanted, self._cost.spacing(now))
 
     def start_at(self, size: int, now: float) -> float:

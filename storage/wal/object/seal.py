@@ -68,8 +68,8 @@ async def read_wal_object(store: ObjectStore, key: str) -> Tombstone | ObjectInd
 
 class LogSealer:
     """A `SealableLog`: of one node, in one store (one that retries), for the node itself or for
-    another that takes over. `are_shared`: the store is the cluster's. `sealer_id` and `incarnation` say who it is that
-    puts the tombstones, for the people who find them.
+    another that takes over. `are_shared`: the store is the cluster's. `sealer_id` and
+    `incarnation` say who puts the tombstones, for the people who find them.
     """
 
     def __init__(
