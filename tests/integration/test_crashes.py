@@ -8,14 +8,14 @@ import os
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from storage.failpoints import KILLED
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.history import History, violations
 from tests.support.traffic import (
     IDEMPOTENT,
@@ -31,6 +31,10 @@ TOPIC = "crash"
 PARTITIONS = 4
 CRASHES = int(os.environ.get("CRASHES", "20"))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
+BLOCK_WAL = ()
+OBJECT_WAL = ("--wal", "object:")
+OBJECT_WAL_ALONE = {"wal_object_put", "wal_objects_committed", "wal_sealed"}
+"""Fail-points that no other log comes to."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -47,9 +51,9 @@ def failpoints() -> list[str]:
 class Campaign:
     """A broker with two producers and a consumer on it, and the history they write."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
         self.history = History()
-        self.broker = BrokerProcess(folder)
+        self.broker = BrokerProcess(folder, (*HASTY, *flags))
         self.producers: list[ProducerThread] = []
         self._tail: TailThread | None = None
 
@@ -101,8 +105,8 @@ class Campaign:
 
 
 @contextmanager
-def campaign(folder: Path) -> Iterator[Campaign]:
-    running = Campaign(folder)
+def campaign(folder: Path, flags: Sequence[str] = ()) -> Iterator[Campaign]:
+    running = Campaign(folder, flags)
     try:
         yield running
     finally:
@@ -110,19 +114,24 @@ def campaign(folder: Path) -> Iterator[Campaign]:
 
 
 @pytest.mark.timeout(max(180, CRASHES * 8))
-def test_random_kills_lose_double_and_move_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "crashes"), [(BLOCK_WAL, CRASHES), (OBJECT_WAL, (CRASHES + 1) // 2)]
+)
+def test_random_kills_lose_double_and_move_nothing(
+    tmp_path: Path, flags: Sequence[str], crashes: int
+) -> None:
     rng = random.Random(SEED)
-    with campaign(tmp_path) as running:
+    with campaign(tmp_path, flags) as running:
         running.broker.start()
         running.start_clients()
-        for _ in range(CRASHES):
+        for _ in range(crashes):
             running.wait_progress()
             time.sleep(rng.uniform(0.0, 0.5))  # the moment of the kill is the random part
             running.broker.kill()
             running.broker.start()
         running.wait_progress(100)
         log = running.check()
-        assert len(running.history.acknowledged) > CRASHES * 10
+        assert len(running.history.acknowledged) > crashes * 10
         assert running.broker.stop() == 0, running.broker.log
         running.broker.start()
         assert read_log(running.broker.bootstrap, TOPIC, PARTITIONS) == log
@@ -135,7 +144,8 @@ def test_there_are_failpoints() -> None:
 @pytest.mark.parametrize("name", failpoints())
 def test_a_kill_at_every_failpoint(tmp_path: Path, name: str) -> None:
     """Die at the place whenever it is come to: as a new cluster, recovering, at work, stopping."""
-    with campaign(tmp_path) as running:
+    flags = OBJECT_WAL if name in OBJECT_WAL_ALONE else BLOCK_WAL
+    with campaign(tmp_path, flags) as running:
         deaths = [die_while_starting(running, name)]
         if running.broker.is_running:
             running.broker.kill()
