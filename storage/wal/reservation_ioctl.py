@@ -90,7 +90,9 @@ class IoctlReservation:
     async def preempt(self, key: int, victim: int) -> bool:
         """Fence a host; see Reservation."""
         argument = bytearray(_PREEMPTION.pack(key, victim, _WRITE_EXCLUSIVE, 0))
-        return self._is_done("PREEMPT", await self._call(self._preempt, argument))
+        is_aborting = self._preempt == IOC_PR_PREEMPT_ABORT
+        what = "PREEMPT AND ABORT (preempt=plain asks for less)" if is_aborting else "PREEMPT"
+        return self._is_done(what, await self._call(self._preempt, argument))
 
     async def clear(self, key: int) -> bool:
         """Free the device; see Reservation."""
