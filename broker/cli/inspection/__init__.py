@@ -1,0 +1,22 @@
+"""`lakehead inspect`: what is in an object, a write-ahead log, the metadata log. Reads only.
+
+For people who debug, so it prefers to show what is there over refusing: a damaged item is marked
+and the rest goes on.
+"""
+
+import typer
+
+from broker.cli.inspection.metadata import inspect_checkpoint, inspect_log, inspect_state
+from broker.cli.inspection.objects import inspect_object, inspect_objects
+from broker.cli.inspection.wal import inspect_wal
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look inside: the cluster's state, its metadata log, an object, a write-ahead log.",
+)
+app.command("state")(inspect_state)
+app.command("log")(inspect_log)
+app.command("checkpoint")(inspect_checkpoint)
+app.command("objects")(inspect_objects)
+app.command("object")(inspect_object)
+app.command("wal")(inspect_wal)

@@ -1,0 +1,172 @@
+"""The cluster as its metadata says: the state, the entries of the log, the checkpoints."""
+
+from collections.abc import Generator
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run, store_uri
+from broker.cli.listing import JsonOption, moment, show_fields, show_rows
+from storage.errors import ObjectNotFound, SettingsError
+from storage.format.checkpoint import Checkpoint, decode, rows_of
+from storage.metadata.entry import PREFIX, decode_entry, entry_key
+from storage.metadata.layout import META, Listing, checkpoint_key
+from storage.metadata.state import ClusterState
+from storage.object_store import ObjectStore, open_store
+
+T = TypeVar("T")
+
+
+def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
+    """Show the cluster as the metadata log says it is: nodes, streams, counts."""
+    state = run(load_state(path))
+    summary = {
+        "cluster id": state.cluster_id,
+        "store": store_uri(path),
+        "entries": state.next_entry,
+        "topics": len(state.topics),
+        "streams": len(state.streams),
+        "objects": len(state.objects),
+        "object bytes": sum(item.size for item in state.objects.values()),
+        "objects to delete": len(state.unreferenced_objects()),
+        "next producer id": state.next_producer_id,
+    }
+    nodes = [_node(state, node_id) for node_id in sorted(state.nodes)]
+    if as_json:
+        show_fields({**summary, "nodes": nodes}, as_json)
+        return
+    show_fields(summary, as_json)
+    typer.echo()
+    columns = {"node": "NODE", "epoch": "EPOCH", "address": "ADDRESS", "rack": "RACK"}
+    show_rows(
+        nodes,
+        {**columns, "fenced": "FENCED", "streams": "STREAMS", "wal_floor": "WAL FLOOR"},
+        as_json,
+    )
+
+
+def _node(state: ClusterState, node_id: int) -> dict[str, Any]:
+    node = state.nodes[node_id]
+    owned = sum(stream.is_open and stream.node_id == node_id for stream in state.streams.values())
+    return {
+        "node": node_id,
+        "epoch": node.epoch,
+        "address": f"{node.host}:{node.port}",
+        "rack": node.rack,
+        "fenced": node.is_fenced,
+        "wal_floor": f"{node.wal_epoch}/{node.wal_floor}",
+        "streams": owned,
+    }
+
+
+def inspect_log(
+    number: Annotated[
+        int | None, typer.Argument(metavar="[N]", min=0, help="Show entry N in full, as JSON.")
+    ] = None,
+    path: PathOption = DEFAULT_PATH,
+    last: Annotated[
+        int, typer.Option("--last", min=1, metavar="N", help="How many entries to list.")
+    ] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List the newest entries of the metadata log, or show one."""
+    store = open_store(store_uri(path))
+    if number is not None:
+        typer.echo(run(_entry_text(store, number)))
+        return
+    rows = run(_log_rows(store, last))
+    columns = {"entry": "ENTRY", "time": "TIME (UTC)", "writer": "WRITER", "records": "RECORDS"}
+    show_rows(rows, columns, as_json)
+
+
+async def _entry_text(store: ObjectStore, number: int) -> str:
+    try:
+        body = await store.get(entry_key(number))
+    except ObjectNotFound:
+        raise SettingsError(f"the metadata log has no entry {number}") from None
+    return msgspec.json.format(body, indent=2).decode()
+
+
+async def _log_rows(store: ObjectStore, last: int) -> list[dict[str, Any]]:
+    found = await store.list(PREFIX)
+    rows = []
+    for item in found[-last:]:
+        entry = decode_entry(item.key, await store.get(item.key))
+        counts: dict[str, int] = {}
+        for record in entry.records:
+            counts[type(record).__name__] = counts.get(type(record).__name__, 0) + 1
+        words = [name if n == 1 else f"{n} x {name}" for name, n in counts.items()]
+        rows.append(
+            {
+                "entry": int(item.key.removeprefix(PREFIX).removesuffix(".json")),
+                "time": moment(entry.time_ms),
+                "writer": entry.writer,
+                "records": ", ".join(words),
+            }
+        )
+    return rows
+
+
+def inspect_checkpoint(
+    number: Annotated[
+        int | None, typer.Argument(metavar="[N]", min=0, help="Show checkpoint N: its tables.")
+    ] = None,
+    path: PathOption = DEFAULT_PATH,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="NAME", help="Show the rows of this table.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the checkpoints of the metadata, or show one; every byte is checked.
+
+    A checkpoint is a Parquet file: Spark and DuckDB read it too.
+    """
+    store = open_store(store_uri(path))
+    if number is None:
+        rows = run(_checkpoint_rows(store))
+        columns = {"checkpoint": "CHECKPOINT", "bytes": "BYTES", "written": "WRITTEN (UTC)"}
+        show_rows(rows, columns, as_json)
+        return
+    tables = run(_read_checkpoint(store, number)).tables
+    if table is None:
+        sizes = [{"table": name, "rows": rows_of(columns)} for name, columns in tables.items()]
+        show_rows(sizes, {"table": "TABLE", "rows": "ROWS"}, as_json)
+        return
+    if table not in tables:
+        raise SettingsError(f"there is no table {table!r}: there are {', '.join(tables)}")
+    chosen = tables[table]
+    show_rows(
+        [{name: column[row] for name, column in chosen.items()} for row in range(rows_of(chosen))],
+        {name: name.upper() for name in chosen},
+        as_json,
+    )
+
+
+async def _checkpoint_rows(store: ObjectStore) -> list[dict[str, Any]]:
+    found = await store.list(META)
+    by_key = {item.key: item for item in found}
+    items = [(number, by_key[checkpoint_key(number)]) for number in Listing.of(found).checkpoints]
+    return [
+        {"checkpoint": number, "bytes": item.size, "written": moment(item.modified_ms)}
+        for number, item in items
+    ]
+
+
+async def _read_checkpoint(store: ObjectStore, number: int) -> Checkpoint:
+    key = checkpoint_key(number)
+    try:
+        body = await store.get(key)
+    except ObjectNotFound:
+        raise SettingsError(f"there is no checkpoint {number}") from None
+    return _finished(decode(key, body))
+
+
+def _finished(steps: Generator[None, None, T]) -> T:
+    """Run steps to their end and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
