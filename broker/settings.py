@@ -206,7 +206,19 @@ class Settings:
         least=1 * MIB,
     )
     metadata_poll_ms: int = _setting(
-        1_000, "How often the metadata log is asked for news.", unit="ms", least=10
+        1_000,
+        "How often the metadata log is asked for news while there is some.",
+        unit="ms",
+        least=10,
+    )
+    metadata_poll_max_ms: int = _setting(
+        5_000, "How seldom it is asked while nothing happens.", unit="ms", least=10
+    )
+    metadata_checkpoint_entries: int = _setting(
+        1_000,
+        "A checkpoint of the metadata is written every so many entries of its log, and what lies "
+        "before the one before is deleted.",
+        least=10,
     )
 
     garbage_grace_ms: int = _setting(
@@ -259,6 +271,8 @@ class Settings:
             cold_read_max=self.cold_read_size,
             wal_pending_max=self.wal_pending_size,
             metadata_poll_s=self.metadata_poll_ms / 1000,
+            metadata_poll_max_s=self.metadata_poll_max_ms / 1000,
+            metadata_checkpoint_entries=self.metadata_checkpoint_entries,
             garbage_grace_s=self.garbage_grace_ms / 1000,
             garbage_interval_s=self.garbage_interval_ms / 1000,
             garbage_sweep_s=self.garbage_sweep_ms / 1000,

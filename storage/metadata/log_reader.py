@@ -39,8 +39,10 @@ T = TypeVar("T")
 _READS_AT_ONCE = 32
 _BATCH = 256
 _LOADS_MAX = 10
-_QUIET_POLLS = 16
-"""So many polls without news go by before the boundary is looked at."""
+_QUIET_POLLS = 4
+"""At every so many polls without news the boundary is looked at: there may be none because what was
+next is deleted.
+"""
 
 
 @dataclass(slots=True)

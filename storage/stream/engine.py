@@ -19,6 +19,7 @@ from storage.errors import Fenced, StorageError, WalFailed
 from storage.failpoints import failpoint
 from storage.format.stream_object import StreamInfo
 from storage.garbage.collector import GarbageCollector
+from storage.metadata.follower import MetadataFollower
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import CloseStream, OpenStream, Record, RegisterNode
 from storage.metadata.state import ClusterState
@@ -69,6 +70,12 @@ class StreamEngine:
         scope: TaskScope,
     ) -> None:
         self.metadata = metadata
+        self.follower = MetadataFollower(
+            metadata,
+            poll_s=settings.metadata_poll_s,
+            poll_max_s=settings.metadata_poll_max_s,
+            checkpoint_entries=settings.metadata_checkpoint_entries,
+        )
         self.node = node
         self.node_epoch = writer.node_epoch
         self.cache = LogCache(settings.cache_size)
@@ -202,7 +209,9 @@ class StreamEngine:
         retrying.is_patient = True
         engine.store_retries = retrying.stats
         scope.spawn(engine._uploads.run(), name="upload")
-        scope.spawn(engine._follow_loop(), name="follow metadata")
+        engine._check_identity(metadata.state)
+        metadata.subscribe(engine._check_identity)
+        scope.spawn(engine.follower.run(), name="follow metadata")
         scope.spawn(engine.garbage.run(), name="collect garbage")
         return engine
 
@@ -364,14 +373,11 @@ class StreamEngine:
             blob = stream.state_snapshot(end_offset)
         return stream_info(self.metadata.state, stream_id, blob)
 
-    async def _follow_loop(self) -> None:
-        """Follow the metadata log; stop when another incarnation has taken this node's id."""
-        while not self._failure.done():
-            await asyncio.sleep(self._settings.metadata_poll_s)
-            state = await self.metadata.refresh()
-            node = state.nodes.get(self.node.node_id)
-            if node is None or node.epoch != self.node_epoch or node.is_fenced:
-                self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
+    def _check_identity(self, state: ClusterState) -> None:
+        """Stop when another incarnation has taken this node's id."""
+        node = state.nodes.get(self.node.node_id)
+        if node is None or node.epoch != self.node_epoch or node.is_fenced:
+            self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
 
 
 def _registration(state: ClusterState, node: NodeIdentity, incarnation: str) -> list[Record]:

@@ -41,6 +41,11 @@ class StorageSettings:
     wal_pending_max: int = 64 * 1024 * 1024
     """Producers wait when this much is on its way to the WAL."""
     metadata_poll_s: float = 1.0
+    """The metadata log is asked for news this often while there is some …"""
+    metadata_poll_max_s: float = 5.0
+    """… and ever more seldom, down to this, while there is none."""
+    metadata_checkpoint_entries: int = 1000
+    """A checkpoint of the metadata is written every so many entries."""
     garbage_grace_s: float = 600.0
     """Readers of an older view find an object for this long after its last reference went."""
     garbage_interval_s: float = 60.0

@@ -34,6 +34,10 @@ SETTINGS = StorageSettings(
     cache_size=32 * 1024,
     block_cache_size=16 * 1024,
     metadata_poll_s=0.5,
+    garbage_grace_s=2.0,
+    garbage_interval_s=0.7,
+    garbage_sweep_s=3.0,
+    metadata_checkpoint_entries=10,
 )
 IN_FLIGHT_MAX = 5
 

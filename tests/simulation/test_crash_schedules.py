@@ -45,6 +45,7 @@ SETTINGS = StorageSettings(
     cache_size=48 * 1024,
     block_cache_size=32 * 1024,
     metadata_poll_s=0.5,
+    metadata_checkpoint_entries=10,
 )
 
 

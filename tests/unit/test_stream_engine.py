@@ -192,7 +192,7 @@ async def test_a_failed_wal_acknowledges_nothing_more() -> None:
 
 async def test_a_second_incarnation_fences_the_first() -> None:
     store = MemoryStore()
-    poll = StorageSettings(metadata_poll_s=0.01)
+    poll = StorageSettings(metadata_poll_s=0.01, metadata_poll_max_s=0.01)
     async with (
         running(store, MemoryWal(), clean=False, settings=poll) as (first, _),
         running(store, MemoryWal(), clean=False) as (second, _),
