@@ -79,7 +79,7 @@ class GarbageCollector:
         """Delete what has had its grace; sweep the bucket if it is time to."""
         state, now = self._metadata.state, self._clock.monotonic()
         seen = self._seen
-        self._seen = {key: seen.get(key, now) for key in state.unreferenced}
+        self._seen = {key: seen.get(key, now) for key in sorted(state.unreferenced)}
         doomed = [
             Doomed(key=key, size=state.objects[key].size, verdict=Verdict.UNREFERENCED)
             for key, since in self._seen.items()
