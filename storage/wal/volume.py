@@ -150,16 +150,21 @@ class Volume:
         return next((s for s in self.header.slices if s.node_id == node_id), None)
 
     async def change(self, change: Callable[[VolumeHeader], VolumeHeader]) -> None:
-        """Make `change(header)` the durable header. Raises what the device raises."""
-        generation = self.header.generation + 1
-        header = replace(change(self.header), generation=generation)
-        await format_device(self._device, [(generation % 2 * SECTOR, header.encode())])
+        """Make `change(header)` the durable header. Raises what the device raises.
+
+        It goes to both slots, one after the other, so that the loss of one slot later does not
+        bring back a table that lacks the newest slice.
+        """
+        header = change(self.header)
+        for generation in (self.header.generation + 1, self.header.generation + 2):
+            header = replace(header, generation=generation)
+            await format_device(self._device, [(generation % 2 * SECTOR, header.encode())])
         self.header = header
 
     async def add_slice(self, node_id: int, length: int) -> SliceEntry:
         """Give a node a slice of its own, durably; its headers come before the table names it.
 
-        Raises SettingsError where there is no room.
+        Raises SettingsError where there is no room, WalCorrupted where a slice lies already.
         """
         start = self._room_for(length)
         if start is None or len(self.header.slices) >= SLICES_MAX or length < SLICE_SIZE_MIN:
@@ -170,6 +175,12 @@ class Volume:
                 "slices=N for N nodes"
             )
         entry = SliceEntry(node_id=node_id, start=start, length=length)
+        lost = newest(await self._device.read(start, HOLDER_OFFSET), SliceHeader.decode)
+        if lost is not None and lost.volume_id == self.header.volume_id and lost.node_epoch >= 0:
+            raise WalCorrupted(
+                f"{self._device.name}: the slice of node {lost.node_id} lies at byte {start} and "
+                "the volume header does not know it: both of its slots were damaged"
+            )
         await format_device(self._device, empty_slice(entry, self.header.volume_id))
         await self.change(lambda h: replace(h, slices=(*h.slices, entry)))
         _log.info("wal_slice_added", device=self._device.name, node_id=node_id, size=length)

@@ -130,7 +130,7 @@ def test_a_crash_while_a_slice_is_added_leaves_the_volume_of_before_or_after(see
         end = await append_released(wal, await started(wal, 1), b"of node 0")
         before = header_of(device).slices
         adder = device.attach()
-        adder.fail_write(after=rng.randrange(4))
+        adder.fail_write(after=rng.randrange(5))
         try:
             await open_slice(adder, node_id=1, host_id="host", division=FOUR)
         except OSError:
@@ -169,13 +169,27 @@ def test_a_process_that_hangs_with_the_header_locked_is_named_as_the_reason() ->
     simulate(world, seed=1)
 
 
-async def test_one_damaged_slot_of_the_volume_header_costs_nothing() -> None:
+@pytest.mark.parametrize("slot", [0, SECTOR])
+async def test_one_damaged_slot_of_the_volume_header_costs_nothing(slot: int) -> None:
     device = await new_volume()
     await open_node(device, 1)
-    older = (header_of(device).generation + 1) % 2 * SECTOR
-    device.content[older + 20] ^= 1
+    device.content[slot + 20] ^= 1
     await open_node(device, 2)
     assert [s.node_id for s in header_of(device).slices] == [0, 1, 2]
+
+
+async def test_a_slice_that_the_table_has_lost_is_not_written_over() -> None:
+    device = await new_volume()
+    table = bytes(device.content[: 2 * SECTOR])
+    handle, wal = await open_node(device, 1)
+    end = await append_released(wal, await started(wal, 1), b"kept")
+    handle.kill()
+    newer, device.content[: 2 * SECTOR] = bytes(device.content[: 2 * SECTOR]), table
+    with pytest.raises(WalCorrupted, match="slice of node 1 lies at"):
+        await open_node(device, 2)
+    device.content[: 2 * SECTOR] = newer
+    _, wal = await open_node(device, 1)
+    assert [r.end_position for r in await recovered(wal)] == [end]
 
 
 # ------------------------------------------------------------------ who holds a slice
