@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from broker.coordinator.record_writer import KeyValue, encode_batch
 from storage.clock import Clock
 from storage.errors import LakeheadError
+from storage.format.batch_writer import KeyValue, encode_batch
 from storage.format.record_batch import iter_headers
 from storage.format.records import iter_kafka_records
 from storage.tasks import TaskScope

@@ -19,7 +19,7 @@ from broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
-from broker.coordinator.record_writer import encode_batch, varint
+from storage.format.batch_writer import encode_batch, varint
 from storage.format.record_batch import crc_ok, read_header
 from storage.format.records import iter_kafka_records
 

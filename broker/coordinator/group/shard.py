@@ -41,8 +41,8 @@ from broker.coordinator.group.record_formats import (
 )
 from broker.coordinator.group.state_machine import Group
 from broker.coordinator.log import CoordinatorLog
-from broker.coordinator.record_writer import KeyValue
 from storage.clock import Clock
+from storage.format.batch_writer import KeyValue
 
 TopicPartition: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[TopicPartition, CommittedOffset]

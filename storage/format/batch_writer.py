@@ -1,4 +1,5 @@
-"""Writes record batches for the coordinators' own topics: magic 2, uncompressed, no producer.
+"""Writes record batches: magic 2, uncompressed, no producer. For topics that Lakehead itself
+writes, and for who uses the stream engine without Kafka.
 
 The batch layout is in `storage.format.record_batch`. A record is: length varint, attributes i8 = 0,
 timestamp delta varint, offset delta varint, key and value each as varint length (-1: null) and
@@ -29,7 +30,9 @@ _NO_LEADER_EPOCH = -1
 _NO_PRODUCER_EPOCH = -1
 
 
-def encode_batch(records: Sequence[KeyValue], timestamp_ms: int) -> bytearray:
+def encode_batch(
+    records: Sequence[tuple[bytes | None, bytes | None]], timestamp_ms: int
+) -> bytearray:
     """Return one batch with base offset 0 for the log to patch. All records bear one timestamp."""
     assert records
     body = bytearray()
@@ -39,8 +42,7 @@ def encode_batch(records: Sequence[KeyValue], timestamp_ms: int) -> bytearray:
                 b"\0",  # attributes
                 b"\0",  # timestamp delta
                 varint(offset_delta),
-                varint(len(key)),
-                key,
+                _NULL if key is None else varint(len(key)) + key,
                 _NULL if value is None else varint(len(value)) + value,
                 b"\0",  # headers
             )
