@@ -87,9 +87,9 @@ sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch o
 integration: $(STAMP) ## Tests with real clients and real processes
 	@$(BIN)/python -m pytest -q tests/integration
 
-chaos: $(STAMP) ## Long runs of the crash and garbage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n
-	@CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} $(BIN)/python -m pytest -q \
-		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py
+chaos: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n
+	@CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} $(BIN)/python -m pytest -q \
+		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py tests/integration/test_s3_outages.py
 
 reservations: $(STAMP) ## Fencing on a device with real SCSI reservations, in a QEMU guest (apt: QEMU, a kernel)
 	@$(BIN)/python tests/reservations/rig.py
