@@ -165,5 +165,5 @@ class Batching:
         self.in_flight -= 1
 
     def refused(self) -> None:
-        """Take note that the store asked for fewer requests or was not there."""
+        """Take note that the store asked for fewer requests."""
         self._limit.refused()

@@ -11,6 +11,7 @@ from storage.errors import (
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
+    StoreThrottled,
     StoreUnavailable,
     WalFailed,
 )
@@ -77,7 +78,8 @@ class Putter:
                 self._stats.put_unknown += 1
                 self._warn(key, error, tries)
             except StoreUnavailable as error:
-                self._batching.refused()
+                if isinstance(error, StoreThrottled):
+                    self._batching.refused()
                 self._warn(key, error, tries)
             tries += 1
             self._stats.put_retries += 1
