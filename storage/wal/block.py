@@ -176,6 +176,7 @@ class BlockWal:
             ),
             sync_first=not header.is_clean,
         )
+        await self._save(lambda h: h)  # to the other slot: either alone knows this epoch
         self._trimmed = self._store.header.trimmed
         self._epoch = epoch
         self._listener = listener

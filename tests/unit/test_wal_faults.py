@@ -378,6 +378,18 @@ async def test_a_header_slot_lost_falls_back_to_the_other() -> None:
         await open_small(device)
 
 
+@pytest.mark.parametrize("slot", [0, SECTOR])
+async def test_either_header_slot_knows_an_epoch_before_its_first_append(slot: int) -> None:
+    """Else the loss of one slot would hide all that the epoch wrote, and nobody would know."""
+    device, ends = await written()
+    wal = await open_small(device)
+    listener = await started(wal, 2)
+    ends.append(await append_released(wal, listener, b"of the new epoch"))
+    device = device.crash()
+    device.content[SLICES_START + slot + 100] ^= 1
+    assert [r.end_position for r in await recovered(await open_small(device))] == ends
+
+
 async def test_a_payload_that_imitates_a_record_is_none() -> None:
     """A producer may send bytes of a WAL record it has seen: the checksum's seed is not his."""
     device = await new_device(seed=1)
