@@ -42,7 +42,7 @@ class Bucket:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.objects: dict[str, bytes] = {}
         self.on_create: list[Callable[[str, bytes], None]] = []
-        self.on_delete: list[Callable[[str], None]] = []
+        self.on_delete: list[Callable[[str, bytes], None]] = []
         self._modified: dict[str, int] = {}
         self._now_ms = now_ms
 
@@ -85,9 +85,10 @@ class Bucket:
     async def delete(self, keys: Sequence[str]) -> None:
         """See `ObjectStore.delete`."""
         for key in keys:
-            if self.objects.pop(key, None) is not None:
+            body = self.objects.pop(key, None)
+            if body is not None:
                 for call in self.on_delete:
-                    call(key)
+                    call(key, body)
 
     async def abort_uploads(self, *, before_ms: int) -> int:
         """See `ObjectStore.abort_uploads`: nothing is ever half written."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from storage.errors import EntryRejected
-from storage.metadata.entry import PREFIX, decode_entry
+from storage.format.object_names import DataName
+from storage.metadata.entry import decode_entry, entry_number
+from storage.metadata.layout import BOUNDARIES, Boundary, checkpoint_key
 from storage.metadata.records import (
     CloseStream,
     CommitObjects,
@@ -19,6 +21,7 @@ from storage.metadata.records import (
     RegisterNode,
 )
 from storage.metadata.state import ClusterState
+from storage.wal.object.names import WalName, is_tombstone_size
 from tests.simulation.bucket import Bucket
 from tests.simulation.ledger import Violation
 
@@ -26,17 +29,30 @@ from tests.simulation.ledger import Violation
 class MetadataOracle:
     """Watches a bucket. `state` is what a reader of the whole log would have now."""
 
-    def __init__(self, bucket: Bucket, fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        wal_bucket: Bucket,
+        *,
+        fail: Callable[[Exception], None],
+        now_s: Callable[[], float],
+        grace_s: float,
+    ) -> None:
         self.state = ClusterState()
         self.entries: list[Entry] = []
         self.rejected = 0
+        self.grace_s = grace_s
+        """Readers of an older view find an object for so long after its last reference went."""
         self._bucket = bucket
         self._fail = fail
+        self._now_s = now_s
+        self._unreferenced_at: dict[str, float] = {}
         self._nodes: dict[int, tuple[int, bool]] = {}
         self._streams: dict[int, tuple[int, int, bool]] = {}
         self._ends: dict[int, int] = {}
         bucket.on_create.append(self._created)
         bucket.on_delete.append(self._deleted)
+        wal_bucket.on_delete.append(self._deleted)
 
     def epoch_of(self, node_id: int) -> int:
         """Return the newest registered epoch of a node, -1 without any."""
@@ -47,9 +63,9 @@ class MetadataOracle:
         return self._nodes.get(node_id) == (epoch, False)
 
     def _created(self, key: str, body: bytes) -> None:
-        if not key.startswith(PREFIX):
+        number = entry_number(key)
+        if number is None:
             return
-        number = int(key.removeprefix(PREFIX).removesuffix(".json"))
         if number < self.state.next_entry:
             return  # behind the boundary, where nobody reads: it has lost
         if number > self.state.next_entry:
@@ -65,11 +81,37 @@ class MetadataOracle:
             return
         for record in entry.records:
             self._judge(record)
+        now = self._now_s()
+        self._unreferenced_at = {
+            key: self._unreferenced_at.get(key, now) for key in self.state.unreferenced
+        }
 
-    def _deleted(self, key: str) -> None:
+    def _deleted(self, key: str, body: bytes) -> None:
+        """Whether an object may go at this moment."""
+        number = entry_number(key)
+        if number is not None:
+            found = [
+                Boundary.of(name) for name in self._bucket.objects if name.startswith(BOUNDARIES)
+            ]
+            closed = max((boundary.number for boundary in found if boundary), default=0)
+            if number >= closed or checkpoint_key(closed) not in self._bucket.objects:
+                self._broken(f"entry {number} was deleted above the boundary, {closed}")
+            return
         known = self.state.objects.get(key)
+        data, wal = DataName.parse(key), WalName.parse(key)
         if known is not None and known.stream_ids:
             self._broken(f"{key} was deleted while streams {set(known.stream_ids)} refer to it")
+        elif known is not None:
+            if self._now_s() - self._unreferenced_at[key] < self.grace_s:
+                self._broken(f"{key} was deleted before its grace was over")
+        elif data is not None and self.is_current(data.node_id, data.epoch):
+            self._broken(f"{key} was deleted while its writer may commit it")
+        elif wal is not None:
+            node = self.state.nodes[wal.node_id]
+            if is_tombstone_size(len(body)):
+                self._broken(f"the tombstone {key} was deleted")
+            elif (wal.epoch, wal.number) >= (node.wal_epoch, node.wal_floor):
+                self._broken(f"{key} was deleted while recovery may need it")
 
     def _broken(self, how: str) -> None:
         self._fail(Violation(how))

@@ -17,8 +17,8 @@ from tests.simulation.quiet import silence_logs
 from tests.simulation.wals import WALS
 from tests.simulation.world import run_world
 
-SEEDS = int(os.environ.get("LAKEHEAD_WORLDS", "240"))
-CHUNK = 24
+SEEDS = int(os.environ.get("LAKEHEAD_WORLDS", "200"))
+CHUNK = 20
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -56,20 +56,19 @@ def test_one_seed_is_one_world_in_every_process(wal: str) -> None:
         "from tests.simulation.quiet import silence_logs\n"
         "from tests.simulation.world import run_world\n"
         "silence_logs()\n"
-        f"print([run_world(seed, wal={wal!r}).trace.digest() for seed in range(5)])\n"
+        f"print([run_world(seed, wal={wal!r}).trace.digest() for seed in range(4)])\n"
     )
-    here = str([run_world(seed, wal=wal).trace.digest() for seed in range(5)])
-    for hash_seed in ("1", "2"):
-        there = subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        assert there.stdout.strip() == here
+    here = str([run_world(seed, wal=wal).trace.digest() for seed in range(4)])
+    there = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert there.stdout.strip() == here
 
 
 def test_seeds_are_different_worlds() -> None:

@@ -14,20 +14,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from storage.garbage.leak_check import check_leaks
+from storage.garbage.sweep import SweepSettings, perform, plan_sweep
 from storage.metadata.log import MetadataLog
 from storage.object_store.faulty import FaultProfile
 from storage.stream.stream import Stream
+from storage.wal.object.names import is_tombstone_size
 from tests.simulation.bucket import Bucket, RemoteStore, StoreWeather
 from tests.simulation.ledger import Ledger, Violation
 from tests.simulation.lives import Life
 from tests.simulation.loop import LoopClock, SimulationLoop
-from tests.simulation.node import Incarnation
+from tests.simulation.node import SETTINGS, Incarnation
 from tests.simulation.oracle import MetadataOracle
 from tests.simulation.wals import WALS, NodeWal
 from tests.simulation.world_trace import Trace
 
 START_MS = 1_700_000_000_000
 SETTLE_S = 60.0
+HELD_S_MAX = 90.0
 HOUR_MS = 3_600_000
 TOPICS_MAX = 3
 CALM = FaultProfile(latency_s_max=0.02)
@@ -72,10 +76,16 @@ class World:
         self.bucket = Bucket(self._clock.now_ms)
         self.other_bucket: Bucket = Bucket(self._clock.now_ms)
         """For write-ahead logs that lie elsewhere."""
-        self.oracle = MetadataOracle(self.bucket, self.fail)
+        self.oracle = MetadataOracle(
+            self.bucket,
+            self.other_bucket,
+            fail=self.fail,
+            now_s=loop.time,
+            grace_s=SETTINGS.garbage_grace_s,
+        )
         self._fair = _weather(rng)
         self._weather = StoreWeather(self._fair)
-        self._weather.held, self._weather.held_s_max = rng.choice([(0.0, 0.0), (0.02, 90.0)])
+        self._weather.held, self._weather.held_s_max = rng.choice([(0.0, 0.0), (0.02, HELD_S_MAX)])
         count = rng.choice([1, 2, 2, 3])
         self.nodes = [Node(n, SkewedClock(loop), WALS[wal](self)) for n in range(count)]
         self.operations = [op for op in OPERATIONS if rng.random() < 0.7] or ["upload"]
@@ -264,7 +274,8 @@ class World:
                     raise Violation(f"stream {stream_id} was not audited")
             elif not ledger.deleting:
                 raise Violation(f"stream {stream_id} is gone, and nobody deleted it")
-        await self._judge_metadata()
+        await asyncio.sleep(HELD_S_MAX)  # what was held on its way arrives
+        await self._judge_bucket(await self._judge_metadata())
 
     async def _audit(self, one: Incarnation) -> None:
         """What an auditor does on a fresh incarnation of a node: read all it owns, and stop."""
@@ -289,13 +300,38 @@ class World:
             offset = self.ledger.saw(stream.stream_id, found, offset)
         self.ledger.check_log(stream.stream_id, start, seen)
 
-    async def _judge_metadata(self) -> None:
+    async def _judge_metadata(self) -> MetadataLog:
         """What a newcomer makes of the bucket is what all entries make, one after the other."""
         log = await MetadataLog.open(
             self.bucket, writer_id="auditor", clock=self._clock, rng=self.rng
         )
         if log.state != self.oracle.state:
             raise Violation("a newcomer sees another state than all entries make")
+        return log
+
+    async def _judge_bucket(self, metadata: MetadataLog) -> None:
+        """After a sweep, the bucket holds what streams refer to, and the seals of the past."""
+        self.oracle.grace_s = 0.0
+        settings = SweepSettings(grace_ms=0, margin_ms=0)
+        later = SkewedClock(self._loop)
+        later.skew_ms = 100 * HOUR_MS  # beyond what any node's clock said when it committed
+        plan = await plan_sweep(self.bucket, metadata, later, settings)
+        await perform(plan, self.bucket, metadata)
+        report = await check_leaks(self.bucket, metadata)
+        if not report.is_clean or report.uploading or report.wal:
+            raise Violation(f"the bucket holds more or less than it should: {report}")
+        referred = {
+            extent.object_key
+            for stream in self.oracle.state.streams.values()
+            for extent in stream.extents
+        }
+        there = {
+            key
+            for key, body in self.bucket.objects.items()
+            if not key.startswith("meta/") and not is_tombstone_size(len(body))
+        }
+        if there != referred:
+            raise Violation(f"leaked: {there - referred}, missing: {referred - there}")
 
 
 def _weather(rng: random.Random) -> FaultProfile:
