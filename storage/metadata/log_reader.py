@@ -218,17 +218,21 @@ class LogReader:
             callback(self.state)
 
     async def _read_ahead(self, first: int) -> tuple[list[bytes], bool]:
-        """Return entries from `first` on, and whether they were the last: one probe when none is
-        known to be there, then twice as many at once.
+        """Return entries from `first` on, and whether they were the last: what a listing showed, then
+        one probe, then twice as many each time.
         """
         bodies: list[bytes] = []
-        width = min(max(self._listed_end - first, 1), _READS_AT_ONCE)
+        probes = 1
         while len(bodies) < _BATCH:
-            found = await self._read(first + len(bodies), width)
+            at = first + len(bodies)
+            known = self._listed_end - at
+            width = min(known if known > 0 else probes, _READS_AT_ONCE)
+            found = await self._read(at, width)
             bodies += found
             if len(found) < width:
                 return bodies, True
-            width = min(width * 2, _READS_AT_ONCE)
+            if known <= 0:
+                probes *= 2
         return bodies, False
 
     async def _read(self, first: int, count: int) -> list[bytes]:
