@@ -15,6 +15,61 @@ MEASURES = (
         "Objects that nothing refers to any more and that wait to be deleted.",
         lambda n: len(n.state.unreferenced),
     ),
+    counter(
+        "metadata_commits",
+        "Changes that this node committed.",
+        lambda n: n.engine.metadata.stats.commits,
+    ),
+    counter(
+        "metadata_entries_put",
+        "Entries that this node created; commits by it say how well they are grouped.",
+        lambda n: n.engine.metadata.stats.entries_put,
+    ),
+    counter(
+        "metadata_entries_applied",
+        "Entries read and applied, this node's own included.",
+        lambda n: n.engine.metadata.stats.entries_applied,
+    ),
+    counter(
+        "metadata_entries_refused",
+        "Entries that took a number and changed nothing, by the rules.",
+        lambda n: n.engine.metadata.stats.entries_refused,
+    ),
+    counter(
+        "metadata_races_lost",
+        "Numbers that another node had first.",
+        lambda n: n.engine.metadata.stats.races_lost,
+    ),
+    counter(
+        "metadata_unknown_outcomes",
+        "Entries of which only reading could tell whether they were there.",
+        lambda n: n.engine.metadata.stats.unknown_outcomes,
+    ),
+    counter(
+        "metadata_loads",
+        "Starts from a checkpoint: at opening, and when this node had fallen far behind.",
+        lambda n: n.engine.metadata.stats.loads,
+    ),
+    counter(
+        "metadata_checkpoints",
+        "Checkpoints that this node wrote.",
+        lambda n: n.engine.metadata.stats.checkpoints_written,
+    ),
+    gauge(
+        "metadata_checkpoint_bytes",
+        "Size of the last checkpoint written here.",
+        lambda n: n.engine.metadata.stats.checkpoint_bytes,
+    ),
+    counter(
+        "metadata_corrupt_checkpoints",
+        "Checkpoints that failed their checksums; an older one was taken.",
+        lambda n: n.engine.metadata.stats.corrupt_checkpoints,
+    ),
+    counter(
+        "metadata_deleted",
+        "Old entries and checkpoints deleted.",
+        lambda n: n.engine.metadata.stats.objects_deleted,
+    ),
     gauge(
         "garbage_waiting",
         "Of those, this node's to delete, within their grace period.",
