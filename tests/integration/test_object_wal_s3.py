@@ -86,7 +86,8 @@ async def test_a_live_writer_is_sealed_under_a_storm_and_is_told_nothing_false(
     spoilt = S3Store(f"{s3_server.uri}/p?endpoint={proxy.endpoint}")
     plain = S3Store(f"{s3_server.uri}/p")
     wal, listener = await begun(spoilt)
-    proxy.rules = STORM
+    # Without what hangs, since then the writer meets the seal before its next put.
+    proxy.rules = [rule for rule in STORM if rule.fault not in {Fault.HANG, Fault.HANG_AFTER}]
     ends: list[int] = []
 
     async def write() -> None:

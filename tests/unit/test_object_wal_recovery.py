@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from storage.clock import SystemClock
-from storage.errors import EntryRejected, SettingsError, WalCorrupted
+from storage.errors import EntryRejected, Fenced, SettingsError, WalCorrupted
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import DeleteTopic, FenceNode, RetireNode
 from storage.metadata.state import ClusterState
@@ -229,7 +229,7 @@ async def test_a_fenced_node_commits_nothing_of_its_own_any_more() -> None:
     async with running(store, settings=EAGER) as (engine, streams):
         await append(streams[0])
         await fenced(store, 0)
-        with pytest.raises(EntryRejected):
+        with pytest.raises((EntryRejected, Fenced)):
             await engine.upload_now()
     assert not (await state_of(store)).objects
 

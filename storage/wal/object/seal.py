@@ -6,9 +6,9 @@ of that number must fail, and whatever lies above it was never acknowledged, whe
 before the tombstone or comes hours later. Put-if-absent is the only thing this rests on. A listing
 tells where to look, so that the walk reads many objects at once; never where the end is.
 
-Each attempt to put a tombstone that finds data instead has met a writer that is still at work. The
-next attempt covers twice as many numbers, more than a writer has in flight before long, so the walk
-comes to an end; extra tombstones above the first one do no harm.
+A tombstone that finds data in its place has met a writer that is still at work, and that may be
+quicker than the walk. So the next one is put ahead of it, as a barrier: the writer cannot pass, and
+the walk comes to an end below. Extra tombstones above the first one do no harm.
 """
 
 from __future__ import annotations
@@ -150,7 +150,15 @@ class LogSealer:
                     return [sealed for sealed, _ in objects]
                 objects.append(found)
             end += width
-            width = min(2 * width, 2 * CALLS_AT_ONCE)
+            if width == 1:
+                await self._bar(epoch, end)
+                width = CALLS_AT_ONCE
+
+    async def _bar(self, epoch: int, number: int) -> None:
+        """Put a tombstone somewhere above `number`, ahead of whoever writes there."""
+        distance = 2 * CALLS_AT_ONCE
+        while await self._claim(epoch, number + distance) is not None:
+            distance *= 4
 
     async def _read_listed(self, epoch: int, number: int) -> tuple[SealedObject, str]:
         key = wal_key(self._node_id, epoch, number)
