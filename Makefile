@@ -53,7 +53,7 @@ test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup
 
-bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools; figures as a table and JSON
+bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, then the storage engine alone; tables and JSON
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.storage
 
