@@ -84,7 +84,12 @@ def control_client(settings: S3Settings) -> Any:
             read_timeout=READ_TIMEOUT_S,
             retries={"total_max_attempts": 1},
             max_pool_connections=16,
-            s3={"addressing_style": "path" if settings.is_path_style else "virtual"},
+            # A body is signed whole by its SHA-256, as obstore does: one checksum, and one write.
+            request_checksum_calculation="when_required",
+            s3={
+                "addressing_style": "path" if settings.is_path_style else "virtual",
+                "payload_signing_enabled": True,
+            },
         ),
     )
 
