@@ -218,8 +218,8 @@ class LogReader:
             callback(self.state)
 
     async def _read_ahead(self, first: int) -> tuple[list[bytes], bool]:
-        """Return entries from `first` on, and whether they were the last: what a listing showed, then
-        one probe, then twice as many each time.
+        """Return entries from `first` on, and whether they were the last: what was listed at once,
+        then one probe, then twice as many each time.
         """
         bodies: list[bytes] = []
         probes = 1
