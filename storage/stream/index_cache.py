@@ -7,11 +7,16 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
+import structlog
+
+from storage.errors import CorruptObject
 from storage.format.object_writer import BLOCK_SIZE
 from storage.format.stream_object import SUFFIX_GUESS, ObjectIndex, read_index
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.tasks import TaskScope
+
+_log = structlog.get_logger("storage.reader")
 
 # What extension and index of an object take at the most, as a rule, for a guess.
 _MARGIN = 8 * 1024
@@ -49,6 +54,8 @@ class IndexCache:
         self.size = 0
         self.reads = 0
         """Indexes read from the store."""
+        self.corrupt = 0
+        """Indexes that failed their checksums twice."""
         self._store = store
         self._scope = scope
         self._suffix_size = suffix_size
@@ -85,8 +92,7 @@ class IndexCache:
 
     async def _read(self, key: str) -> ObjectIndex:
         try:
-            self.reads += 1
-            index = await read_index(self._store, key, self._suffix_size(key))
+            index = await self._read_twice(key)
         finally:
             del self._reading[key]
         self._indexes[key] = index
@@ -94,3 +100,18 @@ class IndexCache:
         while self.size > self.capacity and len(self._indexes) > 1:
             self.size -= self._indexes.popitem(last=False)[1].memory
         return index
+
+    async def _read_twice(self, key: str) -> ObjectIndex:
+        """Read an index; once more if it seems damaged: it may have been spoilt on its way."""
+        suffix_size = self._suffix_size(key)
+        self.reads += 1
+        try:
+            return await read_index(self._store, key, suffix_size)
+        except CorruptObject:
+            self.reads += 1
+        try:
+            return await read_index(self._store, key, suffix_size)
+        except CorruptObject as error:
+            self.corrupt += 1
+            _log.error("index_corrupt", key=key, position=error.position)
+            raise

@@ -7,8 +7,7 @@ turns.
 """
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import structlog
@@ -16,7 +15,7 @@ import structlog
 from storage.clock import Clock
 from storage.errors import CorruptObject, ObjectNotFound, StorageError
 from storage.format.stream_object import SUFFIX_GUESS, IndexItem, ObjectIndex
-from storage.metadata.extents import Extent
+from storage.metadata.extents import Extents
 from storage.object_store.protocol import ObjectStore
 from storage.stream.block_cache import Block, BlockCache, BlockName
 from storage.stream.index_cache import IndexCache
@@ -28,8 +27,6 @@ _log = structlog.get_logger("storage.reader")
 
 RUN_SIZE_MAX = 4 * 1024 * 1024
 _ATTEMPTS = 3
-
-Extents = Callable[[], Sequence[Extent]]
 
 
 @dataclass(slots=True)
@@ -101,7 +98,7 @@ class ColdReader:
         self._new: dict[str, list[_Wanted]] = {}
 
     async def fetch(
-        self, stream_id: int, extents: Extents, offset: int, max_bytes: int
+        self, stream_id: int, extents: Callable[[], Extents], offset: int, max_bytes: int
     ) -> list[memoryview]:
         """Return whole batches from the one that contains `offset`: at least one, else up to
         `max_bytes`; fewer when a damaged block follows.
@@ -151,11 +148,11 @@ class ColdReader:
         return await self.indexes.get(key)
 
     async def _block_at(
-        self, stream_id: int, extents: Extents, offset: int, max_bytes: int
+        self, stream_id: int, extents: Callable[[], Extents], offset: int, max_bytes: int
     ) -> tuple[BlockName, Block] | None:
         """Return the block that holds an offset; None when no extent does."""
         for attempt in range(1, _ATTEMPTS + 1):
-            extent = _extent(extents(), offset)
+            extent = extents().find(offset)
             if extent is None:
                 return None
             try:
@@ -166,7 +163,7 @@ class ColdReader:
                 # An older view of the stream: its objects may have been replaced since.
                 self.indexes.drop(extent.object_key)
                 await self._refresh()
-                if attempt == _ATTEMPTS or _extent(extents(), offset) == extent:
+                if attempt == _ATTEMPTS or extents().find(offset) == extent:
                     raise
                 continue
             return (index.key, index.item(row).position), block
@@ -298,13 +295,11 @@ class ColdReader:
 
         self.blocks.add(blocks, data, on_wasted)
 
-    async def _read_ahead(
-        self, reader: Reader, extents: Sequence[Extent], offset: int, wanted: int
-    ) -> None:
+    async def _read_ahead(self, reader: Reader, extents: Extents, offset: int, wanted: int) -> None:
         """Have `wanted` bytes from `offset` fetched before the reader comes."""
         stream_id, fetched = reader.stream_id, 0
         while fetched < wanted:
-            extent = _extent(extents, offset)
+            extent = extents.find(offset)
             if extent is None:
                 return
             index = await self.indexes.get(extent.object_key)
@@ -320,14 +315,6 @@ class ColdReader:
                     reader.mark = item.end_offset
                 offset = item.end_offset
                 row += 1
-
-
-def _extent(extents: Sequence[Extent], offset: int) -> Extent | None:
-    """Return the extent that holds an offset."""
-    at = bisect_right(extents, offset, key=lambda extent: extent.start_offset) - 1
-    if at < 0 or offset >= extents[at].end_offset:
-        return None
-    return extents[at]
 
 
 def _row(index: ObjectIndex, stream_id: int, offset: int) -> int:

@@ -1,5 +1,6 @@
 """One stream, open on this node: the storage of one partition. Offsets are Kafka offsets."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,8 @@ from storage.metadata.state import StreamState
 
 if TYPE_CHECKING:
     from storage.stream.engine import StreamEngine
+
+_EXTENTS_AT_ONCE = 1000
 
 OnDone = Callable[[Exception | None], None]
 
@@ -120,7 +123,9 @@ class Stream:
     async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record whose timestamp is `timestamp` or later, if there is one."""
         start = self.start_offset
-        for extent in self._state().extents:
+        for number, extent in enumerate(self._state().extents):
+            if not number % _EXTENTS_AT_ONCE:
+                await asyncio.sleep(0)  # a stream may have a million
             if extent.max_timestamp < timestamp:
                 continue
             index = await self._engine.reader.index(extent.object_key)

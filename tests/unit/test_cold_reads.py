@@ -40,6 +40,7 @@ class WatchedStore(MemoryStore):
         self.suffixes: list[str] = []
         self.in_flight = self.most_in_flight = 0
         self.spoil: Callable[[str, int, bytes], bytes] = lambda key, start, body: body
+        self.spoil_next_suffix = False
         self.open = asyncio.Event()
         self.open.set()
 
@@ -53,7 +54,11 @@ class WatchedStore(MemoryStore):
 
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         self.suffixes.append(key)
-        return await super().get_suffix(key, length)
+        body, size = await super().get_suffix(key, length)
+        if self.spoil_next_suffix:
+            self.spoil_next_suffix = False
+            body = body[:-60] + bytes([body[-60] ^ 1]) + body[-59:]
+        return body, size
 
 
 async def filled(
@@ -150,6 +155,24 @@ async def test_a_block_that_was_spoilt_on_its_way_is_read_again() -> None:
         assert bases(await streams[0].fetch(0, 1 << 30)) == [0, 1, 2, 3]
         assert spoilt
         assert engine.reader.stats.corrupt_blocks == 0
+
+
+async def test_an_index_that_was_spoilt_is_read_again_and_a_damaged_one_is_named() -> None:
+    store, wal = await filled(2, 1000)
+    async with running(store, wal, settings=SETTINGS) as (engine, streams):
+        key = engine.metadata.state.streams[0].extents[0].object_key
+        whole = store.objects[key]
+        spoilt = whole[:-60] + bytes([whole[-60] ^ 1]) + whole[-59:]
+        store.objects[key] = spoilt
+        for _ in range(2):  # it is not cached
+            with pytest.raises(CorruptObject, match=key):
+                await streams[0].fetch(0, 100)
+        assert engine.reader.indexes.corrupt == 2
+
+        store.spoil_next_suffix = True
+        store.objects[key] = whole
+        assert bases(await streams[0].fetch(0, 100)) == [0]
+        assert engine.reader.indexes.corrupt == 2
 
 
 async def test_a_truncated_object_gives_what_is_whole_and_an_error_for_the_rest() -> None:
