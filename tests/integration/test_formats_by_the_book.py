@@ -15,7 +15,7 @@ from storage.format.stream_object import StreamInfo
 from storage.wal.object.names import Tombstone
 from tests.support import metadata_by_the_book, reader_by_the_book
 from tests.support.broker_process import BrokerProcess
-from tests.support.metadata_by_the_book import Cluster, read_log
+from tests.support.metadata_by_the_book import Cluster, read_checkpoint, read_cluster, read_log
 from tests.support.reader_by_the_book import (
     Batch,
     Wrong,
@@ -41,8 +41,8 @@ def test_the_reader_uses_nothing_of_the_project(module: object) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    known = {"json", "struct", "copy", "collections", "dataclasses", "typing"}
-    assert found <= known | {"crc32c", "msgspec"}
+    known = {"json", "struct", "copy", "collections", "dataclasses", "pathlib", "typing"}
+    assert found <= known | {"crc32c", "msgspec", "pyarrow"}
 
 
 def produce(broker: BrokerProcess, topic: str, first: int) -> None:
@@ -62,7 +62,7 @@ def create(broker: BrokerProcess, *topics: str) -> None:
 
 
 def cluster_of(store: Path) -> Cluster:
-    return read_log(path.read_bytes() for path in sorted((store / "meta" / "log").iterdir()))
+    return read_cluster(store / "meta")
 
 
 def expected(partition: int, count: int) -> list[tuple[int, bytes, bytes]]:
@@ -134,6 +134,34 @@ def test_a_stranger_finds_every_record_in_objects_and_in_the_block_wal(tmp_path:
     assert not uploaded.streams[0].is_open
     for partition in range(PARTITIONS):
         assert uploaded.extents("orders", partition)[-1][1] == COUNT
+
+
+def test_a_stranger_reads_the_same_cluster_from_a_checkpoint_and_from_the_entries(
+    tmp_path: Path,
+) -> None:
+    broker = BrokerProcess(tmp_path, (*QUICK, "--metadata.checkpoint.entries", "10"))
+    broker.start()
+    meta = tmp_path / "data" / "store" / "meta"
+    seen: dict[str, bytes] = {}
+
+    def has_checkpoint() -> bool:
+        seen.update((path.name, path.read_bytes()) for path in (meta / "log").glob("*.json"))
+        return any((meta / "checkpoint").glob("*.parquet"))
+
+    create(broker, "orders", "gone")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics(["gone"])["gone"].result(30)
+    for first in range(0, 20 * COUNT, COUNT):
+        produce(broker, "orders", first)
+        if wait_until(has_checkpoint, 0.3):
+            break
+    assert wait_until(has_checkpoint, 20)
+    broker.stop()
+    has_checkpoint()
+    checkpoint = read_checkpoint(min((meta / "checkpoint").glob("*.parquet")))
+    entries = [seen[f"{number:020d}.json"] for number in range(checkpoint.entries)]
+    assert checkpoint == read_log(Cluster(), entries)
+    assert read_cluster(meta).entries > checkpoint.entries
 
 
 def test_a_stranger_notices_every_flipped_byte_of_an_object() -> None:

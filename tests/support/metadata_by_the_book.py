@@ -1,4 +1,4 @@
-"""A reader of the metadata log, written from docs/formats/metadata-log.md alone.
+"""A reader of the metadata log and its checkpoints, written from docs/formats alone.
 
 It imports nothing of the project. Records about configs, quotas, access and the controller are
 judged by nobody here: what they change is not asked for.
@@ -8,9 +8,11 @@ import copy
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
+from pyarrow import parquet
 
 
 class Refused(Exception):
@@ -67,9 +69,63 @@ class Cluster:
         return {key for stream in self.streams.values() for _, _, key in stream.extents}
 
 
-def read_log(entries: Iterable[bytes]) -> Cluster:
-    """Apply entries 0, 1, 2, …"""
-    cluster = Cluster()
+def read_cluster(meta: Path) -> Cluster:
+    """Read a folder `meta/` that nobody writes to: the newest checkpoint, and the entries since."""
+    checkpoints = sorted((meta / "checkpoint").glob("*.parquet"))
+    cluster = read_checkpoint(checkpoints[-1]) if checkpoints else Cluster()
+    entries: list[bytes] = []
+    while (path := meta / "log" / f"{cluster.entries + len(entries):020d}.json").exists():
+        entries.append(path.read_bytes())
+    return read_log(cluster, entries)
+
+
+def read_checkpoint(path: Path) -> Cluster:
+    """Read a checkpoint as the Parquet file that it is."""
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for row in parquet.read_table(path).to_pylist():
+        tables.setdefault(row["table"], []).append(row)
+    (head,) = tables["cluster"]
+    assert head["next_entry"] == int(path.stem)
+    nodes = tables["nodes"]
+    objects = tables.get("objects", [])
+    streams = {
+        row["stream_id"]: Stream(
+            epoch=row["stream_epoch"],
+            node=row["node_id"],
+            is_open=row["is_open"],
+            start=row["start_offset"],
+            end=row["end_offset"],
+        )
+        for row in tables.get("streams", [])
+    }
+    for row in tables.get("extents", []):
+        key = objects[row["object"]]["key"]
+        streams[row["stream_id"]].extents.append((row["start_offset"], row["end_offset"], key))
+    for stream in streams.values():
+        ends = [extent[1] for extent in stream.extents]
+        assert ends == sorted(ends)
+        assert not ends or ends[-1] == stream.end
+    return Cluster(
+        entries=head["next_entry"],
+        cluster_id=head["cluster_id"],
+        nodes={
+            row["node_id"]: Node(
+                row["node_epoch"], row["is_fenced"], (row["wal_epoch"], row["wal_floor"])
+            )
+            for row in nodes
+            if not row["is_retired"]
+        },
+        retired={row["node_id"]: row["node_epoch"] for row in nodes if row["is_retired"]},
+        topics={row["topic"]: row["topic_id"] for row in tables["topics"]},
+        partitions={row["topic_id"]: json.loads(row["partitions"]) for row in tables["topics"]},
+        streams=streams,
+        objects={row["key"]: row["kind"] for row in objects},
+        next_stream=head["next_stream_id"],
+    )
+
+
+def read_log(cluster: Cluster, entries: Iterable[bytes]) -> Cluster:
+    """Apply the entries that follow."""
     for body in entries:
         head = b'{"crc32c":"%08x",' % crc32c(body[21:])
         assert body.startswith(head), f"checksum of entry {cluster.entries}"
