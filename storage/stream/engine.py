@@ -21,7 +21,7 @@ from storage.format.stream_object import StreamInfo
 from storage.garbage.collector import GarbageCollector
 from storage.metadata.follower import MetadataFollower
 from storage.metadata.log import MetadataLog
-from storage.metadata.records import CloseStream, OpenStream, Record, RegisterNode
+from storage.metadata.records import CloseStream, OpenStream
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore, RetryStats
@@ -29,6 +29,7 @@ from storage.stream.cache import CachedBatch, LogCache
 from storage.stream.index_cache import suffix_size
 from storage.stream.reader import ColdReader
 from storage.stream.recovery import recover_wal
+from storage.stream.registration import register
 from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
 from storage.stream.stream_info import stream_info
@@ -172,48 +173,48 @@ class StreamEngine:
             )
         )
         try:
-            state = await metadata.commit_with(lambda now: _registration(now, node, incarnation))
-            failpoint("node_registered")
             engine = cls(
                 store=retrying,
                 wal=wal,
                 metadata=metadata,
                 node=node,
-                writer=Writer(
-                    cluster_id=state.cluster_id,
-                    node_id=node.node_id,
-                    node_epoch=state.nodes[node.node_id].epoch,
-                    incarnation=incarnation,
-                ),
+                writer=await register(metadata, node, incarnation),
                 clock=clock,
                 rng=rng,
                 settings=settings,
                 scope=scope,
             )
-            with engine._pace.hurry():
-                recovered = await recover_wal(
-                    wal,
-                    metadata,
-                    engine.uploader,
-                    node_id=node.node_id,
-                    node_epoch=engine.node_epoch,
-                    block_size=engine._uploads.size,
-                )
-            await wal.start(epoch=engine.node_epoch, listener=engine)
-            if recovered is not None:
-                await wal.trim(recovered)
-                failpoint("wal_recovered")
+            await engine._start_wal()
         except BaseException:
             await wal.close()
             raise
         retrying.is_patient = True
         engine.store_retries = retrying.stats
-        scope.spawn(engine._uploads.run(), name="upload")
-        engine._check_identity(metadata.state)
-        metadata.subscribe(engine._check_identity)
-        scope.spawn(engine.follower.run(), name="follow metadata")
-        scope.spawn(engine.garbage.run(), name="collect garbage")
+        engine._start_tasks(scope)
         return engine
+
+    async def _start_wal(self) -> None:
+        """Commit what the WAL holds of earlier epochs, and begin this one's."""
+        with self._pace.hurry():
+            recovered = await recover_wal(
+                self._wal,
+                self.metadata,
+                self.uploader,
+                node_id=self.node.node_id,
+                node_epoch=self.node_epoch,
+                block_size=self._uploads.size,
+            )
+        await self._wal.start(epoch=self.node_epoch, listener=self)
+        if recovered is not None:
+            await self._wal.trim(recovered)
+            failpoint("wal_recovered")
+
+    def _start_tasks(self, scope: TaskScope) -> None:
+        scope.spawn(self._uploads.run(), name="upload")
+        self._check_identity(self.metadata.state)
+        self.metadata.subscribe(self._check_identity)
+        scope.spawn(self.follower.run(), name="follow metadata")
+        scope.spawn(self.garbage.run(), name="collect garbage")
 
     async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:
         """Become the owner of streams, in one metadata entry. Raises EntryRejected."""
@@ -378,18 +379,3 @@ class StreamEngine:
         node = state.nodes.get(self.node.node_id)
         if node is None or node.epoch != self.node_epoch or node.is_fenced:
             self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
-
-
-def _registration(state: ClusterState, node: NodeIdentity, incarnation: str) -> list[Record]:
-    known = state.nodes.get(node.node_id)
-    last = state.retired_nodes.get(node.node_id, -1) if known is None else known.epoch
-    return [
-        RegisterNode(
-            node_id=node.node_id,
-            epoch=last + 1,
-            incarnation=incarnation,
-            host=node.host,
-            port=node.port,
-            rack=node.rack,
-        )
-    ]
