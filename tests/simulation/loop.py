@@ -97,7 +97,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
             timer._scheduled = False  # type: ignore[attr-defined]  # no more in the heap
             self._ready.append(timer)
         handles = list(self._ready)
-        if self._shuffle:
+        if self._shuffle and len(handles) > 1:
             self._rng.shuffle(handles)
         self._ready.clear()
         for handle in handles:

@@ -37,7 +37,7 @@ SETTINGS = StorageSettings(
     garbage_grace_s=2.0,
     garbage_interval_s=0.7,
     garbage_sweep_s=3.0,
-    metadata_checkpoint_entries=10,
+    metadata_checkpoint_entries=20,
 )
 IN_FLIGHT_MAX = 5
 

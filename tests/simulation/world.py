@@ -30,7 +30,7 @@ from tests.simulation.wals import WALS, NodeWal
 from tests.simulation.world_trace import Trace
 
 START_MS = 1_700_000_000_000
-SETTLE_S = 60.0
+SETTLE_S = 40.0
 HELD_S_MAX = 90.0
 HOUR_MS = 3_600_000
 TOPICS_MAX = 3
