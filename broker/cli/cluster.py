@@ -12,7 +12,7 @@ from storage.clock import SystemClock
 from storage.errors import SettingsError
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore, open_retrying_store
 
 T = TypeVar("T")
 
@@ -50,6 +50,16 @@ def store_uri(path: str) -> str:
     )
 
 
+def open_at(uri: str) -> ObjectStore:
+    """Return the store at `uri`; a few seconds of trouble are waited out."""
+    return open_retrying_store(uri, rng=random.SystemRandom())
+
+
+def open_cluster(path: str) -> ObjectStore:
+    """Return the store of the cluster at `path`."""
+    return open_at(store_uri(path))
+
+
 async def read_state(store: ObjectStore) -> ClusterState:
     """Return the cluster's newest state. Raises SettingsError when the store holds no cluster."""
     log = await MetadataLog.open(
@@ -62,7 +72,7 @@ async def read_state(store: ObjectStore) -> ClusterState:
 
 async def holds_cluster(uri: str) -> bool:
     """Whether the store at `uri` has a cluster in it."""
-    store = open_store(uri)
+    store = open_at(uri)
     try:
         return bool(await store.list("meta/"))
     finally:
@@ -76,7 +86,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 async def load_state(path: str) -> ClusterState:
     """Return the newest state of the cluster at `path`."""
-    store = open_store(store_uri(path))
+    store = open_cluster(path)
     try:
         return await read_state(store)
     finally:

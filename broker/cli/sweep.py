@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, run, store_uri
+from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, run
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from storage.clock import SystemClock
 from storage.errors import SettingsError
@@ -25,7 +25,7 @@ from storage.garbage.sweep import (
     plan_sweep,
 )
 from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
 
 
 def sweep(
@@ -101,7 +101,7 @@ def leak_check(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> 
 async def _sweep(
     path: str, settings: SweepSettings, dry_run: bool
 ) -> tuple[SweepPlan, SweepResult | None]:
-    store = open_store(store_uri(path))
+    store = open_cluster(path)
     try:
         metadata = await _metadata(store)
         plan = await plan_sweep(store, metadata, SystemClock(), settings)
@@ -111,7 +111,7 @@ async def _sweep(
 
 
 async def _check(path: str) -> LeakReport:
-    store = open_store(store_uri(path))
+    store = open_cluster(path)
     try:
         return await check_leaks(store, await _metadata(store))
     finally:

@@ -46,7 +46,7 @@ async def open_wal(
     if kind == "object":
         if owner is None:
             raise SettingsError(f"{uri}: an object WAL is opened by an engine only")
-        return open_object_wal(uri, place, options, owner)
+        return await open_object_wal(uri, place, options, owner)
     if kind == "memory" and not place:
         size = parse_size(options.pop("size", str(SIZE_DEFAULT)), uri)
         if options:

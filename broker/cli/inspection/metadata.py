@@ -6,14 +6,14 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run, store_uri
+from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run, store_uri
 from broker.cli.listing import JsonOption, moment, show_fields, show_rows
 from storage.errors import ObjectNotFound, SettingsError
 from storage.format.checkpoint import Checkpoint, decode, rows_of
 from storage.metadata.entry import PREFIX, decode_entry, entry_key
 from storage.metadata.layout import META, Listing, checkpoint_key
 from storage.metadata.state import ClusterState
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def inspect_log(
     as_json: JsonOption = False,
 ) -> None:
     """List the newest entries of the metadata log, or show one."""
-    store = open_store(store_uri(path))
+    store = open_cluster(path)
     if number is not None:
         typer.echo(run(_entry_text(store, number)))
         return
@@ -122,7 +122,7 @@ def inspect_checkpoint(
 
     A checkpoint is a Parquet file: Spark and DuckDB read it too.
     """
-    store = open_store(store_uri(path))
+    store = open_cluster(path)
     if number is None:
         rows = run(_checkpoint_rows(store))
         columns = {"checkpoint": "CHECKPOINT", "bytes": "BYTES", "written": "WRITTEN (UTC)"}

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run, store_uri
+from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run
 from broker.cli.listing import JsonOption, moment, show_fields, show_rows
 from storage.errors import CorruptObject, ObjectNotFound, SettingsError
 from storage.format.record_batch import iter_headers
@@ -15,7 +15,7 @@ from storage.format.stream_object import (
     iter_records,
     read_index,
 )
-from storage.object_store import ObjectStore, open_store
+from storage.object_store import ObjectStore
 from storage.wal.object.names import Tombstone, WalName
 from storage.wal.object.seal import read_wal_object
 
@@ -68,7 +68,7 @@ def inspect_object(
     as_json: JsonOption = False,
 ) -> None:
     """Show the index of an object and check every byte of it against its checksums."""
-    store = open_store(store_uri(path))
+    store = open_cluster(path)
     index = run(_index(store, key))
     if isinstance(index, Tombstone):
         show_fields(_tombstone(key, index), as_json)

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, read_state, run, store_uri
+from broker.cli.cluster import DEFAULT_PATH, PathOption, open_at, open_cluster, read_state, run
 from broker.cli.inspection.wal_file import WalFileReport, read_wal_file
 from broker.cli.listing import JsonOption, moment, show_fields, show_rows
 from storage.errors import LakeheadError, SettingsError
 from storage.metadata.state import ClusterState
-from storage.object_store import ObjectMeta, ObjectStore, open_store
+from storage.object_store import ObjectMeta, ObjectStore
 from storage.wal.object.names import PREFIX, WalName, is_tombstone_size
 
 
@@ -99,8 +99,8 @@ def _show_object_wal(place: str, path: str, records: bool, as_json: bool) -> Non
 async def _wal_objects(
     place: str, path: str
 ) -> tuple[ClusterState, list[tuple[WalName, ObjectMeta]]]:
-    cluster: ObjectStore = open_store(store_uri(path))
-    logs = open_store(place) if place else cluster
+    cluster: ObjectStore = open_cluster(path)
+    logs = open_at(place) if place else cluster
     try:
         state = await read_state(cluster)
         listed = await logs.list(PREFIX)

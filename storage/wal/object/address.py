@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from storage.errors import SettingsError
-from storage.object_store import open_store
+from storage.object_store import check_store, open_store
 from storage.wal.block_address import SIZE_DEFAULT, parse_size
 from storage.wal.object.batching import BatchingSettings
 from storage.wal.object.log import ObjectWal
@@ -15,13 +15,15 @@ from storage.wal.protocol import WalOwner
 _DEFAULT = BatchingSettings()
 
 
-def open_object_wal(uri: str, place: str, options: dict[str, str], owner: WalOwner) -> ObjectWal:
+async def open_object_wal(
+    uri: str, place: str, options: dict[str, str], owner: WalOwner
+) -> ObjectWal:
     """Return the log at `place`, the store of its own, or, without one, in the cluster's store.
 
     Options: `size` (what may wait to be uploaded), `linger_ms` (the least time between the puts of
     small groups), `object_size` (a group that large does not linger), `in_flight` (the most puts at
     once), `budget` (dollars a month for puts, 0: no limit), `put_price` (dollars for 1,000). Others
-    are the store's. Raises SettingsError.
+    are the store's, which is tried out first. Raises SettingsError, StoreUnavailable.
     """
 
     def number(name: str, default: float, least: float) -> float:
@@ -43,7 +45,13 @@ def open_object_wal(uri: str, place: str, options: dict[str, str], owner: WalOwn
             raise SettingsError(f"{uri}: an object WAL has no option {', '.join(options)}")
         return ObjectWal(owner.store, owner, settings, are_shared=True)
     store_uri = f"{place}?{urlencode(options)}" if options else place
-    return ObjectWal(open_store(store_uri), owner, settings, are_shared=False)
+    store = open_store(store_uri)
+    try:
+        await check_store(store, rng=owner.rng)
+    except BaseException:
+        await store.close()
+        raise
+    return ObjectWal(store, owner, settings, are_shared=False)
 
 
 def _number(uri: str, name: str, text: str | None, default: float, least: float) -> float:
