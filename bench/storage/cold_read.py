@@ -37,8 +37,10 @@ FLAGS = (
     *("--cold.read.size", str(IN_FLIGHT), "--wal.pending.size", str(WAL_PENDING)),
     *("--fetch.max.bytes", str(FETCH_BYTES), "--wal.size", str(512 * MIB)),
 )
-COPIES = 2 * FETCH_BYTES + 64 * MIB
-"""Responses being written, frames being read, objects being written, and the allocator's slack."""
+COPIES = 2 * FETCH_BYTES + 128 * MIB
+"""Responses being written, frames being read, objects being written; and what the allocator keeps
+of frames that were freed, since a broker tells it to keep some.
+"""
 BOUND = CACHE + BLOCK_CACHE + INDEX_CACHE + IN_FLIGHT + WAL_PENDING + COPIES
 READ_SECONDS_MAX = 600.0
 

@@ -105,6 +105,8 @@ class GarbageCollector:
     def _count(self, objects: int, size: int) -> None:
         self.stats.deleted_objects += objects
         self.stats.deleted_bytes += size
+        if objects:
+            _log.info("garbage_deleted", objects=objects, bytes=size, node_id=self._node_id)
 
     def _is_ours(self, state: ClusterState, key: str) -> bool:
         writer = state.objects[key].node_id

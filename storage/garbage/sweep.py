@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import structlog
-
 from storage.clock import Clock
 from storage.failpoints import failpoint
 from storage.garbage.judgement import GARBAGE, PREFIXES, Verdict, judge
@@ -18,8 +16,6 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import DropObjects, Record
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectMeta, ObjectStore
-
-_log = structlog.get_logger("storage.garbage")
 
 DELETED_AT_ONCE = 1000
 GRACE_MS = 600_000
@@ -121,14 +117,9 @@ async def perform(plan: SweepPlan, store: ObjectStore, metadata: MetadataLog) ->
     """Delete what is planned. Raises StoreUnavailable: what is left is for the next sweep."""
     dropped = await delete(plan.doomed, store, metadata)
     uploads = await store.abort_uploads(before_ms=plan.uploads_before_ms)
-    result = SweepResult(
+    return SweepResult(
         deleted=len(plan.doomed), deleted_bytes=plan.size, dropped=dropped, uploads=uploads
     )
-    if plan.doomed or uploads:
-        _log.info(
-            "garbage_deleted", objects=result.deleted, bytes=result.deleted_bytes, uploads=uploads
-        )
-    return result
 
 
 async def delete(doomed: Sequence[Doomed], store: ObjectStore, metadata: MetadataLog) -> int:

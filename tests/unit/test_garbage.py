@@ -1,6 +1,7 @@
 """Garbage: what nothing needs goes, exactly that and nothing else, whatever is killed when."""
 
 import asyncio
+import contextlib
 import random
 
 import pytest
@@ -16,6 +17,7 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
 from storage.metadata.state import ClusterState
 from storage.object_store import MemoryStore
+from storage.object_store.faulty import FaultProfile, FaultyStore
 from storage.stream.engine import StorageSettings
 from storage.wal import MemoryWal
 from storage.wal.object.names import TOMBSTONE_SIZE, wal_key
@@ -240,3 +242,20 @@ async def test_a_running_node_collects_its_garbage_by_itself() -> None:
         async with asyncio.timeout(10):
             while data_keys(store):  # noqa: ASYNC110 - another task's work
                 await asyncio.sleep(0.01)
+
+
+async def test_a_store_that_throttles_deletions_is_drained_all_the_same() -> None:
+    inner = await cluster_with_deleted_topic()
+    throttled = FaultyStore(inner, rng=random.Random(5), profile=FaultProfile(unavailable=0.9))
+    log, left = await open_log(inner), [len(data_keys(inner))]
+    garbage = GarbageCollector(
+        throttled, log, SteppedClock(), node_id=0, grace_s=0, interval_s=60, sweep_s=1 << 60
+    )
+    for _ in range(50):
+        with contextlib.suppress(StoreUnavailable):
+            await garbage.turn()
+        left.append(len(data_keys(inner)))
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == 0
+    assert throttled.faults > 0
+    assert not log.state.objects
