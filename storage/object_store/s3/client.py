@@ -36,7 +36,10 @@ used beyond its end.
 
 def object_client(settings: S3Settings) -> Client:
     """Return obstore's client. Raises SettingsError: no credentials, values that do not fit."""
-    config: S3Config = {"virtual_hosted_style_request": not settings.is_path_style}
+    config: S3Config = {
+        "virtual_hosted_style_request": not settings.is_path_style,
+        "conditional_put": "etag",  # whatever the environment says
+    }
     session = None
     if not _has_plain_credentials(settings):
         session = _session(settings)
