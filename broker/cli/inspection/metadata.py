@@ -1,7 +1,6 @@
 """The cluster as its metadata says: the state, the entries of the log, the checkpoints."""
 
-from collections.abc import Generator
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -12,10 +11,9 @@ from storage.errors import ObjectNotFound, SettingsError
 from storage.format.checkpoint import Checkpoint, decode, rows_of
 from storage.metadata.entry import PREFIX, decode_entry, entry_key
 from storage.metadata.layout import META, Listing, checkpoint_key
+from storage.metadata.log_reader import in_steps
 from storage.metadata.state import ClusterState
 from storage.object_store import ObjectStore
-
-T = TypeVar("T")
 
 
 def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
@@ -159,14 +157,4 @@ async def _read_checkpoint(store: ObjectStore, number: int) -> Checkpoint:
         body = await store.get(key)
     except ObjectNotFound:
         raise SettingsError(f"there is no checkpoint {number}") from None
-    return _finished(decode(key, body))
-
-
-def _finished(steps: Generator[None, None, T]) -> T:
-    """Run steps to their end and return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    return await in_steps(decode(key, body))
