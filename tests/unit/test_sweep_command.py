@@ -23,11 +23,17 @@ def lakehead(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
-    """A data folder whose cluster has two topics, one of them deleted, and a crash's orphan."""
-    for topic in ("kept", "gone"):
-        write_topic(tmp_path / "store", topic, {0: [b"v" * 100] * 50})
-    asyncio.run(_leave_garbage(tmp_path / "store"))
+    leave_garbage(tmp_path)
     return tmp_path
+
+
+def leave_garbage(folder: Path) -> None:
+    """Make a cluster in a data folder with two topics, one of them deleted, and a crash's
+    orphan.
+    """
+    for topic in ("kept", "gone"):
+        write_topic(folder / "store", topic, {0: [b"v" * 100] * 50})
+    asyncio.run(_leave_garbage(folder / "store"))
 
 
 async def _leave_garbage(root: Path) -> None:
