@@ -82,7 +82,7 @@ _PARQUET = {
     WORD: parquet.BYTE_ARRAY,
     TEXT: parquet.BYTE_ARRAY,
 }
-_PAGE_ROWS = 64 * 1024
+_PAGE_ROWS = 16 * 1024
 _HEAD = struct.Struct(">4sIQIIQI")
 _HEAD_SIZE = _HEAD.size + 4
 _HEAD_MAGIC = b"LHMC"
