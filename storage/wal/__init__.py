@@ -1,7 +1,8 @@
 """Write-ahead logs: what makes an append durable before it is part of any object."""
 
 from storage.wal.address import open_wal, take_wal
-from storage.wal.block import BlockWal, BlockWalSettings
+from storage.wal.block import BlockWal
+from storage.wal.block_settings import BlockWalSettings, BlockWalStats
 from storage.wal.memory import MemoryWal
 from storage.wal.object import ObjectWal, ObjectWalSettings
 from storage.wal.protocol import Buffer, WalListener, WalOwner, WalRecord, WriteAheadLog
@@ -9,6 +10,7 @@ from storage.wal.protocol import Buffer, WalListener, WalOwner, WalRecord, Write
 __all__ = [
     "BlockWal",
     "BlockWalSettings",
+    "BlockWalStats",
     "Buffer",
     "MemoryWal",
     "ObjectWal",

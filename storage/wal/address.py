@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
 from storage.errors import SettingsError
-from storage.wal.block import BlockWal, BlockWalSettings
+from storage.wal.block import BlockWal
 from storage.wal.block_address import (
     SIZE_DEFAULT,
     BlockAddress,
@@ -15,6 +15,7 @@ from storage.wal.block_address import (
     parse_size,
     take_block_wal,
 )
+from storage.wal.block_settings import BlockWalSettings
 from storage.wal.memory import MemoryWal
 from storage.wal.object.address import open_object_wal
 from storage.wal.protocol import WalOwner, WriteAheadLog

@@ -16,7 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from crc32c import crc32c
 
@@ -34,7 +34,6 @@ from storage.wal.block_format import (
     RECORD,
     RECORD_MAGIC,
     RING_OFFSET,
-    SECTOR,
     SliceEntry,
     SliceHeader,
     lap_of,
@@ -42,36 +41,15 @@ from storage.wal.block_format import (
     sector_down,
     sector_up,
 )
+from storage.wal.block_settings import BlockWalSettings, BlockWalStats
 from storage.wal.device import WalDevice, write_failure
 from storage.wal.protocol import Buffer, WalListener, WalRecord
 from storage.wal.recovery import Ring, RingScan
 from storage.wal.slice_store import SliceStore, ended, started, trimmed_to
 
-_MIB = 1024 * 1024
 _pack_record = RECORD.pack_into
 _pack_body = BODY.pack_into
 _pack_crc = CRC.pack_into
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockWalSettings:
-    """Sizes in bytes. They may differ from start to start; small rings lower them."""
-
-    block_size: int = _MIB
-    """A block is written when it has reached this, if not before."""
-    writes_in_flight_max: int = 4
-    window_size: int = 16 * _MIB
-    """Writes in flight stay within this many bytes of the released position."""
-    record_size_max: int = 112 * _MIB
-    pending_size_max: int = 256 * _MIB
-    """What may be appended and not released: the memory that the log takes."""
-
-    def fitted_to(self, ring_length: int) -> BlockWalSettings:
-        """Return settings under which any record finds room once a ring is trimmed."""
-        block = max(SECTOR, sector_down(min(self.block_size, ring_length // 16)))
-        window = max(block, sector_down(min(self.window_size, ring_length // 4)))
-        record = min(self.record_size_max, ring_length // 2 - 2 * SECTOR)
-        return replace(self, block_size=block, window_size=window, record_size_max=record)
 
 
 class BlockWal:
@@ -106,6 +84,7 @@ class BlockWal:
         self._writing: deque[Block] = deque()  # in log order; done ones wait for those before
         self._in_flight = 0
         self._flush_is_due = False
+        self._stats = BlockWalStats()
         self._error: WalFailed | Fenced | None = None
         self._closing = False
         self._drained: asyncio.Future[None] | None = None
@@ -134,6 +113,12 @@ class BlockWal:
     def capacity(self) -> int:
         """Bytes of the ring."""
         return self._ring.length
+
+    @property
+    def stats(self) -> BlockWalStats:
+        """What has been counted."""
+        self._stats.in_flight = self._in_flight
+        return self._stats
 
     @property
     def pending_bytes(self) -> int:
@@ -318,6 +303,7 @@ class BlockWal:
         while self._error is None and self._in_flight < self._settings.writes_in_flight_max:
             end = self._sealed[0].end if self._sealed else self.next_position
             if self._in_flight and end - self._released > self._settings.window_size:
+                self._stats.window_waits += 1
                 return
             if not self._sealed:
                 self._seal()
@@ -330,6 +316,8 @@ class BlockWal:
         self._writing.append(block)
         offset = self._ring.offset_of(block.start)
         buffer = block.complete(self._released, self._ring.seed)
+        self._stats.writes += 1
+        self._stats.written_bytes += len(buffer)
         write = self._device.write(offset, buffer)
         write.add_done_callback(lambda done: self._written(block, offset, done))
 
@@ -370,6 +358,7 @@ class BlockWal:
             if sync_first:  # what was recovered may only have reached a cache
                 await self._device.sync()
             await self._store.save(change)
+            self._stats.header_writes += 1
         except OSError as error:
             self._fail("header write", error)
         if self._error is not None:

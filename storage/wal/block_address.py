@@ -15,8 +15,9 @@ import structlog
 
 from storage.errors import SettingsError, StorageError
 from storage.wal import disk
-from storage.wal.block import BlockWal, BlockWalSettings
+from storage.wal.block import BlockWal
 from storage.wal.block_format import SLICES_MAX, sector_down
+from storage.wal.block_settings import BlockWalSettings
 from storage.wal.device import FileDevice, IoThreads
 from storage.wal.holder import host_name
 from storage.wal.reservation import Reservation, hold, reservation_key

@@ -15,8 +15,9 @@ from dataclasses import replace
 import structlog
 
 from storage.errors import SettingsError, StorageError
-from storage.wal.block import BlockWal, BlockWalSettings
+from storage.wal.block import BlockWal
 from storage.wal.block_format import SliceEntry, VolumeHeader
+from storage.wal.block_settings import BlockWalSettings
 from storage.wal.device import WalDevice
 from storage.wal.holder import HostProcesses, Processes
 from storage.wal.reservation import Reservation, reservation_key, take

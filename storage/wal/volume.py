@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from storage.errors import SettingsError, StorageError, WalCorrupted
-from storage.wal.block import BlockWal, BlockWalSettings
+from storage.wal.block import BlockWal
 from storage.wal.block_format import (
     HOLDER_OFFSET,
     SECTOR,
@@ -28,6 +28,7 @@ from storage.wal.block_format import (
     newest,
     sector_down,
 )
+from storage.wal.block_settings import BlockWalSettings
 from storage.wal.device import WalDevice, aligned_buffer
 from storage.wal.holder import Holder, HostProcesses, Processes
 from storage.wal.reservation import Reservation, hold, reservation_key

@@ -93,6 +93,19 @@ def test_writes_in_flight_stay_within_the_window() -> None:
     simulate(world, seed=1)
 
 
+async def test_what_goes_to_the_device_is_counted() -> None:
+    device = await new_device()
+    wal = await open_small(device)
+    listener = await started(wal, 1)
+    before, headers = device.writes, wal.stats.header_writes
+    ends = [await append_released(wal, listener, b"x" * 5000) for _ in range(3)]
+    assert (wal.stats.writes, wal.stats.written_bytes) == (3, 3 * 2 * SECTOR)
+    await wal.trim(ends[0])
+    assert wal.stats.header_writes == headers + 1
+    assert wal.stats.writes + 1 == device.writes - before
+    assert wal.stats.in_flight == 0
+
+
 async def test_what_waits_to_be_written_is_bounded() -> None:
     wal = await open_small(await new_device(), replace(SMALL, pending_size_max=60_000))
     listener = await started(wal, 1)
