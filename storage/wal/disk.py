@@ -106,7 +106,8 @@ async def may_be_formatted(device: WalDevice, path: Path, wanted: str, cluster_i
             f"with format={path.name} or its serial number"
         )
     if not device.lock(0, sector_down(device.capacity)):
-        raise SettingsError(f"{path} carries {found}, which another process has open")
+        what = found or "nothing"
+        raise SettingsError(f"{path} carries {what}, and another process has it open")
     return True
 
 

@@ -167,7 +167,7 @@ async def test_a_wal_of_another_cluster_is_never_formatted_unless_named(disk: Ma
         await open_disk(path, ALONE, cluster="two")
     with pytest.raises(SettingsError, match="WAL of cluster one"):
         await open_disk(path, f"format=yes&{ALONE}", cluster="two")
-    with pytest.raises(SettingsError, match="another process has open"):
+    with pytest.raises(SettingsError, match="another process has it open"):
         await open_disk(path, f"format={path.name}&{ALONE}", cluster="two")
     await wal.close()
     await (await open_disk(path, f"format={path.name}&{ALONE}", cluster="two")).close()

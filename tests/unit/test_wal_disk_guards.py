@@ -63,7 +63,7 @@ async def test_a_wal_of_another_cluster_goes_by_name_unless_a_process_has_it_ope
         await disk.may_be_formatted(device, PATH, "yes", "c")
     holder = device.attach()
     assert holder.lock(SIZE // 2, 4096)
-    with pytest.raises(SettingsError, match="another process has open"):
+    with pytest.raises(SettingsError, match="another process has it open"):
         await disk.may_be_formatted(device.attach(), PATH, PATH.name, "c")
     await holder.close()
     assert await disk.may_be_formatted(device, PATH, PATH.name, "c")
