@@ -29,7 +29,7 @@ from storage.metadata.state import ClusterState, ObjectState, StreamState
 from storage.metadata.table import Table
 
 Steps = Generator[None, None, None]
-_STEP = 32 * 1024
+_STEP = 8 * 1024
 
 
 class _Run(NamedTuple):
@@ -45,7 +45,7 @@ def tables_of(state: ClusterState) -> Generator[None, None, Checkpoint]:
     tables = catalog_tables(state)
     yield
     objects = _Objects(state)
-    yield
+    yield from objects.number()
     tables["objects"] = yield from objects.table()
     tables["references"] = yield from objects.references()
     streams = _Streams(state, objects)
@@ -95,9 +95,13 @@ class _Objects:
         )
         keys = self._old.keys
         self._runs = _runs(len(keys), changes, keys.place, keys.raw)
+        self._numbers = array("q")
         self._moved = array("q", bytes(8 * len(keys)))
         self._new: dict[str, int] = {}
-        row = 0
+
+    def number(self) -> Steps:
+        """Give every object its row. To be done first."""
+        row, keys = 0, self._old.keys
         for run in self._runs:
             if run.value is not None:
                 self._new[run.value.key] = row
@@ -105,11 +109,15 @@ class _Objects:
                 if known >= 0:
                     self._moved[known] = row
                 row += 1
-            else:
-                size = run.end - run.first
-                self._moved[run.first : run.end] = array("q", range(row, row + size))
-                row += size
-        self._count = row
+                continue
+            for first in range(run.first, run.end, _STEP):
+                end = min(first + _STEP, run.end)
+                self._moved[first:end] = array("q", range(row, row + end - first))
+                row += end - first
+                yield
+        for first in range(0, row, _STEP):
+            self._numbers.extend(range(first, min(first + _STEP, row)))
+            yield
 
     def row(self, key: str) -> int:
         """Return the new row of an object."""
@@ -129,7 +137,7 @@ class _Objects:
             for run in runs
         ]
         yield
-        columns: dict[str, Any] = {"object": Longs(range(self._count))}
+        columns: dict[str, Any] = {"object": Longs(memoryview(self._numbers))}
         columns["key"] = yield from Texts.reading(b"".join(keys))
         columns["kind"] = self._kinds()
         getters: list[tuple[str, Longs, Callable[[ObjectState], int]]] = [
