@@ -208,7 +208,9 @@ class Takeover:
             done = self._decided(at, epoch, process.proposal)
             yield f"{who} has put entry {process.seen}", _with(state, epoch, done)
         else:
-            yield f"{who} lost number {process.seen}", _with(state, epoch, at)
+            phase = "recovering" if process.phase == "committing" else process.phase
+            again = _with(state, epoch, at._replace(phase=phase))
+            yield f"{who} lost number {process.seen}", again
 
     def _propose(self, state: State, epoch: int, process: Process, entry: Entry) -> State:
         sent = self._send(state, ("log", process.seen), entry)
