@@ -16,14 +16,17 @@ from storage.format.record_batch import read_header
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange, Record
 from storage.metadata.state import ClusterState
+from storage.object_store.protocol import ObjectStore
 from storage.stream.cache import CacheBlock, CachedBatch
 from storage.stream.stream_info import stream_info
 from storage.stream.uploader import Snapshot, Uploader
+from storage.wal.object import LogSealer
 from storage.wal.protocol import (
     SealableLog,
     SealedLog,
     SealedObject,
     WalFloor,
+    WalOwner,
     WriteAheadLog,
 )
 
@@ -37,21 +40,43 @@ class Taker(NamedTuple):
     node_epoch: int
 
 
+def log_in_cluster(store: ObjectStore, owner: WalOwner) -> LogSealer:
+    """Return what there may be of a node's log in the cluster's store (one that retries)."""
+    return LogSealer(
+        store,
+        cluster_id=owner.cluster_id,
+        node_id=owner.node_id,
+        sealer_id=owner.node_id,
+        incarnation=owner.incarnation,
+        clock=owner.clock,
+        rng=owner.rng,
+    )
+
+
 async def recover_wal(
     wal: WriteAheadLog,
     metadata: MetadataLog,
     uploader: Uploader,
     *,
+    in_cluster: LogSealer,
     node_id: int,
     node_epoch: int,
     block_size: int,
 ) -> int | None:
     """Commit what earlier epochs of this node left in its log.
 
+    A log elsewhere may be a new one: then a crash may have left something in the cluster's store
+    (`in_cluster`), where the node's log was before. Every start recovers all that is older, so no
+    two places have something at once.
+
     Returns the position to trim to once the log has started; None without one. Raises
     StoreUnavailable, WalCorrupted, CorruptObject, EntryRejected (the node has been superseded).
     """
-    objects = wal.objects
+    objects, floor = wal.objects, WalFloor(node_epoch, 0)
+    is_elsewhere = objects is None or not objects.are_shared
+    if is_elsewhere and not await in_cluster.is_empty(_floor(metadata.state, node_id)):
+        left = await in_cluster.seal(_floor(metadata.state, node_id), before=node_epoch)
+        await _commit_sealed(in_cluster, metadata, left, node_id, floor, None)
     if objects is None:
         return await _upload_records(wal, metadata, uploader, node_id, block_size)
     sealed = await objects.seal(_floor(metadata.state, node_id), before=node_epoch)
@@ -59,7 +84,7 @@ async def recover_wal(
     position = None
     if not objects.are_shared:
         position = await _upload_records(wal, metadata, uploader, node_id, block_size)
-    await _commit_sealed(objects, metadata, sealed, node_id, WalFloor(node_epoch, 0), None)
+    await _commit_sealed(objects, metadata, sealed, node_id, floor, None)
     return position
 
 

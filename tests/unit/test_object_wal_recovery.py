@@ -20,7 +20,7 @@ from storage.stream.recovery import Taker, take_objects, uncommitted
 from storage.stream.settings import StorageSettings
 from storage.stream.stream import Stream
 from storage.tasks import TaskScope
-from storage.wal import ObjectWal, WalOwner, open_wal
+from storage.wal import MemoryWal, ObjectWal, WalOwner, WriteAheadLog, open_wal
 from storage.wal.object import LogSealer
 from storage.wal.protocol import SealedObject, SealedRange
 from tests.support.object_wal_tools import QUICK, numbers
@@ -30,7 +30,7 @@ LAZY = StorageSettings(upload_size=1 << 20, upload_age_s=3600)
 EAGER = StorageSettings(
     upload_size=4096, upload_age_s=3600, stream_object_size=2048, cache_size=8192
 )
-Open = Callable[[WalOwner], ObjectWal]
+Open = Callable[[WalOwner], WriteAheadLog]
 
 
 def in_cluster(owner: WalOwner) -> ObjectWal:
@@ -51,7 +51,7 @@ async def running(
     def crashed(name: str, error: BaseException) -> None:
         engine.fail(RuntimeError(f"{name}: {error!r}"))
 
-    async def opener(owner: WalOwner) -> ObjectWal:
+    async def opener(owner: WalOwner) -> WriteAheadLog:
         return open_log(owner)
 
     scope = TaskScope(crashed)
@@ -252,6 +252,29 @@ async def test_a_log_in_another_store_is_recovered_by_uploading_it() -> None:
     assert numbers(other, tombstones=False) == []
     assert [epoch for epoch, _ in numbers(other, tombstones=True)] == [0, 1, 2]
     assert not [key for key in store.objects if key.startswith("wal/")]
+
+
+async def test_a_node_that_is_given_another_log_after_a_crash_finds_what_it_left() -> None:
+    store, other = MemoryStore(), MemoryStore()
+
+    def elsewhere(owner: WalOwner) -> ObjectWal:
+        return ObjectWal(MemoryStore(other.objects), owner, QUICK, are_shared=False)
+
+    def in_memory(_: WalOwner) -> MemoryWal:
+        return MemoryWal()
+
+    written: list[int] = []
+    logs: list[Open] = [in_cluster, in_memory, in_cluster, elsewhere, elsewhere]
+    for life, log in enumerate(logs):
+        clean = log is in_memory
+        async with running(store, log, seed=life, clean=clean) as (engine, streams):
+            assert await read_all(streams[0]) == written
+            written += [await append(streams[0]) for _ in range(5)]
+    async with running(store, in_memory, seed=9, clean=True) as (engine, streams):
+        assert await read_all(streams[0]) == written[:-5], (
+            "out of reach: it was not stopped cleanly"
+        )
+        assert engine.metadata.state.nodes[0].wal_epoch == 4
 
 
 async def test_a_deleted_topic_leaves_no_reference_behind() -> None:

@@ -111,6 +111,17 @@ class LogSealer:
         )
         return SealedLog(tuple(objects), leftovers)
 
+    async def is_empty(self, floor: WalFloor) -> bool:
+        """Whether a listing shows no data from the floor on: for a node whose log is elsewhere."""
+        listed = await self._list(floor)
+        sizes = [
+            size
+            for epoch, numbers in listed.items()
+            for number, size in numbers.items()
+            if (epoch, number) >= floor
+        ]
+        return all(map(is_tombstone_size, sizes))
+
     async def discard(self, keys: Sequence[str]) -> None:
         """See `WalObjects.discard`."""
         for first in range(0, len(keys), _DELETE_BATCH):
