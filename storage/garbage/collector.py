@@ -17,6 +17,7 @@ from storage.garbage.sweep import Doomed, SweepSettings, delete, perform, plan_s
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
+from storage.stream.settings import StorageSettings
 
 _log = structlog.get_logger("storage.garbage")
 
@@ -39,36 +40,32 @@ class GarbageCollector:
     """The garbage of one node: of objects that it wrote, in this epoch or earlier ones; and, if its
     id is the lowest of the living, of those whose writers are gone.
 
-    Times in seconds: an object goes `grace_s` after its last reference, within `interval_s`; the
-    bucket is listed every `sweep_s`.
+    An object goes `garbage_grace_s` after its last reference, within `garbage_interval_s`; the
+    bucket is listed every `garbage_sweep_s`.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         metadata: MetadataLog,
+        settings: StorageSettings,
         clock: Clock,
         *,
         node_id: int,
-        grace_s: float,
-        interval_s: float,
-        sweep_s: float,
     ) -> None:
         self.stats = GarbageStats()
         self._store = store
         self._metadata = metadata
         self._clock = clock
         self._node_id = node_id
-        self._grace_s = grace_s
-        self._interval_s = interval_s
-        self._sweep_s = sweep_s
+        self._settings = settings
         self._seen: dict[str, float] = {}
         self._swept_at = clock.monotonic()
 
     async def run(self) -> None:
         """Take a turn every interval, for ever."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._settings.garbage_interval_s)
             try:
                 await self.turn()
             except LakeheadError as error:
@@ -83,13 +80,13 @@ class GarbageCollector:
         doomed = [
             Doomed(key=key, size=state.objects[key].size, verdict=Verdict.UNREFERENCED)
             for key, since in self._seen.items()
-            if now - since >= self._grace_s and self._is_ours(state, key)
+            if now - since >= self._settings.garbage_grace_s and self._is_ours(state, key)
         ]
         self.stats.waiting = len(self._seen) - len(doomed)
         if doomed:
             await delete(doomed, self._store, self._metadata)
             self._count(len(doomed), sum(one.size for one in doomed))
-        if now - self._swept_at >= self._sweep_s:
+        if now - self._swept_at >= self._settings.garbage_sweep_s:
             self._swept_at = now
             await self._sweep()
 

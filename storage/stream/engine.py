@@ -26,9 +26,8 @@ from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore, RetryStats
 from storage.stream.cache import CachedBatch, LogCache
-from storage.stream.index_cache import suffix_size
 from storage.stream.reader import ColdReader
-from storage.stream.recovery import log_in_cluster, recover_wal
+from storage.stream.recovery import recover_wal
 from storage.stream.registration import register
 from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
@@ -37,7 +36,6 @@ from storage.stream.upload_pace import UploadPace
 from storage.stream.upload_queue import UploadQueue
 from storage.stream.uploader import Uploader, Writer
 from storage.tasks import TaskScope
-from storage.wal.object import LogSealer
 from storage.wal.protocol import WalOwner, WriteAheadLog
 
 __all__ = ["NodeIdentity", "StorageSettings", "StreamEngine", "WalOpener"]
@@ -81,25 +79,8 @@ class StreamEngine:
         self.node = node
         self.node_epoch = writer.node_epoch
         self.cache = LogCache(settings.cache_size)
-        self.reader = ColdReader(
-            store,
-            scope,
-            clock,
-            cache_size=settings.block_cache_size,
-            index_cache_size=settings.index_cache_size,
-            in_flight_max=settings.cold_read_max,
-            refresh=metadata.refresh,
-            suffix_size=lambda key: suffix_size(metadata.state, key),
-        )
-        self.garbage = GarbageCollector(
-            store,
-            metadata,
-            clock,
-            node_id=node.node_id,
-            grace_s=settings.garbage_grace_s,
-            interval_s=settings.garbage_interval_s,
-            sweep_s=settings.garbage_sweep_s,
-        )
+        self.reader = ColdReader(store, metadata, settings, clock, scope)
+        self.garbage = GarbageCollector(store, metadata, settings, clock, node_id=node.node_id)
         self.store_retries = RetryStats()
         self.on_writable: list[Callable[[], None]] = []
         """Called when `writable()` turns true again."""
@@ -114,8 +95,7 @@ class StreamEngine:
             clock=clock,
             rng=rng,
             pace=self._pace,
-            stream_object_size=settings.stream_object_size,
-            object_size_max=settings.object_size_max,
+            settings=settings,
         )
         self._uploads = UploadQueue(
             cache=self.cache,
@@ -126,9 +106,7 @@ class StreamEngine:
             on_done=self._upload_done,
             clock=clock,
             scope=scope,
-            size=min(settings.upload_size, settings.cache_size // 2, wal.capacity // 4),
-            age_s=settings.upload_age_s,
-            uploads_max=settings.uploads_max,
+            settings=settings,
         )
         self._streams: dict[int, Stream] = {}
         self._appends: deque[_Append] = deque()
@@ -161,17 +139,18 @@ class StreamEngine:
             retrying, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
         )
         state = await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
-        owner = WalOwner(
-            cluster_id=state.cluster_id,
-            node_id=node.node_id,
-            incarnation=incarnation,
-            store=store,
-            describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
-            clock=clock,
-            rng=rng,
-            scope=scope,
+        wal = await open_wal(
+            WalOwner(
+                cluster_id=state.cluster_id,
+                node_id=node.node_id,
+                incarnation=incarnation,
+                store=store,
+                describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
+                clock=clock,
+                rng=rng,
+                scope=scope,
+            )
         )
-        wal = await open_wal(owner)
         try:
             engine = cls(
                 store=retrying,
@@ -184,7 +163,7 @@ class StreamEngine:
                 settings=settings,
                 scope=scope,
             )
-            await engine._start_wal(log_in_cluster(retrying, owner))
+            await engine._start_wal()
         except BaseException:
             await wal.close()
             raise
@@ -193,14 +172,13 @@ class StreamEngine:
         engine._start_tasks(scope)
         return engine
 
-    async def _start_wal(self, in_cluster: LogSealer) -> None:
+    async def _start_wal(self) -> None:
         """Commit what the WAL holds of earlier epochs, and begin this one's."""
         with self._pace.hurry():
             recovered = await recover_wal(
                 self._wal,
                 self.metadata,
                 self.uploader,
-                in_cluster=in_cluster,
                 node_id=self.node.node_id,
                 node_epoch=self.node_epoch,
                 block_size=self._uploads.size,

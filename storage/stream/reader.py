@@ -7,20 +7,22 @@ turns.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
 
 from storage.clock import Clock
 from storage.errors import CorruptObject, ObjectNotFound, StorageError
-from storage.format.stream_object import SUFFIX_GUESS, IndexItem, ObjectIndex
+from storage.format.stream_object import IndexItem, ObjectIndex
 from storage.metadata.extents import Extents
+from storage.metadata.log import MetadataLog
 from storage.object_store.protocol import ObjectStore
 from storage.stream.block_cache import Block, BlockCache, BlockName
-from storage.stream.index_cache import IndexCache
+from storage.stream.index_cache import IndexCache, suffix_size
 from storage.stream.read_budget import ReadBudget, Ticket
 from storage.stream.readahead import Readahead, Reader
+from storage.stream.settings import StorageSettings
 from storage.tasks import TaskScope
 
 _log = structlog.get_logger("storage.reader")
@@ -66,33 +68,32 @@ class _Wanted:
 
 
 class ColdReader:
-    """Reads batches from committed objects. Sizes in bytes: `cache_size` bounds the block cache,
-    half of which is for readahead; `index_cache_size` the indexes; `in_flight_max` what is on its
-    way.
-
-    `suffix_size(key)` guesses the length of an object's index; `refresh` learns the newest extents.
+    """Reads batches from committed objects. `block_cache_size` bounds the block cache, half of
+    which is for readahead; `index_cache_size` the indexes; `cold_read_max` what is on its way.
     """
 
     def __init__(
         self,
         store: ObjectStore,
-        scope: TaskScope,
+        metadata: MetadataLog,
+        settings: StorageSettings,
         clock: Clock,
-        *,
-        cache_size: int,
-        index_cache_size: int,
-        in_flight_max: int,
-        refresh: Callable[[], Awaitable[object]],
-        suffix_size: Callable[[str], int] = lambda _: SUFFIX_GUESS,
+        scope: TaskScope,
     ) -> None:
+        cache_size, in_flight_max = settings.block_cache_size, settings.cold_read_max
         self.stats = ReadStats()
         self.blocks = BlockCache(cache_size)
-        self.indexes = IndexCache(store, scope, capacity=index_cache_size, suffix_size=suffix_size)
+        self.indexes = IndexCache(
+            store,
+            scope,
+            capacity=settings.index_cache_size,
+            suffix_size=lambda key: suffix_size(metadata.state, key),
+        )
         self.budget = ReadBudget(in_flight_max)
         self.readahead = Readahead(clock, room=cache_size // 2)
         self._store = store
         self._scope = scope
-        self._refresh = refresh
+        self._metadata = metadata
         self._run_size_max = min(RUN_SIZE_MAX, cache_size // 8, in_flight_max // 4)
         self._wanted: dict[BlockName, _Wanted] = {}
         self._new: dict[str, list[_Wanted]] = {}
@@ -162,7 +163,7 @@ class ColdReader:
             except ObjectNotFound:
                 # An older view of the stream: its objects may have been replaced since.
                 self.indexes.drop(extent.object_key)
-                await self._refresh()
+                await self._metadata.refresh()
                 if attempt == _ATTEMPTS or extents().find(offset) == extent:
                     raise
                 continue

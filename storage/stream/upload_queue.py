@@ -13,6 +13,7 @@ from storage.clock import Clock
 from storage.errors import LakeheadError
 from storage.failpoints import failpoint
 from storage.stream.cache import LogCache
+from storage.stream.settings import StorageSettings
 from storage.stream.upload_pace import UploadPace
 from storage.stream.uploader import Describe, Snapshot, Uploader
 from storage.tasks import TaskScope
@@ -22,7 +23,8 @@ _log = structlog.get_logger("storage.upload")
 
 
 class UploadQueue:
-    """The uploads of one node. `size` and `age_s` of what is not uploaded trigger one.
+    """The uploads of one node. Size and age of what is not uploaded trigger one: `size` bytes,
+    fewer than the setting says where cache or WAL are small.
 
     `describe(stream_id, end_offset)` tells what an object says of a stream; `on_done` is called
     after each upload, with the error when the queue cannot go on.
@@ -39,11 +41,9 @@ class UploadQueue:
         on_done: Callable[[Exception | None], None],
         clock: Clock,
         scope: TaskScope,
-        size: int,
-        age_s: float,
-        uploads_max: int,
+        settings: StorageSettings,
     ) -> None:
-        self.size = size
+        self.size = min(settings.upload_size, settings.cache_size // 2, wal.capacity // 4)
         self._cache = cache
         self._wal = wal
         self._uploader = uploader
@@ -52,9 +52,9 @@ class UploadQueue:
         self._on_done = on_done
         self._clock = clock
         self._scope = scope
-        self._age_s = age_s
+        self._age_s = settings.upload_age_s
         self._wanted = asyncio.Event()
-        self._slots = asyncio.Semaphore(uploads_max)
+        self._slots = asyncio.Semaphore(settings.uploads_max)
         self._last: asyncio.Task[None] | None = None
         self._sealed_at = clock.monotonic()
         self._sealed_position = wal.next_position

@@ -24,6 +24,7 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange
 from storage.object_store.protocol import ObjectStore
 from storage.stream.cache import CacheBlock, CachedBatch
+from storage.stream.settings import StorageSettings
 from storage.stream.upload_pace import UploadPace
 from storage.wal.protocol import WalFloor
 
@@ -160,8 +161,7 @@ class Uploader:
         clock: Clock,
         rng: random.Random,
         pace: UploadPace,
-        stream_object_size: int,
-        object_size_max: int,
+        settings: StorageSettings,
     ) -> None:
         self.stats = UploadStats()
         self._store = store
@@ -170,16 +170,15 @@ class Uploader:
         self._clock = clock
         self._rng = rng
         self._pace = pace
-        self._stream_object_size = stream_object_size
-        self._object_size_max = object_size_max
+        self._settings = settings
         self._next_object = 0
 
     async def write(self, snapshot: Snapshot) -> None:
         """Write the snapshot's objects: those of each large stream, and what the others share."""
         planned = plan_objects(
             snapshot.block.batches,
-            stream_object_size=self._stream_object_size,
-            object_size_max=self._object_size_max,
+            stream_object_size=self._settings.stream_object_size,
+            object_size_max=self._settings.object_size_max,
         )
         for one in planned:
             await self._pace.spend(one.size)

@@ -65,9 +65,7 @@ async def cluster_with_deleted_topic() -> MemoryStore:
 
 
 def collector(store: MemoryStore, log: MetadataLog, clock: SteppedClock) -> GarbageCollector:
-    return GarbageCollector(
-        store, log, clock, node_id=0, grace_s=600, interval_s=60, sweep_s=1 << 60
-    )
+    return GarbageCollector(store, log, StorageSettings(), clock, node_id=0)
 
 
 async def test_objects_of_a_deleted_topic_go_after_the_grace_and_not_before() -> None:
@@ -248,9 +246,8 @@ async def test_a_store_that_throttles_deletions_is_drained_all_the_same() -> Non
     inner = await cluster_with_deleted_topic()
     throttled = FaultyStore(inner, rng=random.Random(5), profile=FaultProfile(unavailable=0.9))
     log, left = await open_log(inner), [len(data_keys(inner))]
-    garbage = GarbageCollector(
-        throttled, log, SteppedClock(), node_id=0, grace_s=0, interval_s=60, sweep_s=1 << 60
-    )
+    at_once = StorageSettings(garbage_grace_s=0)
+    garbage = GarbageCollector(throttled, log, at_once, SteppedClock(), node_id=0)
     for _ in range(50):
         with contextlib.suppress(StoreUnavailable):
             await garbage.turn()
