@@ -265,6 +265,37 @@ async def test_a_ring_grows_only_when_it_is_empty() -> None:
     assert [bytes(r.payload[:1])[0] for r in found] == list(range(25))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_crash_while_a_slice_grows_leaves_the_length_of_before_or_after(seed: int) -> None:
+    async def world() -> None:
+        grow = Division(grow=True)
+        device = await new_volume(size=2 * MIB, slices=1, latency_s=(0.001, 0.002))
+        _, wal = await open_node(device, 0)
+        capacity = wal.capacity
+        await wal.trim(await append_released(wal, await started(wal, 1), b"x" * 90_000))
+        await wal.close()
+        device.grow(4 * MIB)
+        grower = device.attach()
+        grower.fail_write(after=random.Random(seed).randrange(5))
+        try:
+            await open_slice(grower, node_id=0, division=grow)
+        except OSError:
+            pass
+        grower.kill()
+        _, wal = await open_node(device, 0, Division())
+        assert wal.capacity in {capacity, capacity + 2 * MIB}
+        assert await recovered(wal) == []
+        await wal.close()
+        _, wal = await open_node(device, 0, grow)
+        assert wal.capacity == capacity + 2 * MIB
+        end = await append_released(wal, await started(wal, 2), b"y" * 90_000)
+        await wal.close()
+        _, wal = await open_node(device, 0, Division())
+        assert [r.end_position for r in await recovered(wal)] == [end]
+
+    simulate(world, seed=seed)
+
+
 async def test_a_device_that_shrank_is_refused() -> None:
     device = await new_volume(size=4 * MIB)
     device.capacity = 3 * MIB
