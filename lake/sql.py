@@ -200,6 +200,8 @@ def one_line(error: BaseException) -> str:
         return type(error).__name__
     if lines[0].startswith("An error occurred while calling") and len(lines) > 1:
         lines = lines[1:]
+    if 'No FileSystem for scheme "s3' in lines[0]:
+        return "Spark has no S3 here: read a Delta table in S3 with deltalake.DeltaTable"
     first = re.split(r";? ?SQLSTATE: ", lines[0])[0]
     return first.removeprefix(": ").strip()
 
