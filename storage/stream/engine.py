@@ -27,7 +27,7 @@ from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore, RetryStats
 from storage.stream.cache import CachedBatch, LogCache
 from storage.stream.reader import ColdReader
-from storage.stream.recovery import recover_wal
+from storage.stream.recovery import log_in_cluster, recover_wal
 from storage.stream.registration import register
 from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
@@ -36,6 +36,7 @@ from storage.stream.upload_pace import UploadPace
 from storage.stream.upload_queue import UploadQueue
 from storage.stream.uploader import Uploader, Writer
 from storage.tasks import TaskScope
+from storage.wal.object import LogSealer
 from storage.wal.protocol import WalOwner, WriteAheadLog
 
 __all__ = ["NodeIdentity", "StorageSettings", "StreamEngine", "WalOpener"]
@@ -139,18 +140,17 @@ class StreamEngine:
             retrying, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
         )
         state = await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
-        wal = await open_wal(
-            WalOwner(
-                cluster_id=state.cluster_id,
-                node_id=node.node_id,
-                incarnation=incarnation,
-                store=store,
-                describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
-                clock=clock,
-                rng=rng,
-                scope=scope,
-            )
+        owner = WalOwner(
+            cluster_id=state.cluster_id,
+            node_id=node.node_id,
+            incarnation=incarnation,
+            store=store,
+            describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
+            clock=clock,
+            rng=rng,
+            scope=scope,
         )
+        wal = await open_wal(owner)
         try:
             engine = cls(
                 store=retrying,
@@ -163,7 +163,7 @@ class StreamEngine:
                 settings=settings,
                 scope=scope,
             )
-            await engine._start_wal()
+            await engine._start_wal(log_in_cluster(retrying, owner))
         except BaseException:
             await wal.close()
             raise
@@ -172,13 +172,14 @@ class StreamEngine:
         engine._start_tasks(scope)
         return engine
 
-    async def _start_wal(self) -> None:
+    async def _start_wal(self, in_cluster: LogSealer) -> None:
         """Commit what the WAL holds of earlier epochs, and begin this one's."""
         with self._pace.hurry():
             recovered = await recover_wal(
                 self._wal,
                 self.metadata,
                 self.uploader,
+                in_cluster=in_cluster,
                 node_id=self.node.node_id,
                 node_epoch=self.node_epoch,
                 block_size=self._uploads.size,
