@@ -1,10 +1,13 @@
 """A guest whose disk has real SCSI reservations, for the tests in this folder: `make reservations`.
 
 The kernels of most build machines have none. Here QEMU runs Debian's stock kernel with Linux' own
-SCSI target (LIO): one RAM disk behind two loopback ports, so that `/dev/sda` and `/dev/sdb` are one
-volume as two hosts see it. The guest sees this machine's files read-only by 9p and runs the
-project's tests with the project's Python. The kernel and QEMU come by apt; what is built is kept in
-`~/.cache/lakehead/reservations`. Ends with status 0 and a plain reason where that cannot be had.
+SCSI target (LIO) and iSCSI over the guest's loopback: one RAM disk behind two targets, so that
+`/dev/sda` and `/dev/sdb` are one volume as two hosts see it. The guest sees this machine's files
+read-only by 9p and runs the project's tests with the project's Python. The kernel and QEMU come by
+apt; what is built is kept in `~/.cache/lakehead/reservations`. Ends with status 0 and a plain
+reason where that cannot be had.
+
+LIO's loopback port would be simpler, but PREEMPT AND ABORT hangs there (Linux 6.1).
 """
 
 from __future__ import annotations
@@ -17,35 +20,44 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path.home() / ".cache" / "lakehead" / "reservations"
-PACKAGES = ("qemu-system-x86", "busybox-static", "cpio", "kmod")
-MODULES = ("virtio_pci", "tcm_loop", "target_core_file", "sd_mod", "9p", "9pnet_virtio")
+PACKAGES = ("qemu-system-x86", "busybox-static", "cpio", "kmod", "open-iscsi")
+MODULES = (
+    *("virtio_pci", "9p", "9pnet_virtio", "sd_mod"),
+    *("crc32c_generic", "iscsi_target_mod", "iscsi_tcp"),
+)
 PASSED = "LAKEHEAD-RESERVATIONS-PASSED"
-TIMEOUT_S = 240
+TIMEOUT_S = 600
 
 INIT = """#!/bin/sh
-export PATH=/bin
+export PATH=/bin:/sbin:/usr/bin:/usr/sbin
 busybox mount -t proc proc /proc
 busybox mount -t sysfs sys /sys
 busybox mount -t devtmpfs dev /dev
 for module in $(busybox cat /modules.order); do busybox insmod /modules/$module; done
 busybox mount -t configfs config /sys/kernel/config
 busybox mkdir -p /var/target/pr
-target=/sys/kernel/config/target
-busybox mkdir -p $target/core/rd_mcp_0/wal
-echo rd_pages=8192 > $target/core/rd_mcp_0/wal/control
-echo 1 > $target/core/rd_mcp_0/wal/enable
-echo lakehead > $target/core/rd_mcp_0/wal/wwn/vpd_unit_serial
-for n in 1 2; do
-    tpg=$target/loopback/naa.600140500000000$n/tpgt_1
-    busybox mkdir -p $tpg/lun/lun_0
-    echo naa.600140500000001$n > $tpg/nexus
-    busybox ln -s $target/core/rd_mcp_0/wal $tpg/lun/lun_0/port
-done
 busybox mkdir -p /host
 busybox mount -t 9p -o trans=virtio,version=9p2000.L,ro,cache=loose,msize=512000 host /host
 for folder in dev proc sys; do busybox mount -o bind /$folder /host/$folder; done
 busybox mount -t tmpfs tmpfs /host/run
-busybox sleep 0.2
+busybox ifconfig lo 127.0.0.1 up
+target=/sys/kernel/config/target
+busybox mkdir -p $target/core/rd_mcp_0/wal $target/iscsi
+echo rd_pages=8192 > $target/core/rd_mcp_0/wal/control
+echo 1 > $target/core/rd_mcp_0/wal/enable
+echo lakehead > $target/core/rd_mcp_0/wal/wwn/vpd_unit_serial
+for host in a b; do
+    tpg=$target/iscsi/iqn.2020-01.test:wal-$host/tpgt_1
+    busybox mkdir -p $tpg/lun/lun_0 $tpg/np/127.0.0.1:3260
+    busybox ln -s $target/core/rd_mcp_0/wal $tpg/lun/lun_0/port
+    echo 0 > $tpg/attrib/authentication
+    busybox mkdir -p $tpg/acls/iqn.2020-01.test:$host/lun_0
+    busybox ln -s $tpg/lun/lun_0 $tpg/acls/iqn.2020-01.test:$host/lun_0/port
+    echo 1 > $tpg/enable
+    busybox chroot /host iscsistart -i iqn.2020-01.test:$host -t iqn.2020-01.test:wal-$host \\
+        -g 1 -a 127.0.0.1 -p 3260
+done
+busybox sleep 1
 busybox chroot /host /bin/sh -c '@COMMAND@' && echo @PASSED@
 busybox poweroff -f
 """
@@ -70,7 +82,7 @@ def run(*command: str, folder: Path | None = None) -> str:
 
 def install_tools() -> None:
     """Install QEMU and what builds the guest, if they are missing."""
-    tools = ("qemu-system-x86_64", "busybox", "cpio", "depmod", "dpkg")
+    tools = ("qemu-system-x86_64", "busybox", "cpio", "depmod", "dpkg", "iscsistart")
     missing = [tool for tool in tools if shutil.which(tool) is None]
     if not missing:
         return

@@ -19,7 +19,6 @@ import pytest
 from storage.errors import Fenced, SettingsError
 from storage.wal import BlockWal, open_wal, take_wal
 from storage.wal.device import IoThreads, aligned_buffer
-from storage.wal.reservation import reservation_key
 from storage.wal.reservation_ioctl import IoctlReservation
 from tests.support.wal_tools import append_released, recovered, started
 
@@ -27,43 +26,56 @@ DISKS = [Path(path) for path in os.environ.get("LAKEHEAD_PR_DISKS", "").split(",
 pytestmark = pytest.mark.skipif(
     len(DISKS) != 2, reason="needs a disk with persistent reservations: make reservations"
 )
-# PREEMPT AND ABORT hangs in LIO's loopback of Linux 6.1, so plain preemption is what is tried here.
-OPTIONS = "preempt=plain"
-KEY = {"a": reservation_key("c", "a"), "b": reservation_key("c", "b")}
 
 
-@pytest.fixture
-async def ports() -> AsyncIterator[dict[str, IoctlReservation]]:
-    """Both paths, with nothing reserved and nothing on the disk."""
+class Ports:
+    """Two hosts' ways to one disk, and the calls of both."""
+
+    def __init__(self, preempt: str, threads: IoThreads) -> None:
+        self._preempt = preempt
+        self.a, self.b = (
+            IoctlReservation.open(disk, threads.run, aborts=preempt == "abort") for disk in DISKS
+        )
+
+    async def clear(self) -> None:
+        await self.a.register(1)
+        await self.a.clear(1)
+
+    async def open(self, host: str, *, node_id: int = 0) -> BlockWal:
+        wal = await open_wal(
+            f"block:{DISKS['ab'.index(host)]}?format=yes&slices=2&preempt={self._preempt}",
+            rng=random.Random(),  # another volume each time: stale slices are nobody's
+            node_id=node_id,
+            host_id=host,
+            cluster_id="c",
+        )
+        assert isinstance(wal, BlockWal)
+        return wal
+
+    async def take(self, host: str) -> BlockWal:
+        disk = DISKS["ab".index(host)]
+        return await take_wal(
+            f"block:{disk}?preempt={self._preempt}", node_id=0, host_id=host, cluster_id="c"
+        )
+
+
+@pytest.fixture(params=["abort", "plain"])
+async def ports(request: pytest.FixtureRequest) -> AsyncIterator[Ports]:
+    """Both ways, with nothing reserved and nothing on the disk."""
     threads = IoThreads(2)
-    ports = {
-        host: IoctlReservation.open(disk, threads.run, aborts=False)
-        for host, disk in zip("ab", DISKS, strict=True)
-    }
-    await ports["a"].register(1)
-    await ports["a"].clear(1)
+    ports = Ports(request.param, threads)
+    await ports.clear()
     with DISKS[0].open("r+b") as disk:
         disk.write(bytes(2 << 20))
         disk.seek(-(1 << 20), os.SEEK_END)
         disk.write(bytes(1 << 20))
+        disk.flush()
+        os.fsync(disk.fileno())
     yield ports
-    await ports["a"].register(1)
-    await ports["a"].clear(1)
-    for port in ports.values():
-        await port.close()
+    await ports.clear()
+    await ports.a.close()
+    await ports.b.close()
     await threads.close()
-
-
-async def open_on(host: str, disk: Path, *, node_id: int = 0, more: str = "") -> BlockWal:
-    wal = await open_wal(
-        f"block:{disk}?format=yes&slices=2&{OPTIONS}{more}",
-        rng=random.Random(1),
-        node_id=node_id,
-        host_id=host,
-        cluster_id="c",
-    )
-    assert isinstance(wal, BlockWal)
-    return wal
 
 
 def write_directly(disk: Path, at: int) -> int:
@@ -78,9 +90,9 @@ def write_directly(disk: Path, at: int) -> int:
     return 0
 
 
-async def test_the_device_behaves_as_the_simulated_one(ports: dict[str, IoctlReservation]) -> None:
+async def test_the_device_behaves_as_the_simulated_one(ports: Ports) -> None:
     """The table that `MemoryReservation` follows, row by row."""
-    a, b = ports["a"], ports["b"]
+    a, b = ports.a, ports.b
     with pytest.raises(OSError, match="RESERVE was refused"):  # not registered: an illegal request
         await a.reserve(1)
     await a.register(1)
@@ -103,22 +115,22 @@ async def test_the_device_behaves_as_the_simulated_one(ports: dict[str, IoctlRes
     assert write_directly(DISKS[0], 8 << 20) == write_directly(DISKS[1], 8 << 20) == 0
 
 
-async def test_a_volume_held_by_another_host_is_refused(ports: dict[str, IoctlReservation]) -> None:
-    wal = await open_on("a", DISKS[0])
-    second = await open_on("a", DISKS[0], node_id=1)
+async def test_a_volume_held_by_another_host_is_refused(ports: Ports) -> None:
+    wal = await ports.open("a")
+    second = await ports.open("a", node_id=1)
     await append_released(second, await started(second, 1), b"two nodes of a host share it")
     with pytest.raises(SettingsError, match="held by another host"):
-        await open_on("b", DISKS[1], node_id=5)
+        await ports.open("b", node_id=5)
     await wal.close()
     await second.close()
-    await (await open_on("a", DISKS[0])).close()
+    await (await ports.open("a")).close()
 
 
 async def test_a_takeover_fences_a_writer_that_is_alive_and_loses_nothing(
-    ports: dict[str, IoctlReservation],
+    ports: Ports,
 ) -> None:
     """The old owner writes all the while; what it released is recovered, and it is told."""
-    wal = await open_on("a", DISKS[0])
+    wal = await ports.open("a")
     listener = await started(wal, 1)
     released: list[tuple[float, int]] = []
     offset = 0
@@ -136,7 +148,7 @@ async def test_a_takeover_fences_a_writer_that_is_alive_and_loses_nothing(
     writer = asyncio.create_task(write())
     while len(released) < 100:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    taken = await take_wal(f"block:{DISKS[1]}?{OPTIONS}", node_id=0, host_id="b", cluster_id="c")
+    taken = await ports.take("b")
     fenced_at = time.monotonic()
     records = await recovered(taken)
     await listener.wait_failed()
@@ -152,32 +164,32 @@ async def test_a_takeover_fences_a_writer_that_is_alive_and_loses_nothing(
 
 
 async def test_the_old_owner_stays_out_until_it_takes_its_volume_back(
-    ports: dict[str, IoctlReservation],
+    ports: Ports,
 ) -> None:
-    wal = await open_on("a", DISKS[0])
+    wal = await ports.open("a")
     end = await append_released(wal, await started(wal, 1), b"x")
-    taken = await take_wal(f"block:{DISKS[1]}?{OPTIONS}", node_id=0, host_id="b", cluster_id="c")
+    taken = await ports.take("b")
     assert [r.end_position for r in await recovered(taken)] == [end]
     await taken.trim(end)
     await taken.close()
     await wal.close()
     with pytest.raises(SettingsError, match=r"held by another host \(b\)"):
-        await open_on("a", DISKS[0])
-    back = await take_wal(f"block:{DISKS[0]}?{OPTIONS}", node_id=0, host_id="a", cluster_id="c")
+        await ports.open("a")
+    back = await ports.take("a")
     listener = await started(back, 2)
     await append_released(back, listener, b"y")
     await back.close()
 
 
 async def test_a_taker_that_is_preempted_in_turn_can_trim_nothing(
-    ports: dict[str, IoctlReservation],
+    ports: Ports,
 ) -> None:
-    wal = await open_on("a", DISKS[0])
+    wal = await ports.open("a")
     end = await append_released(wal, await started(wal, 1), b"x")
-    first = await take_wal(f"block:{DISKS[1]}?{OPTIONS}", node_id=0, host_id="b", cluster_id="c")
+    first = await ports.take("b")
     assert len(await recovered(first)) == 1
     await wal.close()
-    second = await take_wal(f"block:{DISKS[0]}?{OPTIONS}", node_id=0, host_id="a", cluster_id="c")
+    second = await ports.take("a")
     with pytest.raises(Fenced):
         await first.trim(end)
     assert len(await recovered(second)) == 1
