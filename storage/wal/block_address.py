@@ -236,9 +236,13 @@ async def _open_place(address: BlockAddress, threads: IoThreads) -> _Place:
     device = await threads.run(lambda: FileDevice.open(path, threads))
     place = _Place(device, None, await threads.run(path.is_block_device))
     if place.is_disk and address.reserves:
-        place.reservation = await threads.run(
-            lambda: IoctlReservation.open(path, threads.run, aborts=address.aborts)
-        )
+        try:
+            place.reservation = await threads.run(
+                lambda: IoctlReservation.open(path, threads.run, aborts=address.aborts)
+            )
+        except BaseException:
+            await device.close()
+            raise
     elif place.is_disk:
         _log.warning(
             "wal_without_reservation",
