@@ -39,7 +39,20 @@ def test_every_dependency_has_its_reason() -> None:
     assert sorted(name for name in names if name not in reasons) == []
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link to a page may name behind `#`: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text())
-    assert [target for target in targets if not (page.parent / target).exists()] == []
+    targets = re.findall(r"\]\((?!https?:)([^)\s]+)", page.read_text())
+    broken = []
+    for target in targets:
+        place, _, anchor = target.partition("#")
+        found = page.parent / place if place else page
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            broken.append(target)
+    assert broken == []
