@@ -178,10 +178,12 @@ class FaultProxy:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+        await _turns()  # what was being accepted arrives
         while self._connections:
             for task in self._connections:
                 task.cancel()
             await asyncio.wait(self._connections)
+        await _turns()  # broken connections give their sockets back
 
     @contextlib.contextmanager
     def unreachable(self) -> Iterator[None]:
@@ -339,6 +341,12 @@ def _name(fault: Answer | Slow | Fault) -> str:
     if isinstance(fault, Answer):
         return fault.code
     return "slow" if isinstance(fault, Slow) else fault.value
+
+
+async def _turns() -> None:
+    """Let the loop go round a few times."""
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 async def _wait_closed(reader: asyncio.StreamReader) -> None:
