@@ -51,6 +51,13 @@ async def held(count: int) -> tuple[HeldStore, ObjectWal, Listener, list[int]]:
     return store, wal, listener, ends
 
 
+async def arrived(store: HeldStore, count: int) -> None:
+    """Wait until so many puts are held: they are repeated by the log's own clock."""
+    async with asyncio.timeout(10):
+        while len(store.held) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
 async def test_puts_that_overtake_each_other_are_released_in_sequence() -> None:
     store, wal, listener, ends = await held(4)
     for number in (2, 1, 3):
@@ -67,7 +74,7 @@ async def test_a_put_whose_answer_was_lost_is_repeated_and_found_to_be_ours() ->
     store, wal, listener, ends = await held(2)
     store.settle(0, answers=False)
     store.settle(1)
-    await asyncio.sleep(0.05)
+    await arrived(store, 1)
     assert listener.positions == [], "nothing is released on a guess"
     assert store.numbers() == [0]
     store.settle(0)
@@ -81,7 +88,7 @@ async def test_a_put_that_never_arrived_is_repeated_with_the_same_bytes() -> Non
     store, _, listener, ends = await held(1)
     (_, body, _) = next(iter(store.held.values()))
     store.settle(0, lands=False)
-    await asyncio.sleep(0.05)
+    await arrived(store, 1)
     store.settle(0)
     await turns()
     assert listener.positions == ends
@@ -93,12 +100,12 @@ async def test_a_put_that_hangs_is_repeated_beside_it_and_either_may_land() -> N
     batching = BatchingSettings(linger_s=0.0)
     wal, listener = await begun(store, ObjectWalSettings(put_timeout_s=0.01, batching=batching))
     end = wal.append(1, 0, 0, 1, b"slow")
+    await arrived(store, 2)
     async with asyncio.timeout(10):
-        while len(store.held) < 2:  # noqa: ASYNC110 - the put is repeated by the log's own clock
-            await asyncio.sleep(0.01)
-    store.settle(0)  # the first one lands when nobody waits for it any more
-    store.settle(0)
-    await listener.wait_released(end)
+        while listener.positions != [end]:
+            while store.numbers():  # the first one lands when nobody waits for it any more
+                store.settle(0)
+            await asyncio.sleep(0.001)
     assert offsets(await seal(store.inner)) == [0]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 
-from storage.errors import CorruptObject, LakeheadError
+from storage.errors import CorruptObject
 from storage.format.stream_object import StreamRecord, check_item, iter_records, parse_index
 from storage.object_store.protocol import ObjectStore
+from storage.wal.object.calls import in_order
 from storage.wal.protocol import SealedObject
 
 _READS_AT_ONCE = 16
@@ -25,13 +25,9 @@ async def sealed_records(
     while at < len(objects):
         some = _some(objects, at)
         at += len(some)
-        try:
-            async with asyncio.TaskGroup() as group:
-                reads = [group.create_task(store.get(item.key)) for item in some]
-        except* LakeheadError as errors:
-            raise errors.exceptions[0] from None
-        for item, read in zip(some, reads, strict=True):
-            for record in _records(item.key, read.result()):
+        bodies = await in_order(store.get, [item.key for item in some])
+        for item, body in zip(some, bodies, strict=True):
+            for record in _records(item.key, body):
                 yield record
 
 

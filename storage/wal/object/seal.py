@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 import structlog
 
 from storage.clock import Clock
 from storage.errors import (
-    LakeheadError,
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
@@ -32,6 +30,7 @@ from storage.errors import (
 )
 from storage.format.stream_object import ObjectIndex, metadata_start, parse_index
 from storage.object_store.protocol import ObjectStore
+from storage.wal.object.calls import CALLS_AT_ONCE, in_order
 from storage.wal.object.names import (
     Tombstone,
     WalName,
@@ -42,11 +41,8 @@ from storage.wal.object.names import (
 )
 from storage.wal.protocol import SealedLog, SealedObject, SealedRange, WalFloor
 
-T = TypeVar("T")
-
 _log = structlog.get_logger("storage.wal")
 
-CALLS_AT_ONCE = 32
 _SUFFIX_GUESS = 64 * 1024
 _RETRY_S = 0.05
 _RETRY_MAX_S = 5.0
@@ -147,12 +143,10 @@ class LogSealer:
         end = first
         while end in listed and not is_tombstone_size(listed[end]):
             end += 1
-        objects = await _in_order(
-            lambda number: self._read_listed(epoch, number), range(first, end)
-        )
+        objects = await in_order(lambda number: self._read_listed(epoch, number), range(first, end))
         width = 1
         while True:
-            claims = await _in_order(
+            claims = await in_order(
                 lambda number: self._claim(epoch, number), range(end, end + width)
             )
             for found in claims:
@@ -242,19 +236,3 @@ def _check_one_writer(epoch: int, objects: Sequence[tuple[SealedObject, str]]) -
     if len(writers) > 1:
         key = objects[-1][0].key
         raise WalCorrupted(f"{key}: epoch {epoch} has objects of {len(writers)} writers")
-
-
-async def _in_order(read: Callable[[int], Awaitable[T]], numbers: Iterable[int]) -> list[T]:
-    """Call for each number, a bounded count at once; return the results in order."""
-    slots = asyncio.Semaphore(CALLS_AT_ONCE)
-
-    async def one(number: int) -> T:
-        async with slots:
-            return await read(number)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(number)) for number in numbers]
-    except* LakeheadError as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
