@@ -12,7 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from storage.errors import OutcomeUnknown
+from storage.garbage import judgement
+from storage.garbage.collector import GarbageCollector
 from storage.metadata import demands, object_rules
+from storage.metadata.entry import entry_key
+from storage.metadata.log_cleaner import LogCleaner
 from storage.object_store.protocol import Buffer
 from storage.object_store.retrying import RetryingStore
 from storage.stream import recovery
@@ -163,6 +167,34 @@ def recover_nothing(patch: Patch) -> None:
     patch.setattr(recovery, "recovered_blocks", mutant)
 
 
+def delete_without_grace(patch: Patch) -> None:
+    turn = GarbageCollector.turn
+
+    async def mutant(self: Any) -> None:
+        self._grace_s = 0.0
+        await turn(self)
+
+    patch.setattr(GarbageCollector, "turn", mutant)
+
+
+def sweep_what_is_being_uploaded(patch: Patch) -> None:
+    patch.setattr(judgement, "_has_ended", lambda state, name: True)
+
+
+def sweep_what_recovery_needs(patch: Patch) -> None:
+    patch.setattr(judgement, "_judge_wal", lambda state, name, size: judgement.Verdict.OLD_WAL)
+
+
+def delete_entries_before_the_boundary_moves(patch: Patch) -> None:
+    round_ = LogCleaner._round
+
+    async def mutant(self: Any, every: int) -> None:
+        await self._store.delete([entry_key(self._reader.state.next_entry - 1)])
+        await round_(self, every)
+
+    patch.setattr(LogCleaner, "_round", mutant)
+
+
 class Mutant(NamedTuple):
     """A bug and the worlds it is let loose in."""
 
@@ -188,4 +220,8 @@ MUTANTS = [
     Mutant(name_objects_without_the_epoch, "memory"),
     Mutant(recover_what_is_torn, "block"),
     Mutant(recover_nothing, "object-elsewhere"),
+    Mutant(delete_without_grace, "memory"),
+    Mutant(sweep_what_is_being_uploaded, "memory"),
+    Mutant(sweep_what_recovery_needs, "object"),
+    Mutant(delete_entries_before_the_boundary_moves, "memory"),
 ]

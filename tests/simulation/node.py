@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from storage.clock import Clock
@@ -22,6 +23,7 @@ from storage.stream.stream import Stream
 from storage.tasks import TaskScope
 from tests.simulation.ledger import Violation
 from tests.simulation.lives import Life
+from tests.simulation.taking_over import take_over
 from tests.simulation.wals import OpenWal
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Incarnation:
         self.engine: StreamEngine | None = None
         self.is_serving = False
         self._work: asyncio.Task[None] | None = None
-        self._clock = clock
+        self.clock = clock
         self._open_wal = open_wal
         self._scope = TaskScope(self._crashed)
 
@@ -98,7 +100,7 @@ class Incarnation:
                 store=self.world.store_of(self.name),
                 open_wal=self._open_wal,
                 node=NodeIdentity(node_id=self.node_id, host="h", port=1),
-                clock=self._clock,
+                clock=self.clock,
                 rng=self.rng,
                 settings=SETTINGS,
                 scope=self._scope,
@@ -165,13 +167,17 @@ class Incarnation:
         state = self.engine.metadata.state
         mine = [s.stream_id for s in state.streams.values() if self._may_open(s.is_open, s.node_id)]
         for stream_id in sorted(mine):
-            try:
-                opened = await self.engine.open_streams([stream_id])
-            except EntryRejected as error:
-                self.note(f"stream {stream_id} is not ours: {error}")
-                continue
-            for stream in opened:
-                await self._opened(stream)
+            await self.open_stream(stream_id)
+
+    async def open_stream(self, stream_id: int) -> None:
+        """Become the owner of a stream, if nobody else is quicker."""
+        assert self.engine is not None
+        try:
+            opened = await self.engine.open_streams([stream_id])
+        except EntryRejected as error:
+            self.note(f"stream {stream_id} is not ours: {error}")
+            return
+        await self._opened(opened[0])
 
     def _may_open(self, is_open: bool, node_id: int) -> bool:
         return node_id == self.node_id if is_open else node_id < 0 or self.rng.random() < 0.7
@@ -246,7 +252,7 @@ class Incarnation:
         offset, count = stream.next_offset, self.rng.randint(1, 4)
         size = self.rng.choice([20, 200, 2000, 6000])
         batch = self.world.ledger.attempt(
-            stream.stream_id, stream.epoch, offset, count, size, self._clock.now_ms()
+            stream.stream_id, stream.epoch, offset, count, size, self.clock.now_ms()
         )
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         is_zombie = self.world.is_superseded(self)
@@ -299,6 +305,11 @@ class Incarnation:
                 pass  # the name is taken
         elif kind == "adopt":
             await self.open_streams_of_nobody()
+        elif kind == "take over":
+            others = [n for n in sorted(self.engine.metadata.state.nodes) if n != self.node_id]
+            if others:
+                with suppress(EntryRejected):
+                    await take_over(self, self.rng.choice(others))
         elif kind == "upload":
             await self.engine.upload_now()
         elif kind == "read":
@@ -316,11 +327,7 @@ class Incarnation:
         state = self.engine.metadata.state
         closed = [s.stream_id for s in state.streams.values() if not s.is_open]
         if closed:
-            try:
-                opened = await self.engine.open_streams([self.rng.choice(sorted(closed))])
-            except EntryRejected:
-                return  # somebody was quicker
-            await self._opened(opened[0])
+            await self.open_stream(self.rng.choice(sorted(closed)))
 
     async def read_any(self) -> None:
         """Read committed data of any stream from objects, whoever owns it."""

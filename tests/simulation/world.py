@@ -89,6 +89,8 @@ class World:
         count = rng.choice([1, 2, 2, 3])
         self.nodes = [Node(n, SkewedClock(loop), WALS[wal](self)) for n in range(count)]
         self.operations = [op for op in OPERATIONS if rng.random() < 0.7] or ["upload"]
+        if wal == "object" and rng.random() < 0.5:
+            self.operations.append("take over")
         self._lives = rng.choice([2, 3, 5])
         self._failure: asyncio.Future[None] = loop.create_future()
         trace.add("world", f"{wal} WAL, {count} nodes, {self._fair}, {self.operations}")
@@ -125,6 +127,12 @@ class World:
         return one.engine is not None and any(
             other.engine is not None and other.engine.node_epoch > one.engine.node_epoch
             for other in self.nodes[one.node_id].incarnations
+        )
+
+    def _is_past(self, one: Incarnation) -> bool:
+        """Whether a process has been superseded or fenced."""
+        return one.engine is not None and not self.oracle.is_current(
+            one.node_id, one.engine.node_epoch
         )
 
     async def run(self) -> None:
@@ -251,8 +259,8 @@ class World:
         await asyncio.sleep(SETTLE_S)
         for node in self.nodes:
             for one in node.incarnations:
-                if not one.life.is_dead and self.is_superseded(one):
-                    raise Violation(f"{one.name} lives on after its successor ran")
+                if not one.life.is_dead and self._is_past(one):
+                    raise Violation(f"{one.name} lives on after its epoch has ended")
                 self._kill(one)
 
     async def _judge(self) -> None:
