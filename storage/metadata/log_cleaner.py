@@ -70,11 +70,9 @@ class LogCleaner:
         number, pieces = await self._fold()
         listing = Listing.of(await self._store.list(META))
         newest = listing.checkpoints[-1] if listing.checkpoints else 0
-        if number - newest >= every:
-            if not await self._write(number, await in_steps(pieces)):
-                return
-            listing = Listing.of(await self._store.list(META))
-        await self._clean(listing)
+        # Only who has just read the newest checkpoint back deletes what it stands for.
+        if number - newest >= every and await self._write(number, await in_steps(pieces)):
+            await self._clean(Listing.of(await self._store.list(META)))
 
     async def _fold(self) -> tuple[int, Generator[None, None, list[bytes]]]:
         """Put the state on columns of its own time; return its number and how to encode it."""
