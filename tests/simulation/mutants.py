@@ -7,6 +7,7 @@ name; `wal` says which worlds it lives in.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -171,7 +172,7 @@ def delete_without_grace(patch: Patch) -> None:
     turn = GarbageCollector.turn
 
     async def mutant(self: Any) -> None:
-        self._grace_s = 0.0
+        self._settings = replace(self._settings, garbage_grace_s=0.0)
         await turn(self)
 
     patch.setattr(GarbageCollector, "turn", mutant)
