@@ -35,6 +35,9 @@ BLOCK_WAL = ()
 OBJECT_WAL = ("--wal", "object:")
 OBJECT_WAL_ALONE = {"wal_object_put", "wal_objects_committed", "wal_sealed"}
 """Fail-points that no other log comes to."""
+MANY_ENTRIES = ("--upload.age.ms", "50")
+NEED_MANY_ENTRIES = {"checkpoint_put", "boundary_put", "boundaries_deleted"}
+"""Fail-points that are come to once in so many entries of the metadata log."""
 SWEEP_ALONE = {"garbage_deleted", "garbage_dropped"}
 """Fail-points that only a sweep comes to: test_sweep_crashes."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +150,7 @@ def test_there_are_failpoints() -> None:
 def test_a_kill_at_every_failpoint(tmp_path: Path, name: str) -> None:
     """Die at the place whenever it is come to: as a new cluster, recovering, at work, stopping."""
     flags = OBJECT_WAL if name in OBJECT_WAL_ALONE else BLOCK_WAL
+    flags = MANY_ENTRIES if name in NEED_MANY_ENTRIES else flags
     with campaign(tmp_path, flags) as running:
         deaths = [die_while_starting(running, name)]
         if running.broker.is_running:

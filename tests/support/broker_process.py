@@ -16,6 +16,7 @@ HASTY = (
     *("--wal.size", "64m"),
     *("--upload.size", "1m", "--upload.age.ms", "200"),
     *("--cache.size", "16m"),
+    *("--metadata.checkpoint.entries", "10", "--metadata.poll.ms", "50"),
     *("--offsets.topic.num.partitions", "2"),
     *("--num.partitions", "4"),
 )
