@@ -130,6 +130,14 @@ def test_the_log_is_listed_and_an_entry_is_shown(lakehead: CommandLine, data: st
     entry = json.loads(lakehead("inspect", "log", "0", "--path", data).out)
     assert entry["records"][0]["type"] == "ClusterCreated"
     assert "no entry 999" in lakehead.fails("inspect", "log", "999", "--path", data)
+    entry_file = Path(data) / "store/meta/log" / f"{1:020d}.json"
+    entry_file.chmod(0o644)
+    whole = entry_file.read_bytes()
+    entry_file.write_bytes(whole[:-2])
+    shown = rows(lakehead("inspect", "log", "--path", data, "--json").out)
+    assert [row["entry"] for row in shown] == [row["entry"] for row in entries]
+    assert "DAMAGED" in str(shown[1]["records"])
+    entry_file.write_bytes(whole)
 
 
 def test_an_object_is_shown_by_item_and_by_batch(lakehead: CommandLine, data: str) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run, store_uri
 from broker.cli.listing import JsonOption, moment, show_fields, show_rows
-from storage.errors import ObjectNotFound, SettingsError
+from storage.errors import CorruptObject, ObjectNotFound, SettingsError
 from storage.format.checkpoint import Checkpoint, decode, rows_of
 from storage.metadata.entry import PREFIX, decode_entry, entry_key
 from storage.metadata.layout import META, Listing, checkpoint_key
@@ -90,14 +90,20 @@ async def _log_rows(store: ObjectStore, last: int) -> list[dict[str, Any]]:
     found = await store.list(PREFIX)
     rows = []
     for item in found[-last:]:
-        entry = decode_entry(item.key, await store.get(item.key))
+        number = int(item.key.removeprefix(PREFIX).removesuffix(".json"))
+        try:
+            entry = decode_entry(item.key, await store.get(item.key))
+        except CorruptObject as error:
+            damage = f"DAMAGED at byte {error.position}: {error.reason}"
+            rows.append({"entry": number, "time": None, "writer": None, "records": damage})
+            continue
         counts: dict[str, int] = {}
         for record in entry.records:
             counts[type(record).__name__] = counts.get(type(record).__name__, 0) + 1
         words = [name if n == 1 else f"{n} x {name}" for name, n in counts.items()]
         rows.append(
             {
-                "entry": int(item.key.removeprefix(PREFIX).removesuffix(".json")),
+                "entry": number,
                 "time": moment(entry.time_ms),
                 "writer": entry.writer,
                 "records": ", ".join(words),
