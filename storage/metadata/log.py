@@ -27,6 +27,8 @@ from storage.object_store.protocol import ObjectStore
 
 _RETRY_S = 0.05
 _RETRY_MAX_S = 5.0
+_RECORDS_MAX = 2000
+"""An entry takes no further plan once it has this many records."""
 
 Plan = Callable[[ClusterState], Sequence[Record]]
 
@@ -158,7 +160,7 @@ class MetadataLog:
         state = self.state
         records: list[Record] = []
         planned: list[_Planned] = []
-        while self._waiting:
+        while self._waiting and len(records) < _RECORDS_MAX:
             plan, future = self._waiting.popleft()
             if future.done():
                 continue

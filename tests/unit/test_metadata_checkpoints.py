@@ -271,6 +271,10 @@ async def test_callers_at_once_share_entries() -> None:
     )
     assert len(log.state.topics) == 500
     assert log.stats.entries_put < 5
+    await asyncio.gather(
+        *(log.commit([TopicConfig(topic_id=f"{n % 500:032x}", configs={})]) for n in range(9000))
+    )
+    assert 5 <= log.stats.entries_put < 12  # full entries do not grow without end
 
 
 def test_an_idle_cluster_makes_a_bounded_number_of_requests() -> None:
