@@ -42,6 +42,21 @@ class Failing(MemoryStore):
         await super().create(key, pieces)
 
 
+class Outage(MemoryStore):
+    """Is unavailable until a moment."""
+
+    def __init__(self, *, until: float) -> None:
+        super().__init__()
+        self.until = until
+        self.asked_at: list[float] = []
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self.asked_at.append(asyncio.get_running_loop().time())
+        if self.asked_at[-1] < self.until:
+            raise StoreUnavailable("gone")
+        await super().create(key, pieces)
+
+
 def wrapped(inner: MemoryStore, *, patient: bool = False) -> RetryingStore:
     store = RetryingStore(inner, rng=random.Random(1))
     store.is_patient = patient
@@ -79,6 +94,25 @@ def test_a_node_waits_for_as_long_as_it_takes_at_most_five_seconds_late() -> Non
     assert len({round(pause, 6) for pause in pauses}) > 400, "no jitter"
     assert (store.stats.retries, store.stats.waiting) == (500, 0)
     assert store.stats.waited_s == pytest.approx(inner.asked_at[-1])
+
+
+def test_the_end_of_an_outage_is_met_by_no_storm() -> None:
+    """Of 64 calls that wait, never more than a few ask at the same moment, then or before."""
+    inner = Outage(until=60.0)
+    store = wrapped(inner, patient=True)
+
+    async def world() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(64):
+                group.create_task(store.create(f"k/{number}", [b"x"]))
+
+    run(world())
+    assert len(inner.objects) == 64
+    later = sorted(at for at in inner.asked_at if at > 10.0)
+    assert later[-1] < 60.0 + 7.5
+    busiest = max(sum(at <= other < at + 0.05 for other in later) for at in later)
+    assert busiest <= 8, f"{busiest} within 50 ms"
+    assert len(later) < 64 * 20
 
 
 def test_a_throttled_call_waits_longer_from_the_start() -> None:
