@@ -169,9 +169,11 @@ def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterSt
     )
     if stream.is_open and stream.node_id != record.node_id:
         owner = state.nodes.get(stream.node_id)
+        # What a fenced owner acknowledged may lie in its WAL alone: that is committed first.
         require(
-            owner is None or owner.is_fenced,
-            f"stream {record.stream_id} is open on node {stream.node_id}",
+            owner is None or (owner.is_fenced and owner.wal_epoch > owner.epoch),
+            f"stream {record.stream_id} is open on node {stream.node_id}, or its WAL there is not "
+            "recovered",
         )
     return set_stream(
         state,

@@ -81,6 +81,37 @@ def test_a_live_node_commits_for_a_fenced_one_and_for_no_other() -> None:
         again.apply(entry(take))
 
 
+def test_a_fenced_nodes_stream_is_opened_elsewhere_only_once_its_wal_is_recovered() -> None:
+    move = r.OpenStream(stream_id=0, epoch=1, node_id=1, node_epoch=0)
+    with pytest.raises(EntryRejected, match="is open on node 0"):
+        start().apply(entry(move))
+    fenced = start().apply(entry(r.FenceNode(node_id=0, epoch=0)))
+    with pytest.raises(EntryRejected, match="not recovered"):
+        fenced.apply(entry(move))
+    recovered = r.CommitObjects(
+        node_id=0, node_epoch=0, objects=(), wal_epoch=1, taker_id=1, taker_epoch=0
+    )
+    assert fenced.apply(entry(recovered, move)).streams[0].node_id == 1
+
+
+def test_a_retired_node_id_goes_on_counting_epochs() -> None:
+    state = start().apply(entry(r.CloseStream(stream_id=0, epoch=0), r.RetireNode(node_id=0)))
+    assert 0 not in state.nodes
+    with pytest.raises(EntryRejected, match="not 1"):
+        state.apply(entry(register(0, 0)))
+    again = state.apply(entry(register(0, 1)))
+    assert (again.nodes[0].epoch, again.nodes[0].wal_epoch) == (1, 1)
+    assert not again.retired_nodes
+
+
+def test_what_is_committed_lies_where_data_lies() -> None:
+    """It is deleted some day: a commit must not be able to name the metadata."""
+    for key in ("meta/log/00000000000000000000.json", "", "x"):
+        stolen = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed(key, 0, 1),))
+        with pytest.raises(EntryRejected, match="no name of an object"):
+            start().apply(entry(stolen))
+
+
 def test_an_object_knows_since_when_nothing_refers_to_it() -> None:
     objects = (committed("data/a", 0, 5), committed("data/b", 5, 9))
     state = start().apply(entry(r.CommitObjects(node_id=0, node_epoch=0, objects=objects)))
