@@ -79,7 +79,7 @@ def test_the_first_append_after_a_pause_starts_at_once() -> None:
     assert batching.start_at(100, 0.0) <= 0.0
     in_flight = batching.started(0.0)
     batching.finished(0.02, 0.02, 100, in_flight)
-    assert batching.start_at(100, 0.021) == pytest.approx(0.021, abs=0.002)
+    assert batching.start_at(100, 0.001) == pytest.approx(0.01)
     assert batching.start_at(100, 5.0) <= 5.0
 
 
@@ -87,10 +87,10 @@ def test_the_first_append_after_a_pause_starts_at_once() -> None:
 def test_the_linger_follows_the_stores_latency_within_its_bounds(latency_s: float) -> None:
     found = load(latency_s=latency_s)
     assert found.batching.linger_s(10.0) == pytest.approx(
-        min(max(latency_s, FREE.linger_s), FREE.linger_max_s), rel=0.3
+        min(max(latency_s / 2, FREE.linger_s), FREE.linger_max_s), rel=0.5
     )
     wait = sum(found.waits) / len(found.waits)
-    assert wait < 2.3 * latency_s + 2 * FREE.linger_s
+    assert wait < 1.6 * latency_s + 4 * FREE.linger_s
 
 
 def test_slots_grow_until_the_bandwidth_is_full_and_not_much_further() -> None:

@@ -8,9 +8,10 @@ Three estimators, all fed by finished puts:
   and grows by its square root: it climbs while the store answers quickly, and settles where more
   puts only queue. B is the least latency of recent puts of about the same size, since a large put
   takes longer for a reason that is no queue. A refusal halves the limit.
-- *Linger*: puts of small groups start as far apart as a put takes. That adds half a put's time to
-  the average append and makes groups as large as what arrives meanwhile: a put costs money, and
-  work on both sides, whatever its size. The first append after a pause starts at once.
+- *Linger*: puts of small groups start at least half of a quick put's time apart, since a put costs
+  money, and work on both sides, whatever its size. That adds a quarter of that time to the average
+  append, and nothing to producers who wait for one put before they send what the next one takes.
+  The first append after a pause starts at once.
 - *Cost guard* (`CostGuard`): a token bucket of puts, filled at the rate that a monthly budget buys.
   It holds an hour's worth for bursts; below half, the linger grows towards the spacing that the
   budget affords for ever. A group of full size never waits for it: its price is in the data.
@@ -19,7 +20,7 @@ Three estimators, all fed by finished puts:
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 
 _MONTH_S = 30 * 24 * 3600.0
@@ -27,6 +28,7 @@ _BURST_S = 3600.0
 _WINDOW_S = 30.0
 _TOLERANCE = 2.0
 _SMOOTHING = 0.1
+_LINGER_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class BatchingSettings:
     """A group of this size starts without lingering …"""
     object_size_max: int = 8 * 1024 * 1024
     """… and while no slot is free it grows to this, unless one record alone is longer."""
-    linger_s: float = 0.004
+    linger_s: float = 0.001
     """The least time between the starts of two small puts …"""
     linger_max_s: float = 0.25
     """… and the most."""
@@ -51,13 +53,30 @@ class BatchingSettings:
     """Dollars for 1,000 puts."""
 
 
+class RecentLeast:
+    """The least of what was added in the last 30 s: a monotone queue of candidates."""
+
+    def __init__(self) -> None:
+        self._candidates: deque[tuple[float, float]] = deque()
+
+    def add(self, now: float, value: float) -> float:
+        """Add a value and return the least one."""
+        candidates = self._candidates
+        while candidates and candidates[-1][1] >= value:
+            candidates.pop()
+        candidates.append((now, value))
+        while candidates[0][0] < now - _WINDOW_S:
+            candidates.popleft()
+        return candidates[0][1]
+
+
 class InFlightLimit:
     """How many puts may be in flight, by what they take."""
 
     def __init__(self, start: int, most: int) -> None:
         self._limit = float(min(start, most))
         self._most = float(most)
-        self._least: dict[int, deque[tuple[float, float]]] = {}
+        self._least: defaultdict[int, RecentLeast] = defaultdict(RecentLeast)
 
     @property
     def value(self) -> int:
@@ -66,7 +85,7 @@ class InFlightLimit:
 
     def finished(self, now: float, latency_s: float, size: int, in_flight: int) -> None:
         """Take a put into account that began when `in_flight` were, itself included."""
-        base = self._base(size.bit_length(), now, latency_s)
+        base = self._least[size.bit_length()].add(now, latency_s)
         if in_flight * 2 < self._limit:
             return  # the limit did not bind: nothing is learned about it
         gradient = max(0.5, min(1.0, _TOLERANCE * base / latency_s)) if latency_s > 0 else 1.0
@@ -77,16 +96,6 @@ class InFlightLimit:
     def refused(self) -> None:
         """Take note that the store asks for less."""
         self._limit = max(1.0, self._limit / 2)
-
-    def _base(self, size_class: int, now: float, latency_s: float) -> float:
-        """The least latency of this size class in the window: a monotone queue of candidates."""
-        candidates = self._least.setdefault(size_class, deque())
-        while candidates and candidates[-1][1] >= latency_s:
-            candidates.pop()
-        candidates.append((now, latency_s))
-        while candidates[0][0] < now - _WINDOW_S:
-            candidates.popleft()
-        return candidates[0][1]
 
 
 class CostGuard:
@@ -124,6 +133,8 @@ class Batching:
         self._limit = InFlightLimit(settings.in_flight_start, settings.in_flight_max)
         self._cost = CostGuard(settings.budget, settings.put_price, now)
         self._last_start = -math.inf
+        self._least = RecentLeast()
+        self._quick_s = 0.0
 
     @property
     def in_flight_limit(self) -> int:
@@ -138,7 +149,8 @@ class Batching:
     def linger_s(self, now: float) -> float:
         """Return how far apart the puts of small groups start."""
         settings = self.settings
-        wanted = max(settings.linger_s, min(self.latency_s, settings.linger_max_s))
+        wanted = self._quick_s * _LINGER_SHARE
+        wanted = max(settings.linger_s, min(wanted, settings.linger_max_s))
         return max(wanted, self._cost.spacing(now))
 
     def start_at(self, size: int, now: float) -> float:
@@ -161,6 +173,7 @@ class Batching:
     def finished(self, now: float, latency_s: float, size: int, in_flight: int) -> None:
         """Take note of a put whose last try took `latency_s`; `in_flight` is as `started` said."""
         self.latency_s += (latency_s - self.latency_s) * (_SMOOTHING if self.latency_s else 1.0)
+        self._quick_s = self._least.add(now, latency_s)
         self._limit.finished(now, latency_s, size, in_flight)
         self.in_flight -= 1
 
