@@ -177,8 +177,11 @@ class FaultProxy:
         """Refuse connections and break the open ones: the store is gone until the next start."""
         server, self._server = self._server, None
         if server is not None:
+            # asyncio trips over a connection that is accepted and not yet made when this closes.
+            for listener in server.sockets:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+            await _turns()
             server.close()
-        await _turns()  # what was being accepted arrives
         while self._connections:
             for task in self._connections:
                 task.cancel()
