@@ -8,10 +8,10 @@ Three estimators, all fed by finished puts:
   and grows by its square root: it climbs while the store answers quickly, and settles where more
   puts only queue. B is the least latency of recent puts of about the same size, since a large put
   takes longer for a reason that is no queue. A refusal halves the limit.
-- *Linger*: puts of small groups start at least half of a quick put's time apart, since a put costs
-  money, and work on both sides, whatever its size. That adds a quarter of that time to the average
-  append, and nothing to producers who wait for one put before they send what the next one takes.
-  The first append after a pause starts at once.
+- *Linger*: puts of small groups start at least a quick put's time apart, since a put costs money,
+  and work on both sides, whatever its size. That adds half of that time to the average append. The
+  first append of a group waits a moment for company: producers answered by one put send again
+  together, and without it the first of them would go alone and the others a put later.
 - *Cost guard* (`CostGuard`): a token bucket of puts, filled at the rate that a monthly budget buys.
   It holds an hour's worth for bursts; below half, the linger grows towards the spacing that the
   budget affords for ever. A group of full size never waits for it: its price is in the data.
@@ -28,7 +28,7 @@ _BURST_S = 3600.0
 _WINDOW_S = 30.0
 _TOLERANCE = 2.0
 _SMOOTHING = 0.1
-_LINGER_SHARE = 0.5
+_GATHER_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,10 @@ class BatchingSettings:
     object_size_max: int = 8 * 1024 * 1024
     """… and while no slot is free it grows to this, unless one record alone is longer."""
     linger_s: float = 0.001
-    """The least time between the starts of two small puts …"""
+    """The least time between the starts of two small puts, and the most that an append waits for
+    company after a pause …"""
     linger_max_s: float = 0.25
-    """… and the most."""
+    """… and the most between two starts, unless the budget wants more."""
     in_flight_max: int = 32
     """The most puts in flight, whatever the store could take."""
     in_flight_start: int = 4
@@ -149,15 +150,17 @@ class Batching:
     def linger_s(self, now: float) -> float:
         """Return how far apart the puts of small groups start."""
         settings = self.settings
-        wanted = self._quick_s * _LINGER_SHARE
-        wanted = max(settings.linger_s, min(wanted, settings.linger_max_s))
+        wanted = max(settings.linger_s, min(self._quick_s, settings.linger_max_s))
         return max(wanted, self._cost.spacing(now))
 
-    def start_at(self, size: int, now: float) -> float:
-        """Return from when on a group of `size` bytes may start, given a slot."""
+    def start_at(self, size: int, began: float, now: float) -> float:
+        """Return from when on a group of `size` bytes may start, given a slot; its first append was
+        at `began`.
+        """
         if size >= self.settings.object_size:
             return now
-        return self._last_start + self.linger_s(now)
+        company = min(self._quick_s * _GATHER_SHARE, self.settings.linger_s)
+        return max(self._last_start + self.linger_s(now), began + company)
 
     def started(self, now: float) -> int:
         """Take note of a put that starts; return how many are in flight with it."""

@@ -18,22 +18,24 @@ Records = tuple[int, list[tuple[int, int, Buffer]]]
 
 class Group:
     """Records that are put together. `limit` is what they may take, in bytes; -1 sends every append
-    the slow way. `end` is the position after the last of them, set when the group is closed.
+    the slow way. `began` is the event loop's time at the first of them, `end` the position after
+    the last, set when the group is closed.
     """
 
-    __slots__ = ("end", "is_done", "limit", "size", "streams")
+    __slots__ = ("began", "end", "is_done", "limit", "size", "streams")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, began: float) -> None:
         self.streams: dict[int, Records] = {}
         self.size = 0
         self.limit = limit
+        self.began = began
         self.end = 0
         self.is_done = False
 
     @classmethod
     def none(cls) -> Group:
         """There is no group: the next record begins one."""
-        return cls(-1)
+        return cls(-1, 0.0)
 
 
 def build(group: Group, owner: WalOwner, node_epoch: int) -> WrittenObject:

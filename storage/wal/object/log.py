@@ -268,7 +268,8 @@ class ObjectWal:
                 return group
             self._close_group()
             self._pump()
-        group = self._group = Group(min(room, max(size, batching.object_size)))
+        most = min(room, max(size, batching.object_size))
+        group = self._group = Group(most, self._loop.time())
         self._flush_soon()
         return group
 
@@ -312,7 +313,7 @@ class ObjectWal:
             if not self._group.streams:
                 return
             now = self._loop.time()
-            start_at = self._batching.start_at(self._group.size, now)
+            start_at = self._batching.start_at(self._group.size, self._group.began, now)
             if start_at > now and not self._closing:
                 self._set_timer(start_at)
                 return
