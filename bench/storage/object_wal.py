@@ -184,7 +184,7 @@ def produced(server: S3Server, folder: Path, records: int) -> workloads.Figures:
     flags = ("--store", f"{server.uri}/broker", "--wal", "object:")
     with lakehead_server(folder, *flags, environment=server.environment) as broker:
         workloads.create_topic(broker, "warm", {})
-        workloads.produce(broker, "warm", records, 16_384)
+        workloads.produce(broker, "warm", records // 10, 16_384)
         workloads.create_topic(broker, "bench", {})
         return workloads.produce(broker, "bench", records, 16_384)
 
@@ -226,7 +226,7 @@ async def _on_server(server: S3Server, folder: Path, seconds: float, rounds: int
         speed, _ = await throughput(delayed, seconds, replace(SETTINGS, batching=batching))
         by_slots.append(speed)
     await store.close()
-    records = 40_000 if rounds == 1 else 300_000
+    records = 40_000 if rounds == 1 else 1_000_000
     loop = asyncio.get_running_loop()
     made = await loop.run_in_executor(None, produced, server, folder, records)
     assert made.mb_per_second is not None
