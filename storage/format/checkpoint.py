@@ -71,6 +71,11 @@ SCHEMA: dict[str, str] = {
     "value": TEXT,
     "limit": DOUBLE,
     "document": TEXT,
+    "host_id": TEXT,
+    "wal": TEXT,
+    "is_draining": FLAG,
+    "assigned": LONG,
+    "preferred": LONG,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 

@@ -73,6 +73,9 @@ def _nodes(state: ClusterState) -> Columns:
         "is_retired": Flags([*(0 for _ in nodes), *(1 for _ in retired)]),
         "wal_epoch": Longs([*(node.wal_epoch for node in nodes), *blank]),
         "wal_floor": Longs([*(node.wal_floor for node in nodes), *blank]),
+        "host_id": Texts.of([*(node.host_id for node in nodes), *("" for _ in retired)]),
+        "wal": Texts.of([*(node.wal for node in nodes), *("" for _ in retired)]),
+        "is_draining": Flags([*(node.is_draining for node in nodes), *blank]),
     }
 
 
@@ -145,6 +148,10 @@ class _Row(NamedTuple):
     def __getattr__(self, name: str) -> Any:
         return self.columns[name][self.number]
 
+    def get(self, name: str, default: Any) -> Any:
+        """Return the value of a column that older checkpoints do not have."""
+        return self.columns[name][self.number] if name in self.columns else default
+
 
 def _rows(tables: Mapping[str, Columns], name: str) -> list[_Row]:
     columns = tables.get(name, {})
@@ -210,6 +217,9 @@ def _node(row: _Row) -> NodeState:
         is_fenced=row.is_fenced,
         wal_epoch=row.wal_epoch,
         wal_floor=row.wal_floor,
+        host_id=row.get("host_id", ""),
+        wal=row.get("wal", ""),
+        is_draining=row.get("is_draining", False),
     )
 
 

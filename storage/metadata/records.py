@@ -33,6 +33,9 @@ class ClusterCreated(_Record, frozen=True, kw_only=True, tag=True):
 class RegisterNode(_Record, frozen=True, kw_only=True, tag=True):
     """A broker process starts. `epoch` is one more than the node's last one; `incarnation` is
     unique.
+
+    `host_id` is the machine it runs on. `wal` says where others find its write-ahead log: `object:`
+    in the cluster's store, `block:<absolute path or device>`; empty: nobody else reaches it.
     """
 
     node_id: Long
@@ -41,13 +44,29 @@ class RegisterNode(_Record, frozen=True, kw_only=True, tag=True):
     host: str
     port: Long
     rack: str | None = None
+    host_id: str = ""
+    wal: str = ""
 
 
 class FenceNode(_Record, frozen=True, kw_only=True, tag=True):
-    """A node's epoch ends: nothing more is accepted from it."""
+    """A node's epoch ends: nothing more is accepted from it.
+
+    `term` is that of the controller who says so; -1: an operator, or any node.
+    """
 
     node_id: Long
     epoch: Long
+    term: Long = -1
+
+
+class DrainNode(_Record, frozen=True, kw_only=True, tag=True):
+    """A node is to lead nothing (any more), or again like any other. Its next epoch begins
+    undrained.
+    """
+
+    node_id: Long
+    epoch: Long
+    is_draining: bool
 
 
 class RetireNode(_Record, frozen=True, kw_only=True, tag=True):
@@ -92,6 +111,20 @@ class CreateStream(_Record, frozen=True, kw_only=True, tag=True):
     stream_id: Long
     topic_id: str
     partition: Long
+
+
+class AssignStreams(_Record, frozen=True, kw_only=True, tag=True):
+    """A node is to lead these streams: nobody else may open them from now on. Who has one open
+    gives it up.
+
+    The first assignment of a stream, and one that `is_preferred`, says who its preferred leader is
+    (Kafka's first replica). `term` is as in `FenceNode`.
+    """
+
+    node_id: Long
+    stream_ids: tuple[Long, ...]
+    is_preferred: bool = False
+    term: Long = -1
 
 
 class OpenStream(_Record, frozen=True, kw_only=True, tag=True):
@@ -254,12 +287,14 @@ Record = (
     ClusterCreated
     | RegisterNode
     | FenceNode
+    | DrainNode
     | RetireNode
     | CreateTopic
     | DeleteTopic
     | TopicConfig
     | BrokerConfig
     | CreateStream
+    | AssignStreams
     | OpenStream
     | CloseStream
     | TrimStream

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from storage.format.checkpoint import Columns
+from storage.format.checkpoint import Columns, rows_of
 from storage.format.columns import Column, Flags, Longs, Texts, Words
 from storage.metadata.extents import ExtentColumns, ExtentRows, Extents
 from storage.metadata.state import ObjectState, StreamState
@@ -40,6 +40,8 @@ class StreamRows:
     is_open: Flags
     start_offsets: Longs
     end_offsets: Longs
+    assigned: Longs
+    preferred: Longs
     epochs: EpochColumns
     extents: ExtentColumns
 
@@ -77,6 +79,8 @@ class StreamRows:
             end_offset=self.end_offsets[row],
             epochs=tuple((epochs.epochs[n], epochs.start_offsets[n]) for n in range(first, end)),
             extents=Extents(segments),
+            assigned=self.assigned[row],
+            preferred=self.preferred[row],
         )
 
 
@@ -158,6 +162,8 @@ def stream_rows(tables: Mapping[str, Columns], objects: ObjectRows) -> StreamRow
         is_open=streams.column("is_open", Flags),
         start_offsets=streams.column("start_offset", Longs),
         end_offsets=streams.column("end_offset", Longs),
+        assigned=streams.column_or("assigned", -1),
+        preferred=streams.column_or("preferred", -1),
         epochs=EpochColumns(
             stream_ids=epochs.column("stream_id", Longs),
             epochs=epochs.column("stream_epoch", Longs),
@@ -186,6 +192,12 @@ class _Reader:
         if not isinstance(column, kind):
             raise TypeError(f"column {name} holds {type(column).__name__}")
         return column
+
+    def column_or(self, name: str, default: int) -> Longs:
+        """Return a column that older checkpoints do not have: `default` in every row of those."""
+        if self._columns is None or name in self._columns:
+            return self.column(name, Longs)
+        return Longs([default] * rows_of(self._columns))
 
 
 _EMPTY: dict[type, Column] = {

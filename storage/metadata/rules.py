@@ -54,6 +54,8 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
         host=record.host,
         port=record.port,
         rack=record.rack or None,
+        host_id=record.host_id,
+        wal=record.wal,
         wal_epoch=expected if known is None else known.wal_epoch,
         wal_floor=0 if known is None else known.wal_floor,
     )
@@ -65,8 +67,21 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
 
 
 def _fence_node(state: ClusterState, record: r.FenceNode, _: int) -> ClusterState:
+    _require_term(state, record.term)
     node = live_node(state, record.node_id, record.epoch)
     return replace(state, nodes=state.nodes.set(record.node_id, replace(node, is_fenced=True)))
+
+
+def _drain_node(state: ClusterState, record: r.DrainNode, _: int) -> ClusterState:
+    node = live_node(state, record.node_id, record.epoch)
+    node = replace(node, is_draining=record.is_draining)
+    return replace(state, nodes=state.nodes.set(record.node_id, node))
+
+
+def _require_term(state: ClusterState, term: int) -> None:
+    """A controller that was superseded while it slept decides nothing any more."""
+    now = state.controller.term
+    require(term in (-1, now), f"controller term {term} has passed: it is {now}")
 
 
 def _retire_node(state: ClusterState, record: r.RetireNode, _: int) -> ClusterState:
@@ -160,9 +175,30 @@ def _create_stream(state: ClusterState, record: r.CreateStream, _: int) -> Clust
     )
 
 
+def _assign_streams(state: ClusterState, record: r.AssignStreams, _: int) -> ClusterState:
+    _require_term(state, record.term)
+    node = state.nodes.get(record.node_id)
+    require(
+        node is not None and not node.is_fenced,
+        f"node {record.node_id} is not registered, or was fenced",
+    )
+    streams = state.streams
+    for stream_id in record.stream_ids:
+        stream = state.stream(stream_id)
+        is_preferred = record.is_preferred or stream.preferred < 0
+        preferred = record.node_id if is_preferred else stream.preferred
+        stream = replace(stream, assigned=record.node_id, preferred=preferred)
+        streams = streams.set(stream_id, stream)
+    return replace(state, streams=streams)
+
+
 def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterState:
     stream = state.stream(record.stream_id)
     live_node(state, record.node_id, record.node_epoch)
+    require(
+        stream.assigned in (-1, record.node_id),
+        f"stream {record.stream_id} is assigned to node {stream.assigned}",
+    )
     require(
         record.epoch == stream.epoch + 1,
         f"stream {record.stream_id}: epoch {record.epoch} after {stream.epoch}",
@@ -171,7 +207,7 @@ def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterSt
         owner = state.nodes.get(stream.node_id)
         # What a fenced owner acknowledged may lie in its WAL alone: that is committed first.
         require(
-            owner is None or (owner.is_fenced and owner.wal_epoch > owner.epoch),
+            owner is None or owner.is_recovered,
             f"stream {record.stream_id} is open on node {stream.node_id}, or its WAL there is not "
             "recovered",
         )
@@ -247,12 +283,14 @@ _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.ClusterCreated: _cluster_created,
     r.RegisterNode: _register_node,
     r.FenceNode: _fence_node,
+    r.DrainNode: _drain_node,
     r.RetireNode: _retire_node,
     r.CreateTopic: _create_topic,
     r.DeleteTopic: _delete_topic,
     r.TopicConfig: _topic_config,
     r.BrokerConfig: _broker_config,
     r.CreateStream: _create_stream,
+    r.AssignStreams: _assign_streams,
     r.OpenStream: _open_stream,
     r.CloseStream: _close_stream,
     r.TrimStream: _trim_stream,

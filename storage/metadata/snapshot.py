@@ -217,6 +217,8 @@ class _Streams:
             ("node_id", old.node_ids, lambda one: one.node_id),
             ("start_offset", old.start_offsets, lambda one: one.start_offset),
             ("end_offset", old.end_offsets, lambda one: one.end_offset),
+            ("assigned", old.assigned, lambda one: one.assigned),
+            ("preferred", old.preferred, lambda one: one.preferred),
         ]
         for name, column, getter in getters:
             columns[name] = _longs(runs, column, getter)

@@ -24,6 +24,8 @@ class NodeState:
     """A node id, its current epoch and where it listens. `is_fenced` once that epoch has ended.
 
     Recovery needs no WAL object of this node with an (epoch, number) below (wal_epoch, wal_floor).
+    `host_id` is its machine, `wal` where others find its log (see `RegisterNode`). A node that
+    `is_draining` is to lead nothing.
     """
 
     node_id: int
@@ -35,6 +37,16 @@ class NodeState:
     is_fenced: bool = False
     wal_epoch: int = 0
     wal_floor: int = 0
+    host_id: str = ""
+    wal: str = ""
+    is_draining: bool = False
+
+    @property
+    def is_recovered(self) -> bool:
+        """Whether it was fenced and all that its log held counts: its streams may be opened by
+        others.
+        """
+        return self.is_fenced and self.wal_epoch > self.epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +61,11 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamState:
-    """A stream. `epoch` is -1 before its first open, `node_id` -1 while nobody owns it.
+    """A stream. `epoch` is -1 before its first open, `node_id` (who opened it last) -1 as well.
 
     `end_offset` is the end of what is in objects. `epochs` lists (epoch, first offset under
-    it or later).
+    it or later). `assigned` is the node that is to lead it, and the only one that may open it; -1:
+    anyone. `preferred` is its preferred leader, or -1.
     """
 
     stream_id: int
@@ -65,6 +78,8 @@ class StreamState:
     end_offset: int = 0
     epochs: tuple[tuple[int, int], ...] = ()
     extents: Extents = field(default_factory=Extents)
+    assigned: int = -1
+    preferred: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ class Stream:
     is_open: bool = False
     start: int = 0
     end: int = 0
+    assigned: int = -1
+    preferred: int = -1
     extents: list[tuple[int, int, str]] = field(default_factory=list)
 
 
@@ -41,6 +43,9 @@ class Node:
     epoch: int
     is_fenced: bool = False
     floor: tuple[int, int] = (0, 0)
+    is_draining: bool = False
+    wal: str = ""
+    host_id: str = ""
 
 
 @dataclass
@@ -56,6 +61,7 @@ class Cluster:
     streams: dict[int, Stream] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
     next_stream: int = 0
+    term: int = -1
 
     def extents(self, topic: str, partition: int) -> list[tuple[int, int, str]]:
         return self.streams[self.partitions[self.topics[topic]][partition]].extents
@@ -95,6 +101,8 @@ def read_checkpoint(path: Path) -> Cluster:
             is_open=row["is_open"],
             start=row["start_offset"],
             end=row["end_offset"],
+            assigned=-1 if row.get("assigned") is None else row["assigned"],
+            preferred=-1 if row.get("preferred") is None else row["preferred"],
         )
         for row in tables.get("streams", [])
     }
@@ -110,7 +118,12 @@ def read_checkpoint(path: Path) -> Cluster:
         cluster_id=head["cluster_id"],
         nodes={
             row["node_id"]: Node(
-                row["node_epoch"], row["is_fenced"], (row["wal_epoch"], row["wal_floor"])
+                row["node_epoch"],
+                row["is_fenced"],
+                (row["wal_epoch"], row["wal_floor"]),
+                bool(row.get("is_draining")),
+                row.get("wal") or "",
+                row.get("host_id") or "",
             )
             for row in nodes
             if not row["is_retired"]
@@ -121,6 +134,7 @@ def read_checkpoint(path: Path) -> Cluster:
         streams=streams,
         objects={row["key"]: row["kind"] for row in objects},
         next_stream=head["next_stream_id"],
+        term=head["term"],
     )
 
 
@@ -148,10 +162,16 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
     if kind == "ClusterCreated":
         demand(not cluster.cluster_id, "a cluster already")
         cluster.cluster_id = record["cluster_id"]
-    elif kind in {"RegisterNode", "FenceNode", "RetireNode"}:
+    elif kind in {"RegisterNode", "FenceNode", "DrainNode", "RetireNode"}:
         _apply_node(cluster, kind, record)
     elif kind in {"CreateTopic", "DeleteTopic"}:
         _apply_topic(cluster, kind, record)
+    elif kind == "AssignStreams":
+        _assign(cluster, record)
+    elif kind == "ControllerLease":
+        demand(cluster.live(record["node_id"], record["node_epoch"]), "not live")
+        demand(record["term"] == cluster.term + 1, "term")
+        cluster.term = record["term"]
     elif kind.endswith("Stream"):
         _apply_stream(cluster, kind, record)
     elif kind == "CommitObjects":
@@ -161,7 +181,7 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
             demand(key in cluster.objects and key not in cluster.held(), "in use")
             del cluster.objects[key]
     else:
-        ours = {"TopicConfig", "BrokerConfig", "ProducerIdBlock", "ControllerLease"}
+        ours = {"TopicConfig", "BrokerConfig", "ProducerIdBlock"}
         assert kind in ours, f"not written by this test: {kind}"
 
 
@@ -172,8 +192,17 @@ def _apply_node(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
         last = cluster.retired.pop(number, -1) if known is None else known.epoch
         demand(record["epoch"] == last + 1, "epoch of a node")
         floor = (last + 1, 0) if known is None else known.floor
-        cluster.nodes[number] = Node(record["epoch"], floor=floor)
+        cluster.nodes[number] = Node(
+            record["epoch"],
+            floor=floor,
+            wal=record.get("wal", ""),
+            host_id=record.get("host_id", ""),
+        )
+    elif kind == "DrainNode":
+        demand(cluster.live(number, record["epoch"]), "not live")
+        cluster.nodes[number].is_draining = record["is_draining"]
     elif kind == "FenceNode":
+        demand(record.get("term", -1) in (-1, cluster.term), "a term that has passed")
         demand(cluster.live(number, record["epoch"]), "not live")
         cluster.nodes[number].is_fenced = True
     else:
@@ -181,6 +210,18 @@ def _apply_node(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
         mine = [s for s in cluster.streams.values() if s.is_open and s.node == number]
         demand(not mine, "it has streams")
         cluster.retired[number] = cluster.nodes.pop(number).epoch
+
+
+def _assign(cluster: Cluster, record: dict[str, Any]) -> None:
+    number = record["node_id"]
+    demand(record.get("term", -1) in (-1, cluster.term), "a term that has passed")
+    demand(number in cluster.nodes and not cluster.nodes[number].is_fenced, "not live")
+    for stream_id in record["stream_ids"]:
+        demand(stream_id in cluster.streams, "no such stream")
+        stream = cluster.streams[stream_id]
+        stream.assigned = number
+        if record.get("is_preferred", False) or stream.preferred < 0:
+            stream.preferred = number
 
 
 def _apply_topic(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
@@ -211,10 +252,12 @@ def _apply_stream(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     stream = cluster.streams[number]
     if kind == "OpenStream":
         demand(cluster.live(record["node_id"], record["node_epoch"]), "not live")
+        demand(stream.assigned in (-1, record["node_id"]), "assigned elsewhere")
         demand(record["epoch"] == stream.epoch + 1, "epoch of a stream")
         owner = cluster.nodes.get(stream.node)
-        is_free = not stream.is_open or stream.node == record["node_id"]
-        demand(is_free or owner is None or owner.is_fenced, "open elsewhere")
+        is_free = not stream.is_open or stream.node == record["node_id"] or owner is None
+        is_recovered = owner is not None and owner.is_fenced and owner.floor[0] > owner.epoch
+        demand(is_free or is_recovered, "open elsewhere")
         stream.epoch, stream.node, stream.is_open = record["epoch"], record["node_id"], True
     elif kind == "CloseStream":
         demand(stream.is_open and stream.epoch == record["epoch"], "not open under it")
