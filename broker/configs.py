@@ -15,7 +15,8 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.protocol.errors import KafkaError
-from broker.settings import SETTINGS, Settings
+from broker.setting_sources import SETTINGS
+from broker.settings import Settings
 
 _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1

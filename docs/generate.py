@@ -12,7 +12,7 @@ import typer
 from broker.cli.app import app
 from broker.cli.sections import sections, shown_default
 from broker.observability.measures import SUBJECTS
-from broker.settings import Setting
+from broker.setting_sources import Setting
 
 FOLDER = Path(__file__).parent
 _NOTE = "<!-- Made from code by `make docs`. -->\n\n"

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli.sections import sections, shown_default
-from broker.settings import SETTINGS, Setting, Settings, load
+from broker.setting_sources import SETTINGS, Setting, load
+from broker.settings import Settings
 
 _KINDS = {"str": "TEXT", "int": "N", "bool": "BOOL"}
 _UNITS = {"bytes": "SIZE", "ms": "MS", "minutes": "MINUTES"}

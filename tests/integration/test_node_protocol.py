@@ -16,7 +16,7 @@ from kio.serial import entity_reader, entity_writer
 from broker.node import Node
 from broker.protocol.api import schema
 from broker.protocol.messages import entity
-from broker.settings import load
+from broker.setting_sources import load
 from storage.clock import SystemClock
 from storage.errors import WalFailed
 from storage.format.record_batch import read_header

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import SETTINGS
+from broker.setting_sources import SETTINGS
 from storage.clock import SystemClock
 from storage.format.record_batch import patch
 from storage.metadata.records import CreateStream, CreateTopic

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import SETTINGS
+from broker.setting_sources import SETTINGS
 from docs.generate import pages
 
 ROOT = Path(__file__).resolve().parents[2]

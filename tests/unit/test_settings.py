@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import SETTINGS, Settings, load
+from broker.setting_sources import SETTINGS, load
+from broker.settings import Settings
 from storage.errors import SettingsError
 
 
