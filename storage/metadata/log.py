@@ -88,6 +88,13 @@ class MetadataLog:
 
     def subscribe(self, callback: Callable[[ClusterState], None]) -> None:
         """Call `callback(state)` on the loop after each change of state."""
+        self._reader.subscribers.append(lambda state, _: callback(state))
+
+    def follow(self, callback: Callable[[ClusterState, Entry | None], None]) -> None:
+        """Call `callback(state, entry)` on the loop after each entry: who follows many streams
+        looks at those that it names. Without an entry the state was read from a checkpoint, and
+        anything may have changed. A refused entry is told too; it changed nothing.
+        """
         self._reader.subscribers.append(callback)
 
     async def refresh(self) -> ClusterState:

@@ -90,7 +90,8 @@ class LogReader:
         self.loaded = 0
         """The number of the checkpoint that the state is based on."""
         self.stats = MetadataStats()
-        self.subscribers: list[Callable[[ClusterState], None]] = []
+        self.subscribers: list[Callable[[ClusterState, Entry | None], None]] = []
+        """Told each state with the entry that led to it; None: read from a checkpoint."""
         self._store = store
         self._listed_end = 0
         self._quiet_polls = 0
@@ -112,7 +113,7 @@ class LogReader:
                 self.stats.loads += 1
                 self._listed_end = listing.entries[-1] + 1 if listing.entries else 0
                 self._tail = None
-                self._tell()
+                self._tell(None)
                 return
         raise StoreUnavailable(f"checkpoints in {self._store.uri} vanish faster than they are read")
 
@@ -190,7 +191,7 @@ class LogReader:
             self.stats.entries_refused += 1
         if self._tail is not None:
             self._tail.append(entry)
-        self._tell()
+        self._tell(entry)
 
     def remember(self) -> None:
         """Keep the entries that are applied from now on, for `rebase`."""
@@ -213,9 +214,9 @@ class LogReader:
         self.state = state
         self.loaded = base.next_entry
 
-    def _tell(self) -> None:
+    def _tell(self, entry: Entry | None) -> None:
         for callback in self.subscribers:
-            callback(self.state)
+            callback(self.state, entry)
 
     async def _read_ahead(self, first: int) -> tuple[list[bytes], bool]:
         """Return entries from `first` on, and whether they were the last: what was listed at once,
