@@ -43,6 +43,18 @@ class Settings:
     # node and network
     node_id: int = _setting(0, "Id of this broker in the cluster.", least=0)
     broker_rack: str = _setting("", "Rack or zone of this broker.")
+    host_id: str = _setting(
+        "",
+        "Name of the machine, the same for all its nodes: they take over one another's block WAL. "
+        "Empty: the machine's own id.",
+    )
+    nodes: int = _setting(
+        1,
+        "Nodes on this machine under one supervisor, with ids and ports counted up from node.id "
+        "and port; 0: one for each core.",
+        least=0,
+        most=1000,
+    )
     host: str = _setting("127.0.0.1", "Address to listen on.")
     port: int = _setting(9092, "Port to listen on; 0 takes a free one.", least=0, most=65535)
     advertised_host: str = _setting("", "Host told to clients. Empty: the one listened on.")
@@ -71,6 +83,17 @@ class Settings:
 
     shutdown_timeout_ms: int = _setting(
         60_000, "A clean stop waits this long for the object store.", unit="ms", least=1
+    )
+
+    # cluster
+    broker_heartbeat_interval_ms: int = _setting(
+        500, "How often nodes tell each other that they live.", unit="ms", least=10
+    )
+    broker_session_timeout_ms: int = _setting(
+        3_000,
+        "A node that is silent for so long is fenced, and others take over what it led.",
+        unit="ms",
+        least=100,
     )
 
     # topics and messages
