@@ -88,7 +88,7 @@ def _option(setting: Setting, panel: str) -> Any:
 
 def _serve(settings: Settings) -> None:
     """Run the broker to its end."""
-    from broker.node import run
+    from broker.process import run
 
     run(settings, on_ready=lambda address: _announce(address, settings))
 

@@ -1,0 +1,36 @@
+"""The log of a process: one event a line on standard error, as key=value, with the node it is of.
+
+Several nodes of a machine share one log: a line is written at once, and says whose it is.
+"""
+
+import logging
+import sys
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+
+def configure_logs(level: str, node_id: int | None = None) -> None:
+    """Write events from `level` on; `node_id` is that of events that name none themselves."""
+
+    def add_node_id(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        if node_id is not None:
+            event.setdefault("node_id", node_id)
+        return event
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            add_node_id,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(
+                key_order=["timestamp", "level", "node_id", "event"], drop_missing=True
+            ),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
+        ),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )

@@ -1,0 +1,65 @@
+"""A node as a process of its own: its memory, its log, its signals, its end."""
+
+import asyncio
+import contextlib
+import ctypes
+import gc
+import signal
+import sys
+from collections.abc import Callable
+
+import uvloop
+
+from broker.node import NodeFailed, start_node
+from broker.observability.event_log import configure_logs
+from broker.settings import Settings
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_TOP_PAD = 16 << 20
+_MMAP_THRESHOLD = 4 << 20
+_TRIM_THRESHOLD = 256 << 20
+
+
+def tune_memory() -> None:
+    """Fit the process to its work: frames of records come and go in a long, steady stream.
+
+    What was imported is not looked at by the garbage collector again, which runs seldom: nothing
+    on the hot path makes cycles. Freed frames stay with the process for the next ones, where
+    glibc would give each back to the system and fault it in anew.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    sys.setswitchinterval(0.0005)
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+        mallopt(_M_TOP_PAD, _TOP_PAD)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
+
+
+def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
+    """Run a node until SIGTERM or SIGINT; `on_ready` is given its address, host:port.
+
+    Raises SettingsError and the errors of storage at the start, NodeFailed when it cannot go on.
+    """
+    configure_logs(settings.log_level, settings.node_id)
+    tune_memory()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, on_ready))
+
+
+async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    node = await start_node(settings)
+    failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
+    failed.add_done_callback(lambda _: stop.set())
+    on_ready(f"{node.advertised_host}:{node.advertised_port}")
+    await stop.wait()
+    error = failed.result() if failed.done() else None
+    await node.close()
+    if error is not None:
+        raise NodeFailed(f"the node stopped: {error}") from error
