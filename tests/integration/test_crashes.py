@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from storage.failpoints import KILLED
+from tests.checker.history import History
+from tests.checker.rules import violations
 from tests.support.broker_process import HASTY, BrokerProcess
-from tests.support.history import History, violations
 from tests.support.traffic import (
     IDEMPOTENT,
     PLAIN,

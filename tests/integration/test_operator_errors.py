@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
+from tests.checker.history import History
+from tests.checker.rules import violations
 from tests.support.broker_process import HASTY, BrokerProcess
-from tests.support.history import History, violations
 from tests.support.traffic import IDEMPOTENT, ProducerThread, create_topic, read_log
 from tests.support.waiting import wait_until
 

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from bench.s3_server import S3Server
+from tests.checker.history import History
+from tests.checker.rules import violations
 from tests.support.broker_process import HASTY, BrokerProcess
-from tests.support.history import History, violations
 from tests.support.s3_proxy import (
     CONFLICT,
     INTERNAL_ERROR,

@@ -1,6 +1,7 @@
 """Producers and consumers of confluent-kafka that note in a History what they did and were told."""
 
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.support.history import History, Sent, value_of
+from tests.checker.history import History, Sent, value_of
 from tests.support.waiting import wait_until
 
 QUICK_RECONNECT: Mapping[str, str | int | float] = {
@@ -43,7 +44,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK_RECONNECT})
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
     admin.create_topics([new])[topic].result(20)
-    consumer = _consumer(bootstrap, {})
+    consumer = new_consumer(bootstrap, {})
     try:
         for index in range(partitions):
             ask = functools.partial(_answers, consumer, TopicPartition(topic, index))
@@ -60,8 +61,19 @@ def _answers(consumer: Consumer, place: TopicPartition) -> bool:
     return True
 
 
+DEFINITE_REFUSALS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    }
+)
+"""Answers after which a record is not there, and never will be. Any other may be either."""
+
+
 class ProducerThread:
-    """A producer that sends as fast as its queue lets it until it is told to stop.
+    """A producer that sends until it is told to stop: at a rate, or as fast as its queue lets it.
 
     Records go round the partitions, so each partition gets an increasing sequence of its numbers.
     """
@@ -77,6 +89,7 @@ class ProducerThread:
         config: Mapping[str, str | int | float],
         value_bytes: int = 200,
         queued_max: int = 200,
+        records_per_s: float = math.inf,
     ) -> None:
         self.name = name
         self.acknowledged = 0
@@ -85,6 +98,7 @@ class ProducerThread:
         self._history = history
         self._value_bytes = value_bytes
         self._queued_max = queued_max
+        self._records_per_s = records_per_s
         self._producer = Producer({"bootstrap.servers": bootstrap, **config})
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -100,6 +114,13 @@ class ProducerThread:
         remaining: int = self._producer.flush(deadline_s)
         return remaining
 
+    def drop(self) -> None:
+        """Stop as a crashed client does: what has no answer yet gets none, there or not."""
+        self._stop.set()
+        self._thread.join(10)
+        self._producer.purge()
+        self._producer.flush(5)
+
     def _run(self) -> None:
         try:
             self._send_until_stopped()
@@ -107,9 +128,10 @@ class ProducerThread:
             self._history.contradictions.append(f"producer {self.name}: {error}")
 
     def _send_until_stopped(self) -> None:
-        number = 0
+        number, began = 0, time.monotonic()
         while not self._stop.is_set():
-            if len(self._producer) >= self._queued_max:
+            due = (time.monotonic() - began) * self._records_per_s
+            if len(self._producer) >= self._queued_max or number >= due:
                 self._producer.poll(0.01)
                 continue
             sent = Sent(self.name, number)
@@ -125,9 +147,11 @@ class ProducerThread:
             self._producer.poll(0)
 
     def _on_delivery(self, sent: Sent) -> Callable[[KafkaError | None, Message], None]:
-        def note(error: KafkaError | None, message: Message) -> None:
+        def answered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                self._history.record_refused(sent, str(error))
+                definite = error.code() in DEFINITE_REFUSALS
+                note = self._history.record_failed if definite else self._history.record_unclear
+                note(sent, str(error))
                 return
             partition, offset = message.partition(), message.offset()
             assert partition is not None
@@ -135,7 +159,7 @@ class ProducerThread:
             self._history.record_acknowledged(sent, partition, offset)
             self.acknowledged += 1
 
-        return note
+        return answered
 
 
 class TailThread:
@@ -143,8 +167,9 @@ class TailThread:
 
     def __init__(self, bootstrap: str, topic: str, *, partitions: int, history: History) -> None:
         self._history = history
-        self._consumer = _consumer(bootstrap, {"fetch.wait.max.ms": 50})
+        self._consumer = new_consumer(bootstrap, {"fetch.wait.max.ms": 50})
         self._consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        history.record_assign("tail", dict.fromkeys(range(partitions), 0))
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
 
@@ -159,10 +184,10 @@ class TailThread:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            for message in self._consumer.consume(500, 0.05):
-                if message.error() is None:
-                    place = _place(message)
-                    self._history.record_seen(*place)
+            begun = self._history.clock()
+            messages = self._consumer.consume(500, 0.05)
+            records = [place_of(message) for message in messages if message.error() is None]
+            self._history.record_poll("tail", records, begun)
 
 
 def read_log(
@@ -172,7 +197,7 @@ def read_log(
 
     Fails if a partition's end, as asked for at the start, is not reached in time.
     """
-    consumer = _consumer(bootstrap, {"enable.partition.eof": False})
+    consumer = new_consumer(bootstrap, {"enable.partition.eof": False})
     log: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
     try:
         ends = {
@@ -185,14 +210,15 @@ def read_log(
             assert time.monotonic() < deadline, f"ends {ends} not reached: {_reached(log)}"
             for message in consumer.consume(1000, 0.5):
                 if message.error() is None:
-                    partition, offset, value = _place(message)
+                    partition, offset, value = place_of(message)
                     log[partition].append((offset, value))
     finally:
         consumer.close()
     return log
 
 
-def _consumer(bootstrap: str, config: Mapping[str, str | int | float]) -> Consumer:
+def new_consumer(bootstrap: str, config: Mapping[str, str | int | float]) -> Consumer:
+    """A consumer that decides nothing by itself: no commits, no start but the one it is given."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -205,7 +231,8 @@ def _consumer(bootstrap: str, config: Mapping[str, str | int | float]) -> Consum
     )
 
 
-def _place(message: Message) -> tuple[int, int, bytes]:
+def place_of(message: Message) -> tuple[int, int, bytes]:
+    """Partition, offset and value of a message that is no error."""
     partition, offset, value = message.partition(), message.offset(), message.value()
     assert partition is not None
     assert offset is not None
