@@ -62,6 +62,8 @@ class MetadataLog:
         self._waiting: deque[_Planned] = deque()
         self._proposal: _Proposal | None = None
         self._lock = asyncio.Lock()
+        self.fresh_at = float("-inf")
+        """All that was committed by then (monotonic seconds) is in the state, for certain."""
 
     @property
     def state(self) -> ClusterState:
@@ -97,10 +99,14 @@ class MetadataLog:
         """
         self._reader.subscribers.append(callback)
 
-    async def refresh(self) -> ClusterState:
-        """Apply the entries that others have added, and return the newest state."""
+    async def refresh(self, *, surely: bool = False) -> ClusterState:
+        """Apply the entries that others have added, and return the newest state. `surely`: all
+        that were there when this call began, even after a long sleep; costs one request more.
+        """
         async with self._lock:
-            await self._reader.catch_up()
+            begun = self._clock.monotonic()
+            if await self._reader.catch_up(surely=surely):
+                self.fresh_at = begun
         return self.state
 
     async def maintain(self, every: int) -> None:
@@ -202,6 +208,7 @@ class MetadataLog:
         pause = _RETRY_S
         while self._reader.state.next_entry <= number:
             failpoint("metadata_entry_planned")
+            begun = self._clock.monotonic()
             try:
                 await self._store.create(entry_key(number), [proposal.body])
             except ObjectExists:
@@ -214,6 +221,7 @@ class MetadataLog:
                 failpoint("metadata_entry_put")
                 self.stats.entries_put += 1
                 if await self._reader.holds(number):
+                    self.fresh_at = begun  # the number was free: nothing before it is unknown
                     self._reader.apply(entry)
                 else:  # the name was free because its entry had been deleted: too late
                     await self._reader.load()

@@ -144,11 +144,14 @@ class LogReader:
             )
         return None
 
-    async def catch_up(self) -> None:
-        """Apply every entry from the next number on.
+    async def catch_up(self, *, surely: bool = False) -> bool:
+        """Apply every entry from the next number on; whether these are surely all that there were
+        when the call began. A poll that finds nothing is sure of it now and then only, or if asked.
 
         Raises CorruptObject, UnsupportedFormat, StoreUnavailable.
         """
+        if surely:
+            self._quiet_polls = _QUIET_POLLS - 1
         while True:
             first = self.state.next_entry
             bodies, is_end = await self._read_ahead(first)
@@ -158,7 +161,7 @@ class LogReader:
             for number, body in enumerate(bodies, first):
                 self.apply(await self._decoded(number, body))
             if is_end:
-                return
+                return self._quiet_polls % _QUIET_POLLS == 0
 
     async def _is_genuine(self, first: int, is_news: bool) -> bool:
         if is_news:
