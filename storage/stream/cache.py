@@ -8,6 +8,7 @@ committed is never evicted.
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 _EVICTED_AT_ONCE = 64
@@ -45,6 +46,22 @@ class CacheBlock:
         charge = _charge(batch)
         self.size += charge
         return charge
+
+    def bytes_of(self, stream_ids: Collection[int]) -> int:
+        """Return the bytes charged for these streams."""
+        found = [self.batches[one] for one in stream_ids if one in self.batches]
+        return sum(_charge(batch) for batches in found for batch in batches)
+
+    def split(self, stream_ids: Collection[int]) -> "CacheBlock":
+        """Return a block of what is in this one of these streams, and keep the rest."""
+        apart = CacheBlock()
+        apart.size = self.bytes_of(stream_ids)
+        self.size -= apart.size
+        for stream_id in stream_ids:
+            batches = self.batches.pop(stream_id, None)
+            if batches is not None:
+                apart.batches[stream_id] = batches
+        return apart
 
 
 class _CachedLog:
@@ -95,8 +112,12 @@ class LogCache:
         if self.size > self.capacity and self._evictable:
             self._evict_some()
 
-    def seal(self) -> CacheBlock:
-        """Close the active block, begin the next one, and return the closed one."""
+    def seal(self, stream_ids: Collection[int] | None = None) -> CacheBlock:
+        """Close the active block, begin the next one, and return the closed one; or one of these
+        streams alone: the active block goes on without them.
+        """
+        if stream_ids is not None:
+            return self.active.split(stream_ids)
         sealed = self.active
         self.active = CacheBlock()
         return sealed

@@ -26,6 +26,7 @@ from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore, RetryStats
 from storage.stream.cache import CachedBatch, LogCache
+from storage.stream.hand_over import HandOvers
 from storage.stream.reader import ColdReader
 from storage.stream.recovery import log_in_cluster, recover_wal
 from storage.stream.registration import register
@@ -113,7 +114,15 @@ class StreamEngine:
         self._appends: deque[_Append] = deque()
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._was_writable = True
-        self._drained: asyncio.Future[None] | None = None
+        self._barriers: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.hand_overs = HandOvers(
+            node_id=node.node_id,
+            uploads=self._uploads,
+            streams=self._streams,
+            wait_durable=self._wait_durable,
+            forget=self.close_deleted,
+            clock=clock,
+        )
 
     @classmethod
     async def open(
@@ -215,8 +224,17 @@ class StreamEngine:
         self._streams.update((stream.stream_id, stream) for stream in opened)
         return opened
 
+    async def hand_over(self, stream_ids: Sequence[int]) -> None:
+        """Give streams up, all in one metadata entry: those open here, and those that an earlier
+        epoch of this node had open. After it other nodes may open them.
+
+        They take appends until nearly all is uploaded, and then no more (`is_open` turns false,
+        never true again). May be repeated. Raises what stopped the engine.
+        """
+        await self.hand_overs.run(stream_ids)
+
     def close_deleted(self, stream: Stream) -> None:
-        """Forget a stream that was deleted from the metadata."""
+        """Forget a stream that was deleted from the metadata, or closed there."""
         stream.is_open = False
         self._streams.pop(stream.stream_id, None)
         self.cache.forget(stream.stream_id)
@@ -266,12 +284,15 @@ class StreamEngine:
             on_done = self._appends.popleft().on_done
             if on_done is not None:
                 on_done(error)
-        self._note_drained()
+        self._pass_barriers(None)
 
     async def upload_now(self) -> None:
         """Upload and commit everything that is confirmed. Raises what stopped the engine."""
         self._uploads.start()
         await self._uploads.wait_idle()
+        self._check_alive()
+
+    def _check_alive(self) -> None:
         if self._failure.done():
             raise self._failure.result()
 
@@ -280,9 +301,7 @@ class StreamEngine:
         streams = list(self._streams.values())
         for stream in streams:
             stream.is_open = False
-        if self._appends and not self._failure.done():
-            self._drained = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._drained])
+        await self._wait_released()
         if self._failure.done():
             await self._wal.close()
             return
@@ -291,7 +310,7 @@ class StreamEngine:
             lambda state: [
                 CloseStream(stream_id=stream.stream_id, epoch=stream.epoch)
                 for stream in streams
-                if stream.stream_id in state.streams
+                if _is_open_under(state, stream.stream_id, stream.epoch)
             ]
         )
         failpoint("streams_closed")
@@ -322,8 +341,7 @@ class StreamEngine:
         for on_done in done:
             on_done(None)
         self._uploads.check()
-        if not appends:
-            self._note_drained()
+        self._pass_barriers(position)
         self._check_writable()
 
     def failed(self, error: Exception) -> None:
@@ -331,9 +349,23 @@ class StreamEngine:
         _log.error("wal_failed", error=str(error), node_id=self.node.node_id)
         self.fail(error if isinstance(error, StorageError) else WalFailed(str(error)))
 
-    def _note_drained(self) -> None:
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+    async def _wait_released(self) -> None:
+        """Wait until what has been appended so far is durable, or never will be."""
+        if self._appends and not self._failure.done():
+            passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._barriers.append((self._appends[-1].end_position, passed))
+            await asyncio.wait([passed])
+
+    async def _wait_durable(self) -> None:
+        """Wait until what has been appended so far is durable. Raises what stopped the engine."""
+        await self._wait_released()
+        self._check_alive()
+
+    def _pass_barriers(self, position: int | None) -> None:
+        """Wake who waits for the log to be durable up to `position`; None: whoever waits."""
+        barriers = self._barriers
+        while barriers and (position is None or barriers[0][0] <= position):
+            barriers.popleft()[1].set_result(None)
 
     def _check_writable(self) -> None:
         if not self._was_writable and self.writable():
@@ -359,3 +391,8 @@ class StreamEngine:
         node = state.nodes.get(self.node.node_id)
         if node is None or node.epoch != self.node_epoch or node.is_fenced:
             self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
+
+
+def _is_open_under(state: ClusterState, stream_id: int, epoch: int) -> bool:
+    stream = state.streams.get(stream_id)
+    return stream is not None and stream.is_open and stream.epoch == epoch

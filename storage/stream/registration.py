@@ -35,5 +35,7 @@ def _registration(state: ClusterState, node: "NodeIdentity", incarnation: str) -
             host=node.host,
             port=node.port,
             rack=node.rack,
+            host_id=node.host_id,
+            wal=node.wal,
         )
     ]

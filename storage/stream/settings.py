@@ -9,12 +9,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
-    """Who this node is and where clients reach it."""
+    """Who this node is, where clients reach it, and where other nodes find its WAL if it dies
+    (see `RegisterNode`).
+    """
 
     node_id: int
     host: str
     port: int
     rack: str | None = None
+    host_id: str = ""
+    wal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

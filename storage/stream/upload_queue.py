@@ -1,18 +1,21 @@
 """When to upload: seals the log cache by size, age or WAL use, and commits the snapshots in order.
 
 Uploads overlap; commits happen in the order of seals, so that every stream's ranges continue each
-other, and the WAL is trimmed after each commit.
+other, and the WAL is trimmed after each commit. Some streams can be uploaded ahead of the others;
+the WAL is trimmed then by the next upload of everything.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import structlog
 
 from storage.clock import Clock
 from storage.errors import LakeheadError
 from storage.failpoints import failpoint
-from storage.stream.cache import LogCache
+from storage.format.stream_object import StreamInfo
+from storage.stream.cache import CacheBlock, LogCache
 from storage.stream.settings import StorageSettings
 from storage.stream.upload_pace import UploadPace
 from storage.stream.uploader import Describe, Snapshot, Uploader
@@ -58,7 +61,10 @@ class UploadQueue:
         self._last: asyncio.Task[None] | None = None
         self._sealed_at = clock.monotonic()
         self._sealed_position = wal.next_position
-        self._has_failed = False
+        self._is_trim_due = False
+        self._error: LakeheadError | None = None
+        self._holds = 0
+        self._unheld = asyncio.Event()
 
     async def run(self) -> None:
         """Upload when it is time to, for ever."""
@@ -71,6 +77,9 @@ class UploadQueue:
                 pass
             async with self._slots:
                 pass  # all slots taken: let the active block grow meanwhile
+            while self._holds:
+                self._unheld.clear()
+                await self._unheld.wait()
             self._wanted.clear()
             self.start()
 
@@ -83,22 +92,50 @@ class UploadQueue:
     def start(self) -> None:
         """Seal what is cached and upload it in the background."""
         self._sealed_at = self._clock.monotonic()
-        if not self._cache.active.batches:
+        if not self._cache.active.batches and not self._is_trim_due:
             return
+        self._is_trim_due = False
         block = self._cache.seal()
         position = self._sealed_position = self._wal.released_position
-        infos = {
+        objects = self._wal.objects
+        floor = None if objects is None else objects.floor_at(position)
+        self._spawn(
+            Snapshot(block=block, infos=self._infos(block), wal_position=position, wal_floor=floor)
+        )
+
+    async def finish(self, stream_ids: Collection[int], closing: Sequence[int] = ()) -> None:
+        """Upload and commit what is cached of these streams, and close those in `closing` in the
+        same entry. Raises what stopped the queue.
+        """
+        block = self._cache.seal(stream_ids)
+        self._is_trim_due |= bool(block.batches)
+        self._spawn(Snapshot(block=block, infos=self._infos(block), closing=tuple(closing)))
+        await self.wait_idle()
+        if self._error is not None:
+            raise self._error
+
+    def waiting_bytes(self, stream_ids: Collection[int]) -> int:
+        """Return how much of these streams no upload has begun with."""
+        return self._cache.active.bytes_of(stream_ids)
+
+    @contextmanager
+    def others_held(self) -> Iterator[None]:
+        """Begin no upload by size or age: what `finish` starts has none before it to wait for."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self._unheld.set()
+
+    def _infos(self, block: CacheBlock) -> dict[int, StreamInfo]:
+        return {
             stream_id: self._describe(stream_id, batches[-1].end_offset)
             for stream_id, batches in block.batches.items()
         }
+
+    def _spawn(self, snapshot: Snapshot) -> None:
         failpoint("upload_sealed")
-        objects = self._wal.objects
-        snapshot = Snapshot(
-            block=block,
-            infos=infos,
-            wal_position=position,
-            wal_floor=None if objects is None else objects.floor_at(position),
-        )
         self._last = self._scope.spawn(self._upload(snapshot, self._last), name="upload snapshot")
 
     async def wait_idle(self) -> None:
@@ -113,15 +150,16 @@ class UploadQueue:
                 await self._uploader.write(snapshot)
                 if previous is not None:
                     await asyncio.wait([previous])
-                if self._has_failed:
+                if self._error is not None:
                     return
                 await self._uploader.commit(snapshot)
             self._cache.committed(snapshot.block)
-            await self._wal.trim(snapshot.wal_position)
-            failpoint("wal_trimmed")
+            if snapshot.wal_position is not None:
+                await self._wal.trim(snapshot.wal_position)
+                failpoint("wal_trimmed")
         except LakeheadError as error:
             _log.error("upload_failed", error=str(error))
-            self._has_failed = True
+            self._error = error
             self._on_done(error)
             return
         self._on_done(None)

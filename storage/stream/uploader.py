@@ -7,7 +7,7 @@ happen in the order of seals, so that every stream's ranges continue each other.
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,14 @@ from storage.format.object_names import DataName
 from storage.format.object_writer import ObjectWriter, WrittenObject
 from storage.format.stream_object import StreamInfo
 from storage.metadata.log import MetadataLog
-from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange
+from storage.metadata.records import (
+    CloseStream,
+    CommitObjects,
+    CommittedObject,
+    CommittedRange,
+    Record,
+)
+from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.stream.cache import CacheBlock, CachedBatch
 from storage.stream.settings import StorageSettings
@@ -58,9 +65,12 @@ class Snapshot:
 
     block: CacheBlock
     infos: dict[int, StreamInfo]
-    wal_position: int
+    wal_position: int | None = None
+    """Where the WAL can be trimmed to after the commit."""
     wal_floor: WalFloor | None = None
     """What the commit says of a WAL whose floor is kept in the metadata."""
+    closing: tuple[int, ...] = ()
+    """Streams that the commit closes: nothing of theirs comes after the block."""
     objects: list[CommittedObject] = field(default_factory=list)
 
 
@@ -188,19 +198,33 @@ class Uploader:
     async def commit(self, snapshot: Snapshot) -> None:
         """Commit the written objects in one entry. Raises EntryRejected if this node was fenced."""
         floor = snapshot.wal_floor
-        await self._metadata.commit(
-            [
-                CommitObjects(
-                    node_id=self._writer.node_id,
-                    node_epoch=self._writer.node_epoch,
-                    objects=tuple(snapshot.objects),
-                    wal_epoch=-1 if floor is None else floor.epoch,
-                    wal_floor=0 if floor is None else floor.number,
-                )
-            ]
+        committed = CommitObjects(
+            node_id=self._writer.node_id,
+            node_epoch=self._writer.node_epoch,
+            objects=tuple(snapshot.objects),
+            wal_epoch=-1 if floor is None else floor.epoch,
+            wal_floor=0 if floor is None else floor.number,
         )
+
+        def plan(state: ClusterState) -> Sequence[Record]:
+            closed = self._closed(state, snapshot.closing)
+            is_empty = not (snapshot.objects or floor or closed)
+            return () if is_empty else (committed, *closed)
+
+        await self._metadata.commit_with(plan)
         self.stats.snapshots += 1
         failpoint("upload_committed")
+
+    def _closed(self, state: ClusterState, stream_ids: Sequence[int]) -> list[CloseStream]:
+        """Return what closes those that exist and are open on this node. That the node is the one
+        that opened them, the commit beside it makes sure of.
+        """
+        streams = [state.streams.get(stream_id) for stream_id in stream_ids]
+        return [
+            CloseStream(stream_id=stream.stream_id, epoch=stream.epoch)
+            for stream in streams
+            if stream is not None and stream.is_open and stream.node_id == self._writer.node_id
+        ]
 
     async def _write_object(self, planned: PlannedObject, snapshot: Snapshot) -> None:
         created_ms = self._clock.now_ms()

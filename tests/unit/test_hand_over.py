@@ -1,0 +1,165 @@
+"""Streams move from one live node to another: what is kept, what is refused, what goes on."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+
+from storage.errors import EntryRejected, Fenced, StreamClosed
+from storage.metadata.records import AssignStreams, FenceNode
+from storage.object_store import MemoryStore
+from storage.object_store.faulty import FaultProfile, FaultyStore
+from storage.stream.engine import StreamEngine
+from storage.stream.stream import Stream
+from storage.wal import MemoryWal, WalOwner, WriteAheadLog
+from tests.unit.test_object_wal_recovery import in_cluster, running, state_of
+from tests.unit.test_stream_engine import append, read_all
+
+
+def in_memory(_: WalOwner) -> WriteAheadLog:
+    return MemoryWal()
+
+
+async def open_here(engine: StreamEngine, stream_ids: Sequence[int]) -> list[Stream]:
+    await engine.metadata.refresh()
+    return await engine.open_streams(stream_ids)
+
+
+async def assign(engine: StreamEngine, node_id: int, stream_ids: Sequence[int]) -> None:
+    await engine.metadata.commit([AssignStreams(node_id=node_id, stream_ids=tuple(stream_ids))])
+
+
+@pytest.mark.parametrize("open_log", [in_memory, in_cluster])
+async def test_a_stream_moves_with_all_that_was_acknowledged(open_log) -> None:  # type: ignore[no-untyped-def]
+    store = MemoryStore()
+    async with AsyncExitStack() as stack:
+        old, streams = await stack.enter_async_context(running(store, open_log, partitions=4))
+        new, _ = await stack.enter_async_context(
+            running(store, open_log, node_id=1, partitions=0, seed=1)
+        )
+        bases = {s.stream_id: [await append(s) for _ in range(9)] for s in streams}
+        await assign(new, 1, [0, 1])
+        with pytest.raises(EntryRejected, match="is open on node 0"):
+            await new.open_streams([0, 1])
+        streams[0].state_snapshot = lambda end: f"as of {end}".encode()
+
+        async def produce(stream: Stream) -> None:
+            while True:
+                bases[stream.stream_id].append(await append(stream))
+                await asyncio.sleep(0)
+
+        producers = asyncio.gather(*map(produce, streams[:2]), return_exceptions=True)
+        entry = old.metadata.state.next_entry
+        await old.hand_over([0, 1])
+        assert [type(error) for error in await producers] == [StreamClosed, StreamClosed]
+        assert old.hand_overs.stats.streams == 2
+        moved = await open_here(new, [0, 1])
+        assert [s.epoch for s in moved] == [1, 1]
+        for stream in moved:
+            bases[stream.stream_id].append(await append(stream))
+            assert await read_all(stream) == bases[stream.stream_id]
+        end = len(bases[0]) * 3 - 3
+        assert await moved[0].load_state() == (f"as of {end}".encode(), end)
+        state = await state_of(store)
+        # Few entries: one for what was uploaded ahead, one for the rest and both closes, one open.
+        assert state.next_entry - entry <= 5
+        # What stays has not been touched, and goes on.
+        assert [state.streams[n].end_offset for n in (2, 3)] == [0, 0]
+        bases[2].append(await append(streams[2]))
+        assert await read_all(streams[2]) == bases[2]
+        await old.close()
+        await new.close()
+    state = await state_of(store)
+    assert [s.end_offset for s in state.streams.values()] == [3 * len(b) for b in bases.values()]
+
+
+async def test_appends_on_their_way_are_waited_for_and_arrive() -> None:
+    inner = MemoryStore()
+    slow = FaultyStore(inner, profile=FaultProfile(latency_s_max=0.05), rng=random.Random(3))
+    async with running(slow) as (engine, streams):
+        before = [asyncio.ensure_future(append(streams[0])) for _ in range(5)]
+        await asyncio.sleep(0)
+        await engine.hand_over([0])
+        assert await asyncio.gather(*before) == [0, 3, 6, 9, 12]
+        assert (await state_of(inner)).streams[0].end_offset == 15
+        with pytest.raises(StreamClosed):
+            await append(streams[0])
+        await append(streams[1])
+
+
+async def test_what_moved_is_not_brought_back_by_the_log_of_its_old_owner() -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, lambda _: wal) as (old, streams):
+        for stream in streams:
+            await append(stream)
+        await assign(old, 0, [0])
+        await old.hand_over([0])
+        assert wal.trimmed_position == 0  # what stays is not uploaded, so nothing was trimmed
+    async with running(store, in_memory, node_id=1, partitions=0, seed=1) as (new, _):
+        await assign(new, 1, [0])
+        (moved,) = await new.open_streams([0])
+        await append(moved)
+        async with running(store, lambda _: wal.reopen(), partitions=0, seed=2) as (again, _):
+            state = again.metadata.state
+            assert (state.streams[0].end_offset, state.streams[1].end_offset) == (3, 3)
+            # The second was assigned elsewhere while its owner was away.
+            await assign(again, 1, [1])
+            await again.hand_over([1])
+        assert [s.next_offset for s in await open_here(new, [1])] == [3]
+        assert await read_all(moved) == [0, 3]
+
+
+async def test_the_log_is_trimmed_once_everything_is_uploaded() -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, lambda _: wal) as (engine, streams):
+        for stream in streams:
+            await append(stream)
+        await engine.hand_over([0, 1])
+        assert wal.trimmed_position == 0
+        await engine.upload_now()
+        assert wal.trimmed_position == wal.released_position > 0
+        entries = engine.metadata.state.next_entry
+        await engine.upload_now()
+        assert engine.metadata.state.next_entry == entries
+
+
+async def test_a_hand_over_repeated_or_of_deleted_streams_changes_nothing() -> None:
+    store = MemoryStore()
+    async with running(store) as (engine, streams):
+        await append(streams[0])
+        await engine.hand_over([0])
+        entries = engine.metadata.state.next_entry
+        await engine.hand_over([0, 77])
+        assert engine.metadata.state.next_entry == entries
+        await engine.close()
+
+
+async def test_two_hand_overs_at_once_do_not_disturb_each_other() -> None:
+    store = MemoryStore()
+    async with running(store, partitions=4) as (engine, streams):
+        for stream in streams:
+            await append(stream)
+        await asyncio.gather(engine.hand_over([0, 1]), engine.hand_over([2]))
+        await append(streams[3])
+        await engine.close()
+    state = await state_of(store)
+    assert [s.end_offset for s in state.streams.values()] == [3, 3, 3, 6]
+    assert not any(s.is_open for s in state.streams.values())
+
+
+async def test_a_fenced_node_closes_nothing_that_its_next_life_has_opened() -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, lambda _: wal) as (old, streams):
+        await append(streams[0])
+        async with running(store, lambda _: wal.reopen(), seed=1) as (new, reopened):
+            with pytest.raises((Fenced, EntryRejected)):
+                await old.hand_over([0, 1])
+            state = await state_of(store)
+            assert all(s.is_open and s.epoch == 1 for s in state.streams.values())
+            await append(reopened[0])
+            await new.metadata.commit([FenceNode(node_id=0, epoch=1)])
+            with pytest.raises(Fenced):
+                await new.hand_over([1])
+    assert all(s.is_open for s in (await state_of(store)).streams.values())
