@@ -49,7 +49,7 @@ class ServerProcess:
     """A server that listens on one port of the loopback interface, started on entry to a `with`.
 
     `command` is run with `environment` added to ours; its output goes to `log`. It counts as ready
-    when its port takes connections.
+    when its port takes connections on `host`.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class ServerProcess:
         port: int,
         log: Path,
         environment: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.name = name
+        self.host = host
         self.port = port
         self.log = log
         self._command = list(command)
@@ -71,15 +73,25 @@ class ServerProcess:
     @property
     def bootstrap(self) -> str:
         """Kafka's `bootstrap.servers` for this server."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, f"{self.name} is not started"
         return self._process
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> Self:
         """Start the process and wait until its port takes connections, or raise ServerFailed."""
+        self.spawn()
+        return self.wait_listening()
+
+    def spawn(self) -> None:
+        """Start the process, and wait for nothing."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -88,6 +100,9 @@ class ServerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def wait_listening(self) -> Self:
+        """Wait until its port takes connections, or raise ServerFailed."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._listens():
             if self.process.poll() is not None:
@@ -104,7 +119,7 @@ class ServerProcess:
     def _listens(self) -> bool:
         with socket.socket() as probe:
             probe.settimeout(1.0)
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self.host, self.port)) == 0
 
     def stop(self) -> int:
         """End the process politely (SIGTERM), by force after a while; its exit status."""

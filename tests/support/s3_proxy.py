@@ -136,7 +136,10 @@ class _Broken(Exception):
 class FaultProxy:
     """The proxy on the running loop. `rules` may be replaced at any time; `seen` counts."""
 
-    def __init__(self, upstream: str, *, seed: int = 0, rules: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self, upstream: str, *, seed: int = 0, rules: Sequence[Rule] = (), host: str = "127.0.0.1"
+    ) -> None:
+        self.host = host
         host, _, port = upstream.rpartition("/")[2].rpartition(":")
         self.seen = Seen()
         self.heads: deque[Head] = deque(maxlen=100)
@@ -153,7 +156,7 @@ class FaultProxy:
     @property
     def endpoint(self) -> str:
         """Where clients go."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def rules(self) -> list[Rule]:
@@ -169,7 +172,7 @@ class FaultProxy:
         """Listen, on the port of an earlier life if there was one."""
         self._loop = asyncio.get_running_loop()
         self._server = await asyncio.start_server(
-            self._accept, "127.0.0.1", port or self.port, limit=1 << 20
+            self._accept, self.host, port or self.port, limit=1 << 20
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -360,10 +363,10 @@ async def _wait_closed(reader: asyncio.StreamReader) -> None:
 
 @contextlib.contextmanager
 def running_proxy(
-    upstream: str, *, seed: int = 0, rules: Sequence[Rule] = ()
+    upstream: str, *, seed: int = 0, rules: Sequence[Rule] = (), host: str = "127.0.0.1"
 ) -> Iterator[FaultProxy]:
     """Run a proxy on a loop of its own, in a thread: for users whose own loop is busy or absent."""
-    proxy = FaultProxy(upstream, seed=seed, rules=rules)
+    proxy = FaultProxy(upstream, seed=seed, rules=rules, host=host)
     started = threading.Event()
     ends: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
