@@ -6,6 +6,7 @@ underscores are taken for dots (`--message-max-bytes`).
 
 import inspect
 import os
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ import typer
 from broker.cli.sections import sections, shown_default
 from broker.setting_sources import SETTINGS, Setting, load
 from broker.settings import Settings
+from storage.errors import LakeheadError
 
 _KINDS = {"str": "TEXT", "int": "N", "bool": "BOOL"}
 _UNITS = {"bytes": "SIZE", "ms": "MS", "minutes": "MINUTES"}
@@ -23,6 +25,9 @@ Start a broker, and keep running until Ctrl-C or SIGTERM.
 
 Without any flag: port 9092 on this machine, data in ./lakehead-data. A line on standard output \
 says when clients can connect.
+
+With --nodes N, N brokers run under one supervisor, with ids and ports counted up; one that ends \
+is started again, and SIGHUP replaces them one after the other.
 
 Each setting is taken from its flag, else from the environment (LAKEHEAD_ and the setting's name, \
 like LAKEHEAD_NUM_PARTITIONS), else from the file given by --config, else its default. \
@@ -48,7 +53,11 @@ def _command() -> Any:
 
     def start(config: str | None = None, **flags: str | None) -> None:
         given = {setting.name: flags[setting.field] for setting in SETTINGS}
-        _serve(load(given, os.environ, config))
+        settings = load(given, os.environ, config)
+        if settings.nodes == 1:
+            _serve(settings)
+        else:
+            _supervise(settings, given, config)
 
     annotations: dict[str, Any] = {"config": _config_option()}
     for title, settings in sections():
@@ -87,10 +96,27 @@ def _option(setting: Setting, panel: str) -> Any:
 
 
 def _serve(settings: Settings) -> None:
-    """Run the broker to its end."""
+    """Run a node to its end. Of several on this machine, it says which one it is."""
     from broker.process import run
+    from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
 
-    run(settings, on_ready=lambda address: _announce(address, settings))
+    if not is_supervised(os.environ):
+        run(settings, on_ready=lambda address: _announce(address, settings))
+        return
+    stop_with_supervisor(os.environ)
+    try:
+        run(settings, on_ready=lambda address: _announce(address, settings))
+    except LakeheadError as error:
+        raise LakeheadError(f"node {settings.node_id}: {error}") from error
+
+
+def _supervise(settings: Settings, flags: Mapping[str, str | None], config: str | None) -> None:
+    """Run several nodes to their end."""
+    from broker.supervisor.placement import node_commands
+    from broker.supervisor.service import run
+
+    commands = node_commands(settings, flags, config)
+    run(commands, settings, on_ready=lambda addresses: _announce(addresses, settings))
 
 
 def _announce(address: str, settings: Settings) -> None:

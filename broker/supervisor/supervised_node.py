@@ -1,0 +1,180 @@
+"""One node under supervision: kept running, life after life, until it is told to stop.
+
+A node that ends by itself is started again after a pause that grows while it does not get better.
+The very first life is different: a node that never was ready is not started again, since what keeps
+it from starting is most likely a mistake that somebody has to see.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Protocol
+
+import structlog
+
+from broker.supervisor.back_off import BackOff
+from broker.supervisor.placement import NodeCommand
+from storage.clock import Clock
+
+_CLEAN = (0, -signal.SIGTERM)
+"""Exit statuses of a process that was told to stop: it did, or it was too young to listen."""
+_log = structlog.get_logger("broker.supervisor")
+
+
+class Life(Protocol):
+    """A process of a node; `node_process.NodeProcess`."""
+
+    pid: int
+
+    async def wait_ready(self) -> str | None:
+        """Return where the node takes connections, host:port; None: it ended before."""
+
+    async def wait_ended(self) -> int:
+        """Return the exit status; negative: the signal that ended it."""
+
+    def stop(self) -> None:
+        """Ask for a clean stop."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+Launch = Callable[[NodeCommand], Awaitable[Life]]
+"""Starts a process of a node. Raises OSError."""
+
+
+class Phase(Enum):
+    """What a supervised node is at."""
+
+    DOWN = "no process: before the first life, between two, after the last"
+    STARTING = "a process that takes no connections yet"
+    READY = "a process that does"
+
+
+class SupervisedNode:
+    """Keeps one node running. `run` is its only task; the other methods ask and wait."""
+
+    def __init__(
+        self, command: NodeCommand, launch: Launch, clock: Clock, *, stop_timeout_s: float
+    ) -> None:
+        self.node_id = command.node_id
+        self.phase = Phase.DOWN
+        self.address: str = ""
+        """Where the node took connections last."""
+        self.lives: int = 0
+        self.is_over = False
+        """Whether no life will follow."""
+        self.ended_badly = ""
+        """Why the last life that was told to stop did not end well; empty: it did."""
+        self._command = command
+        self._launch = launch
+        self._clock = clock
+        self._stop_timeout_s = stop_timeout_s
+        self._life: Life | None = None
+        self._stopping = asyncio.Event()
+        self._is_replaced = False
+        self._change = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start the node again and again, until it is told to stop, or cannot be started at all."""
+        back_off = BackOff()
+        while not self._stopping.is_set():
+            served_s = await self._live()
+            if self._stopping.is_set() or not self.address:
+                break
+            if self._is_replaced:
+                self._is_replaced = False
+                continue
+            pause_s = back_off.after(served_s)
+            _log.warning("node_restarts", node_id=self.node_id, in_s=pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
+        self.is_over = True
+        self._enter(Phase.DOWN)
+
+    async def _live(self) -> float:
+        """Live one life; return for how many seconds it served clients."""
+        self.lives += 1
+        self._enter(Phase.STARTING)
+        try:
+            life = self._life = await self._launch(self._command)
+        except OSError as error:
+            _log.error("node_not_launched", node_id=self.node_id, reason=str(error))
+            self._enter(Phase.DOWN)
+            return 0.0
+        self._enter(Phase.STARTING)
+        _log.info("node_started", node_id=self.node_id, pid=life.pid)
+        served_s = 0.0
+        address = await life.wait_ready()
+        if address is not None:
+            ready_at = self._clock.monotonic()
+            self._became_ready(address)
+            status = await life.wait_ended()
+            served_s = self._clock.monotonic() - ready_at
+        else:
+            status = await life.wait_ended()
+        is_wanted = self._stopping.is_set() or self._is_replaced
+        say = _log.info if is_wanted and status in _CLEAN else _log.error
+        say("node_ended", node_id=self.node_id, pid=life.pid, status=status)
+        self._life = None
+        self._enter(Phase.DOWN)
+        return served_s
+
+    def _became_ready(self, address: str) -> None:
+        if not self.address:  # clients know this port from now on
+            self._command = self._command.with_port(int(address.rpartition(":")[2]))
+        self.address = address
+        self._enter(Phase.READY)
+
+    async def wait_settled(self) -> bool:
+        """Wait until the node is ready, or its present life has ended. Return whether it is ready.
+
+        Between two lives, the next one is waited for.
+        """
+        life = self.lives + (self.phase is Phase.DOWN)
+        await self._wait(
+            lambda: self.is_over or (self.lives >= life and self.phase is not Phase.STARTING)
+        )
+        return self.phase is Phase.READY
+
+    async def replace(self) -> bool:
+        """End the present life cleanly, and wait for the next. Return whether that became ready."""
+        if self._life is not None:
+            life, self._is_replaced = self.lives, True
+            await self._end(self._life)
+            await self._wait(lambda: self.is_over or self.lives > life)
+        return await self.wait_settled()
+
+    async def stop(self) -> None:
+        """Stop for good, cleanly if that comes to an end in time."""
+        self._stopping.set()
+        await self._wait(lambda: self.is_over or self._life is not None)
+        if self._life is not None:
+            await self._end(self._life)
+            await self._wait(lambda: self.is_over)
+
+    async def _end(self, life: Life) -> None:
+        self.ended_badly = ""
+        life.stop()
+        try:
+            async with asyncio.timeout(self._stop_timeout_s):
+                status = await life.wait_ended()
+        except TimeoutError:
+            life.kill()
+            await life.wait_ended()
+            self.ended_badly = f"it did not stop within {self._stop_timeout_s:.0f} s and was killed"
+        else:
+            if status not in _CLEAN:
+                self.ended_badly = f"it stopped with status {status}"
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._change.wait()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        changed, self._change = self._change, asyncio.Event()
+        changed.set()
