@@ -210,6 +210,11 @@ class ClusterState:
         except KeyError:
             raise EntryRejected(f"no stream {stream_id}") from None
 
+    def is_open(self, stream_id: int, epoch: int) -> bool:
+        """Whether a stream is there and open under an epoch."""
+        stream = self.streams.get(stream_id)
+        return stream is not None and stream.is_open and stream.epoch == epoch
+
     def unreferenced_objects(self) -> list[str]:
         """Return the keys of committed objects that no stream refers to any more."""
         return sorted(self.unreferenced)

@@ -115,8 +115,11 @@ class StreamEngine:
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._was_writable = True
         self._barriers: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.hand_overs = HandOvers(
-            node_id=node.node_id,
+        self.hand_overs = self._make_hand_overs(clock)
+
+    def _make_hand_overs(self, clock: Clock) -> HandOvers:
+        return HandOvers(
+            node_id=self.node.node_id,
             uploads=self._uploads,
             streams=self._streams,
             wait_durable=self._wait_durable,
@@ -310,7 +313,7 @@ class StreamEngine:
             lambda state: [
                 CloseStream(stream_id=stream.stream_id, epoch=stream.epoch)
                 for stream in streams
-                if _is_open_under(state, stream.stream_id, stream.epoch)
+                if state.is_open(stream.stream_id, stream.epoch)
             ]
         )
         failpoint("streams_closed")
@@ -391,8 +394,3 @@ class StreamEngine:
         node = state.nodes.get(self.node.node_id)
         if node is None or node.epoch != self.node_epoch or node.is_fenced:
             self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
-
-
-def _is_open_under(state: ClusterState, stream_id: int, epoch: int) -> bool:
-    stream = state.streams.get(stream_id)
-    return stream is not None and stream.is_open and stream.epoch == epoch
