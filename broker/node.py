@@ -13,14 +13,14 @@ from collections.abc import Callable
 import structlog
 
 from broker import api
-from broker.catalog import OFFSETS_TOPIC, TopicCatalog
+from broker.catalog import TopicCatalog
+from broker.catalog.offsets_topic import OffsetsTopic
 from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.network.dispatcher import Dispatcher
 from broker.network.server import Server
 from broker.observability.page import ObservabilityPage
 from broker.partition.cold_reads import ColdReads
 from broker.partition.fetch_session import FetchSessions
-from broker.partition.partition import Partition
 from broker.partition.topic import TopicRegistry
 from broker.producer_ids import ProducerIds
 from broker.settings import Settings
@@ -83,7 +83,7 @@ class Node:
 
     @property
     def topics(self) -> TopicRegistry:
-        """The topics that are open here."""
+        """The topics of the cluster."""
         return self.catalog.topics
 
     @property
@@ -131,6 +131,8 @@ class Node:
             OffsetsTopic(self.catalog), settings, self.clock, self.rng, self.scope
         )
         self.catalog.on_deleted.append(self.groups.topics_deleted)
+        self.catalog.leadership.on_opened.append(self.groups.partition_opened)
+        self.catalog.leadership.on_closed.append(self.groups.partition_closed)
         await self.groups.start()
         self.scope.spawn(self._watch_engine(), name="watch the engine")
         self.scope.spawn(self._expire_producers(), name="expire producers")
@@ -162,6 +164,7 @@ class Node:
         self.server.stop_accepting()
         if hasattr(self, "groups"):
             self.groups.close()
+            self.catalog.leadership.stop()
         if hasattr(self, "engine"):
             try:
                 async with asyncio.timeout(self.settings.shutdown_timeout_ms / 1000):
@@ -211,17 +214,8 @@ class Node:
         while True:
             await asyncio.sleep(EXPIRY_S)
             before_ms = self.clock.now_ms() - self.settings.producer_id_expiration_ms
-            for partition in self.open_partitions():
+            for partition in self.catalog.led():
                 partition.producers.expire(before_ms)
-
-    def open_partitions(self) -> list[Partition]:
-        """Return every partition that is open here."""
-        return [
-            partition
-            for topic in self.topics.by_name.values()
-            for partition in topic.partitions
-            if partition is not None
-        ]
 
     def _now_writable(self) -> None:
         waiters, self._writable_waiters = self._writable_waiters, {}
@@ -235,26 +229,6 @@ class Node:
     def _fail(self, error: Exception) -> None:
         if not self._failure.done():
             self._failure.set_result(error)
-
-
-class OffsetsTopic:
-    """`__consumer_offsets` as the group coordinator sees it."""
-
-    def __init__(self, catalog: TopicCatalog) -> None:
-        self._catalog = catalog
-
-    def partition_count(self) -> int:
-        """Partitions of the topic; 0 while it does not exist."""
-        topic = self._catalog.topics.by_name.get(OFFSETS_TOPIC)
-        return 0 if topic is None else len(topic.partitions)
-
-    def partition(self, index: int) -> Partition | None:
-        """The partition, if this node holds it."""
-        return self._catalog.topics.partition(OFFSETS_TOPIC, index)
-
-    async def create(self) -> None:
-        """Create the topic if it does not exist."""
-        await self._catalog.ensure(OFFSETS_TOPIC)
 
 
 async def start_node(

@@ -1,7 +1,7 @@
 """CreatePartitions, key 37, versions 0-3: give topics more partitions.
 
 v1: throttling error code. v2: flexible. v3: throttled requests are refused.
-A manual assignment is checked and otherwise ignored: partitions have one replica, their leader.
+Of a manual assignment the first broker that lives becomes the leader: there are no other replicas.
 """
 
 from typing import Any
@@ -27,15 +27,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
         try:
             if names.count(topic.name) > 1:
                 raise KafkaError(ErrorCode.invalid_request, "The topic is named more than once.")
-            assignments = topic.assignments
-            check_more_partitions(
-                topic.name,
-                topic.count,
-                None if assignments is None else [tuple(a.broker_ids) for a in assignments],
-                node.engine.metadata.state,
-            )
+            replicas = None
+            if topic.assignments is not None:
+                replicas = [tuple(asked.broker_ids) for asked in topic.assignments]
+            check_more_partitions(topic.name, topic.count, replicas, node.state)
             if not request.validate_only:
-                await node.catalog.add_partitions(topic.name, topic.count)
+                await node.catalog.add_partitions(topic.name, topic.count, replicas or ())
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), str(error)
         results.append(

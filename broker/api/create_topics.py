@@ -3,7 +3,8 @@
 v4: -1 asks for the default number of partitions or replicas (KIP-464). v5: flexible; the topic's
 partitions and configs are answered (KIP-525). v6: throttling error. v7: topic ids.
 A replication factor of 1 to 3 is taken whatever the number of brokers, and more up to that number:
-storage is shared, so nothing is copied; topics have one replica, their leader.
+storage is shared, so nothing is copied; partitions have one replica, their leader. Of a manual
+assignment the first broker that lives becomes the leader, and is preferred from then on.
 """
 
 from typing import Any
@@ -51,7 +52,7 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
     )
     topic_id = None
     if not validate_only:
-        topic = await node.catalog.create(new.name, new.partitions, new.configs)
+        topic = await node.catalog.create(new.name, new.partitions, new.configs, new.replicas)
         topic_id = topic.uuid
     configs = [
         entity(

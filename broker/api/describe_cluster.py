@@ -7,6 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.catalog.leaders import controller_id
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
 
@@ -49,9 +50,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for _, node in sorted(state.nodes.items())
         if wants_fenced or not node.is_fenced
     ]
-    controller_id = state.controller.node_id
-    if controller_id < 0:  # nobody leads yet; whoever answers can do what clients ask for
-        controller_id = context.node.settings.node_id
     operations = _OPERATIONS_UNKNOWN
     if request.include_cluster_authorized_operations:
         operations = _CLUSTER_OPERATIONS
@@ -62,7 +60,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=state.cluster_id,
-        controller_id=controller_id,
+        controller_id=controller_id(state, context.node.node_id),
         brokers=brokers,
         cluster_authorized_operations=operations,
     )

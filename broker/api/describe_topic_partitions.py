@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.catalog.leaders import leader_of, replicas_of
 from broker.partition.topic import INTERNAL_TOPICS, is_valid_name
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
@@ -90,19 +91,18 @@ def _known(topic: TopicState, indexes: range, state: ClusterState, context: Requ
 
 def _partition(index: int, topic: TopicState, state: ClusterState, context: RequestContext) -> Any:
     stream = state.streams[topic.partitions[index]]
-    leader = stream.node_id if stream.is_open else -1
-    replicas = () if leader < 0 else (leader,)
+    leader, replicas = leader_of(state, stream), replicas_of(state, stream)
     return entity(
         context.response,
         "DescribeTopicPartitionsResponsePartition",
-        error_code=ErrorCode.none if leader >= 0 else ErrorCode.leader_not_available,
+        error_code=ErrorCode.leader_not_available if leader is None else ErrorCode.none,
         partition_index=index,
-        leader_id=leader,
+        leader_id=-1 if leader is None else leader.node.node_id,
         leader_epoch=stream.epoch,
-        replica_nodes=replicas,
-        isr_nodes=replicas,
+        replica_nodes=replicas.every,
+        isr_nodes=replicas.in_sync,
         # None would be right, but the Java client takes it for a list.
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=(),
+        offline_replicas=replicas.offline,
     )

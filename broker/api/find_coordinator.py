@@ -11,6 +11,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.catalog import OFFSETS_TOPIC
+from broker.catalog.leaders import leader_of
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -69,7 +70,7 @@ async def _node_of(key: str, key_type: int, context: RequestContext) -> NodeStat
     state = context.node.engine.metadata.state
     topic = state.topics.get(OFFSETS_TOPIC)
     stream = None if topic is None else state.streams.get(topic.partitions[index])
-    node = None if stream is None else state.nodes.get(stream.node_id)
-    if node is None or node.is_fenced:
+    leader = None if stream is None else leader_of(state, stream)
+    if leader is None:
         raise KafkaError(ErrorCode.coordinator_not_available)
-    return node
+    return leader.node

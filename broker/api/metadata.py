@@ -4,8 +4,10 @@
 auto-creation flag · 5 offline replicas · 7 leader epoch · 8 authorized operations · 10 topic ids ·
 12 topics by id · 13 top-level error.
 
-Storage is shared, so the replicas of a partition are its leader alone. Left out: authorized
-operations (the field says that they are not known).
+Every node answers alike, from the metadata log. Storage is shared, so replicas say little: who is
+preferred as leader, and who leads (see `broker.catalog.leaders`). Racks are those of the nodes, so
+clients that know theirs can choose. Left out: authorized operations (the field says that they are
+not known).
 """
 
 from typing import Any
@@ -13,7 +15,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from broker.node_list import live_nodes
+from broker.catalog.leaders import controller_id, leader_of, live_nodes, replicas_of
 from broker.partition.topic import INTERNAL_TOPICS, Topic, is_valid_name
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
@@ -36,14 +38,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
             port=known.port,
             rack=known.rack,
         )
-        for known in live_nodes(node)
+        for known in live_nodes(node.state)
     ]
     return entity(
         module,
         "MetadataResponse",
         brokers=brokers,
         cluster_id=node.state.cluster_id,
-        controller_id=node.node_id,
+        controller_id=controller_id(node.state, node.node_id),
         topics=topics,
         error_code=ErrorCode.none,
     )
@@ -88,21 +90,22 @@ async def _by_name(name: str, context: RequestContext, *, may_create: bool) -> A
 
 
 def _described(topic: Topic, context: RequestContext) -> Any:
-    module, node_id = context.response, context.node.node_id
+    module, state = context.response, context.node.state
     partitions = []
-    for index, partition in enumerate(topic.partitions):
-        is_open = partition is not None
+    for index, stream_id in enumerate(topic.stream_ids):
+        stream = state.streams[stream_id]
+        leader, replicas = leader_of(state, stream), replicas_of(state, stream)
         partitions.append(
             entity(
                 module,
                 "MetadataResponsePartition",
-                error_code=ErrorCode.none if is_open else ErrorCode.leader_not_available,
+                error_code=ErrorCode.leader_not_available if leader is None else ErrorCode.none,
                 partition_index=index,
-                leader_id=node_id if is_open else -1,
-                leader_epoch=-1 if partition is None else partition.leader_epoch,
-                replica_nodes=(node_id,),
-                isr_nodes=(node_id,),
-                offline_replicas=(),
+                leader_id=-1 if leader is None else leader.node.node_id,
+                leader_epoch=stream.epoch,
+                replica_nodes=replicas.every,
+                isr_nodes=replicas.in_sync,
+                offline_replicas=replicas.offline,
             )
         )
     return entity(

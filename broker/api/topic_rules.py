@@ -35,6 +35,8 @@ class NewTopic:
 
     name: str
     partitions: int
+    replicas: list[tuple[int, ...]]
+    """The nodes of each partition, by preference; none: as the cluster likes."""
     configs: dict[str, str]
 
 
@@ -47,7 +49,8 @@ def check_new_topic(request: TopicRequest, state: ClusterState, settings: Settin
         partitions = _check_counts(request, state, settings)
     check_topic_configs(request.configs)
     configs = {name: value for name, value in request.configs.items() if value is not None}
-    return NewTopic(name=request.name, partitions=partitions, configs=configs)
+    replicas = [request.assignments[index] for index in sorted(request.assignments)]
+    return NewTopic(name=request.name, partitions=partitions, replicas=replicas, configs=configs)
 
 
 def check_more_partitions(

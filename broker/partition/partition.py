@@ -41,7 +41,16 @@ class Plan(NamedTuple):
 class Partition:
     """One partition of a topic, led by this node. Made by `open_partition`."""
 
-    __slots__ = ("_clock", "index", "producers", "stream", "topic", "waiters")
+    __slots__ = (
+        "_clock",
+        "bytes_in",
+        "bytes_out",
+        "index",
+        "producers",
+        "stream",
+        "topic",
+        "waiters",
+    )
 
     def __init__(
         self, topic: Topic, index: int, stream: Stream, producers: ProducerStates, clock: Clock
@@ -51,6 +60,10 @@ class Partition:
         self.stream = stream
         self.producers = producers
         self._clock = clock
+        self.bytes_in = 0
+        """Bytes appended since it was opened here."""
+        self.bytes_out = 0
+        """Bytes sent to consumers since it was opened here."""
         self.waiters: dict[Callable[[], None], None] = {}
         """Who is called when the high watermark moves, in order."""
         stream.on_advance = self.wake
@@ -111,6 +124,7 @@ class Partition:
             max_timestamp=header.max_timestamp,
             on_done=on_done,
         )
+        self.bytes_in += len(plan.records)
         if header.producer_id != NO_PRODUCER_ID:
             self.producers.add(header, base_offset, stream.confirmed_offset, self._clock.now_ms())
         return base_offset

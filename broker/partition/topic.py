@@ -1,6 +1,6 @@
 """A topic as the broker serves it: identity, the configs of the hot path, its partitions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -26,16 +26,26 @@ def is_valid_name(name: str) -> bool:
 
 
 class Topic:
-    """One topic. `partitions` are by index; None until the partition is open on this node."""
+    """One topic. `partitions` are by index: None where the partition is not open on this node."""
 
-    __slots__ = ("id_bytes", "is_internal", "max_message_bytes", "name", "partitions", "topic_id")
+    __slots__ = (
+        "id_bytes",
+        "is_internal",
+        "max_message_bytes",
+        "name",
+        "partitions",
+        "stream_ids",
+        "topic_id",
+    )
 
-    def __init__(self, name: str, topic_id: str, partitions: int) -> None:
+    def __init__(self, name: str, topic_id: str) -> None:
         self.name = name
         self.topic_id = topic_id
         self.id_bytes = bytes.fromhex(topic_id)
         self.is_internal = name in INTERNAL_TOPICS
-        self.partitions: list[Partition | None] = [None] * partitions
+        self.partitions: list[Partition | None] = []
+        self.stream_ids: tuple[int, ...] = ()
+        """The streams of the partitions, by index."""
         self.max_message_bytes = 0
 
     @property
@@ -44,16 +54,21 @@ class Topic:
         return UUID(bytes=self.id_bytes)
 
     def served(self, index: int) -> "Partition":
-        """Return a partition that is open here.
+        """Return a partition that is open here, and not about to be another node's.
 
         Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER.
         """
         if not 0 <= index < len(self.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = self.partitions[index]
-        if partition is None:
+        if partition is None or not partition.stream.is_open:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         return partition
+
+    def extend(self, stream_ids: Sequence[int]) -> None:
+        """Take over which streams the partitions have, and with it how many there are."""
+        self.stream_ids = tuple(stream_ids)
+        self.partitions.extend([None] * (len(stream_ids) - len(self.partitions)))
 
     def configure(self, configs: Mapping[str, str], message_max_bytes: int) -> None:
         """Take over the configs that matter here; the broker's default where there is none."""
@@ -62,7 +77,7 @@ class Topic:
 
 
 class TopicRegistry:
-    """The topics of the cluster, as far as this node serves them."""
+    """The topics of the cluster."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Topic] = {}

@@ -136,7 +136,7 @@ class World:
         )
         state = await engine.metadata.commit_with(plan_topic)
         streams = await engine.open_streams(state.topics["t"].partitions)
-        topic = Topic("t", TOPIC_ID, PARTITIONS)
+        topic = Topic("t", TOPIC_ID)
         topic.configure({}, 1 << 20)
         partitions = [
             await open_partition(topic, index, stream, clock)

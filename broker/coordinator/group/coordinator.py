@@ -1,8 +1,10 @@
 """The group coordinator of a node: which shard a group is in, loading shards, and what APIs ask.
 
 A group belongs to the partition of `__consumer_offsets` that its id hashes to, and is coordinated
-by the node that holds that partition. The topic is made when a coordinator is first asked for.
-Every method raises KafkaError when this node does not coordinate the group, or not yet.
+by the node that leads that partition: its groups are loaded when the partition is opened here, and
+let go when it is handed over, when whoever waits is sent to look for the new coordinator. What was
+committed here is in the partition's log by then. The topic is made when a coordinator is first
+asked for. Every method raises KafkaError when this node does not coordinate the group, or not yet.
 """
 
 import asyncio
@@ -28,6 +30,7 @@ from broker.coordinator.group.messages import (
 from broker.coordinator.group.record_formats import CommittedOffset
 from broker.coordinator.group.shard import GroupShard, LiveGroup, Offsets, TopicPartition
 from broker.coordinator.log import CoordinatorLog, LogPartition
+from broker.partition.topic import Topic
 from broker.protocol.errors import KafkaError, error_code
 from broker.settings import Settings
 from storage.clock import Clock
@@ -111,6 +114,20 @@ class GroupCoordinator:
         for shard in self._shards.values():
             shard.close(ErrorCode.not_coordinator)
         self._shards.clear()
+
+    def partition_opened(self, topic: Topic, index: int) -> None:
+        """Load the groups of a partition that this node leads from now on."""
+        if topic.name == OFFSETS_TOPIC:
+            self._load(index)
+
+    def partition_closed(self, topic: Topic, index: int) -> None:
+        """Let go of the groups of a partition that this node does not lead any more."""
+        if topic.name != OFFSETS_TOPIC:
+            return
+        self._loading.pop(index, None)
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.close(ErrorCode.not_coordinator)
 
     async def partition_for(self, group_id: str) -> int:
         """Return the partition that a group is kept in, making the topic if there is none."""
@@ -221,6 +238,8 @@ class GroupCoordinator:
         if count == 0 or self._is_closed:
             raise KafkaError(ErrorCode.not_coordinator)
         index = partition_of(group_id, count)
+        if self._topic.partition(index) is None:
+            raise KafkaError(ErrorCode.not_coordinator)
         shard = self._shards.get(index)
         if shard is None:
             task = self._load(index)
@@ -256,10 +275,11 @@ class GroupCoordinator:
         except (LakeheadError, ValueError) as error:
             _log.warning("groups not loaded", partition=name, error=str(error))
         else:
-            if not self._is_closed:
+            if not self._is_closed and self._topic.partition(index) is partition:
                 self._shards[index] = shard
         finally:
-            del self._loading[index]
+            if self._loading.get(index) is asyncio.current_task():
+                del self._loading[index]
 
     async def _loaded(self, task: asyncio.Task[None]) -> None:
         """Wait for a shard, but not for ever: clients know how to ask again."""
@@ -278,7 +298,7 @@ class GroupCoordinator:
         if error is not None:
             code = error_code(error)
             if code is ErrorCode.not_leader_or_follower:
-                code = ErrorCode.coordinator_not_available
+                code = ErrorCode.not_coordinator
             raise KafkaError(code, str(error))
 
     async def _expire_regularly(self) -> None:

@@ -1,0 +1,79 @@
+"""Which nodes are to lead new partitions: pure.
+
+Partitions go round over the live nodes in an order in which racks alternate, from a place that
+follows from the first one's stream id: topics of one partition spread as well as those of many, and
+every node comes to the same answer. Balancing by what partitions really carry comes later, and is
+the controller's.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from broker.catalog.leaders import live_nodes
+from broker.protocol.errors import KafkaError
+from storage.metadata.records import AssignStreams, CreateStream, Record
+from storage.metadata.state import ClusterState, NodeState
+
+
+def new_streams(
+    state: ClusterState, topic_id: str, partitions: range, leaders: Sequence[int]
+) -> list[Record]:
+    """Return the records that make these partitions of a topic and say who is to lead each."""
+    first = state.next_stream_id
+    stream_ids = range(first, first + len(partitions))
+    shares: dict[int, list[int]] = defaultdict(list)
+    for stream_id, leader in zip(stream_ids, leaders, strict=True):
+        shares[leader].append(stream_id)
+    return [
+        *(
+            CreateStream(stream_id=stream_id, topic_id=topic_id, partition=partition)
+            for stream_id, partition in zip(stream_ids, partitions, strict=True)
+        ),
+        *(
+            AssignStreams(node_id=leader, stream_ids=tuple(share))
+            for leader, share in sorted(shares.items())
+        ),
+    ]
+
+
+def first_live(state: ClusterState, replicas: Sequence[int]) -> int:
+    """Return the first of these nodes that lives. Raises KafkaError
+    (INVALID_REPLICA_ASSIGNMENT).
+    """
+    live = {node.node_id for node in live_nodes(state)}
+    for node_id in replicas:
+        if node_id in live:
+            return node_id
+    raise KafkaError(
+        ErrorCode.invalid_replica_assignment, f"None of the brokers {list(replicas)} is there."
+    )
+
+
+def spread(state: ClusterState, count: int, ready: Collection[int]) -> list[int]:
+    """Return the leaders of the next `count` streams: nodes that are `ready` and not draining, or,
+    without any, whoever is not fenced. Raises KafkaError (BROKER_NOT_AVAILABLE).
+    """
+    live = live_nodes(state)
+    willing = [node for node in live if not node.is_draining]
+    chosen = [node for node in willing if node.node_id in ready] or willing or live
+    if not chosen:
+        raise KafkaError(ErrorCode.broker_not_available, "no node is there to lead a partition")
+    order = _racks_in_turn(chosen)
+    first = state.next_stream_id
+    return [order[stream_id % len(order)] for stream_id in range(first, first + count)]
+
+
+def _racks_in_turn(nodes: Sequence[NodeState]) -> list[int]:
+    """Return the nodes' ids, neighbours in different racks where that can be."""
+    racks: dict[str, list[int]] = defaultdict(list)
+    for node in nodes:
+        racks[node.rack or ""].append(node.node_id)
+    places = [
+        # Each rack's nodes are laid evenly over the circle, so that small racks are not used up.
+        ((number + 0.5) / len(rack), name, node_id)
+        for name, rack in sorted(racks.items())
+        for number, node_id in enumerate(rack)
+    ]
+    return [node_id for _, _, node_id in sorted(places)]
