@@ -8,9 +8,7 @@ still holds, and only then opens streams.
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 import structlog
 
@@ -27,6 +25,7 @@ from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore, RetryStats
 from storage.stream.cache import CachedBatch, LogCache
 from storage.stream.hand_over import HandOvers
+from storage.stream.pending_appends import PendingAppend, PendingAppends
 from storage.stream.reader import ColdReader
 from storage.stream.recovery import log_in_cluster, recover_wal
 from storage.stream.registration import register
@@ -46,13 +45,6 @@ _log = structlog.get_logger("storage.engine")
 
 WalOpener = Callable[[WalOwner], Awaitable[WriteAheadLog]]
 """Opens this node's WAL."""
-
-
-class _Append(NamedTuple):
-    end_position: int
-    stream: Stream
-    batch: CachedBatch
-    on_done: OnDone | None
 
 
 class StreamEngine:
@@ -111,10 +103,9 @@ class StreamEngine:
             settings=settings,
         )
         self._streams: dict[int, Stream] = {}
-        self._appends: deque[_Append] = deque()
+        self._appends = PendingAppends()
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._was_writable = True
-        self._barriers: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.hand_overs = self._make_hand_overs(clock)
 
     def _make_hand_overs(self, clock: Clock) -> HandOvers:
@@ -256,7 +247,7 @@ class StreamEngine:
         position = self._wal.append(stream.stream_id, stream.epoch, base_offset, count, payload)
         end_offset = stream.next_offset = base_offset + count
         batch = CachedBatch(base_offset, end_offset, stream.epoch, max_timestamp, payload)
-        self._appends.append(_Append(position, stream, batch, on_done))
+        self._appends.waiting.append(PendingAppend(position, stream, batch, on_done))
 
     def writable(self) -> bool:
         """Whether producers should be read from: WAL and cache are below their marks."""
@@ -283,16 +274,17 @@ class StreamEngine:
             self._failure.set_result(error)
         for stream in self._streams.values():
             stream.is_open = False
-        while self._appends:
-            on_done = self._appends.popleft().on_done
-            if on_done is not None:
-                on_done(error)
-        self._pass_barriers(None)
+        self._appends.fail(error)
 
     async def upload_now(self) -> None:
         """Upload and commit everything that is confirmed. Raises what stopped the engine."""
         self._uploads.start()
         await self._uploads.wait_idle()
+        self._check_alive()
+
+    async def _wait_durable(self) -> None:
+        """Wait until what has been appended so far is durable. Raises what stopped the engine."""
+        await self._appends.wait()
         self._check_alive()
 
     def _check_alive(self) -> None:
@@ -304,7 +296,7 @@ class StreamEngine:
         streams = list(self._streams.values())
         for stream in streams:
             stream.is_open = False
-        await self._wait_released()
+        await self._appends.wait()
         if self._failure.done():
             await self._wal.close()
             return
@@ -325,11 +317,9 @@ class StreamEngine:
         """Everything up to `position` is durable: cache it, move confirmed offsets, wake readers,
         answer.
         """
-        appends = self._appends
         done: list[OnDone] = []
         advanced: dict[int, Stream] = {}
-        while appends and appends[0].end_position <= position:
-            append = appends.popleft()
+        for append in self._appends.released(position):
             stream = append.stream
             self.cache.add(stream.stream_id, append.batch)
             self._released_bytes += len(append.batch.payload)
@@ -344,31 +334,13 @@ class StreamEngine:
         for on_done in done:
             on_done(None)
         self._uploads.check()
-        self._pass_barriers(position)
+        self._appends.wake(position)
         self._check_writable()
 
     def failed(self, error: Exception) -> None:
         """The WAL is broken: nothing that is on its way will be acknowledged."""
         _log.error("wal_failed", error=str(error), node_id=self.node.node_id)
         self.fail(error if isinstance(error, StorageError) else WalFailed(str(error)))
-
-    async def _wait_released(self) -> None:
-        """Wait until what has been appended so far is durable, or never will be."""
-        if self._appends and not self._failure.done():
-            passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._barriers.append((self._appends[-1].end_position, passed))
-            await asyncio.wait([passed])
-
-    async def _wait_durable(self) -> None:
-        """Wait until what has been appended so far is durable. Raises what stopped the engine."""
-        await self._wait_released()
-        self._check_alive()
-
-    def _pass_barriers(self, position: int | None) -> None:
-        """Wake who waits for the log to be durable up to `position`; None: whoever waits."""
-        barriers = self._barriers
-        while barriers and (position is None or barriers[0][0] <= position):
-            barriers.popleft()[1].set_result(None)
 
     def _check_writable(self) -> None:
         if not self._was_writable and self.writable():

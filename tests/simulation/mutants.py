@@ -77,7 +77,8 @@ def trim_before_commit(patch: Patch) -> None:
     upload = UploadQueue._upload
 
     async def mutant(self: Any, snapshot: Any, previous: Any) -> None:
-        await self._wal.trim(snapshot.wal_position)
+        if snapshot.wal_position is not None:
+            await self._wal.trim(snapshot.wal_position)
         await upload(self, snapshot, previous)
 
     patch.setattr(UploadQueue, "_upload", mutant)
@@ -88,7 +89,7 @@ def trim_more_than_was_committed(patch: Patch) -> None:
 
     async def mutant(self: Any, snapshot: Any, previous: Any) -> None:
         await upload(self, snapshot, previous)
-        if not self._has_failed:
+        if self._error is None:
             await self._wal.trim(self._wal.released_position)
 
     patch.setattr(UploadQueue, "_upload", mutant)
