@@ -19,7 +19,7 @@ from broker.supervisor.supervisor import Supervisor
 from storage.clock import SystemClock
 from storage.tasks import TaskScope
 
-STOP_GRACE_S = 15.0
+STOP_GRACE_S = 5.0
 """A node may take so much longer than it gives the object store (shutdown.timeout.ms)."""
 
 

@@ -1,0 +1,153 @@
+"""`lakehead start --nodes N` as a user runs it: real processes, real signals, one log."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.process import free_port
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES = 2
+FLAGS = ("--nodes", str(NODES), "--wal.size", "64m")
+
+
+class Supervised:
+    """A supervisor and its nodes on a folder."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self._out = (folder / "out").open("w")
+        self._log = folder / "log"
+        command = [sys.executable, "-m", "broker.cli", "start", "--data", str(folder / "data")]
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, *FLAGS, *flags], cwd=ROOT, stdout=self._out, stderr=log
+            )
+        self.out = folder / "out"
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def addresses(self) -> list[str]:
+        found = re.search(r"lakehead is ready at (\S+),", self.out.read_text())
+        return found[1].split(",") if found else []
+
+    def pids(self, node_id: int) -> list[int]:
+        """Of all lives of a node."""
+        pattern = rf"node_id={node_id} event='node_started' pid=(\d+)"
+        return [int(pid) for pid in re.findall(pattern, self.log)]
+
+    def lives_ready(self, node_id: int) -> int:
+        return len(re.findall(rf"node_id={node_id} event='node_ready'", self.log))
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        nodes = [pid for node_id in range(NODES) for pid in self.pids(node_id)[-1:]]
+        self.process.kill()
+        self.process.wait(30)
+        for pid in nodes:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self._out.close()
+
+
+@contextmanager
+def supervised(folder: Path, *flags: str) -> Iterator[Supervised]:
+    nodes = Supervised(folder, *flags)
+    try:
+        yield nodes
+    finally:
+        nodes.end()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Supervised]:
+    with supervised(tmp_path, "--port", "0") as nodes:
+        assert wait_until(lambda: len(nodes.addresses) == NODES, 60), nodes.log
+        yield nodes
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_killed_node_comes_back_the_others_are_replaced_in_turn_and_all_stop_cleanly(
+    running: Supervised,
+) -> None:
+    nodes = range(NODES)
+    os.kill(running.pids(1)[0], signal.SIGKILL)
+    assert wait_until(lambda: running.lives_ready(1) == 2, 30), running.log
+    assert "node_id=1 event='node_restarts' in_s=1.0" in running.log
+
+    running.process.send_signal(signal.SIGHUP)
+    assert wait_until(lambda: "rolling_restart_done" in running.log, 60), running.log
+    assert [running.lives_ready(n) for n in nodes] == [2, 3]
+    ports = [
+        re.findall(rf"node_id={n} event='node_ready'.* port=(\d+)", running.log) for n in nodes
+    ]
+    assert [len(set(one)) for one in ports] == [1] * NODES, "a node keeps its port"
+
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(30) == 0
+    assert not [pid for n in nodes for pid in running.pids(n) if is_running(pid)]
+    assert running.log.count("event='node_stopped'") == 2 * NODES
+    lines = running.log.splitlines()
+    assert [line for line in lines if "node_id=" not in line and "rolling_" not in line] == []
+
+
+def test_nodes_end_with_a_supervisor_that_was_killed(running: Supervised) -> None:
+    running.process.kill()
+    running.process.wait(30)
+    pids = [running.pids(n)[0] for n in range(NODES)]
+    assert wait_until(lambda: not any(map(is_running, pids)), 30), running.log
+    assert running.log.count("event='node_stopped'") == NODES, "they stopped cleanly"
+
+
+def test_a_node_that_hangs_does_not_keep_the_others_from_stopping(tmp_path: Path) -> None:
+    """It is killed when its time is over, and the exit status says so."""
+    with supervised(tmp_path, "--port", "0", "--shutdown.timeout.ms", "1") as nodes:
+        assert wait_until(lambda: len(nodes.addresses) == NODES, 60), nodes.log
+        frozen = nodes.pids(1)[0]
+        os.kill(frozen, signal.SIGSTOP)
+        nodes.process.send_signal(signal.SIGTERM)
+        assert nodes.process.wait(60) == 1
+        assert "lakehead: node 1: it did not stop within" in nodes.log
+        assert not is_running(frozen)
+
+
+def test_a_port_in_use_ends_the_start_and_names_the_node(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with supervised(tmp_path, "--port", str(port - 1)) as nodes:
+            assert nodes.process.wait(60) == 1
+            assert f"lakehead: node 1: cannot listen on 127.0.0.1:{port}" in nodes.log
+            assert "lakehead: node 1 did not start" in nodes.log
+            assert "Traceback" not in nodes.log
+            assert not nodes.addresses
+            assert not [pid for n in range(NODES) for pid in nodes.pids(n) if is_running(pid)]
+
+
+def test_what_nodes_cannot_share_is_refused_at_once(tmp_path: Path) -> None:
+    port = free_port()
+    with supervised(tmp_path, "--port", str(port), "--metrics.port", str(port + 1)) as nodes:
+        assert nodes.process.wait(30) == 1
+        assert nodes.log.startswith("lakehead: metrics.port: ")
+        assert nodes.log.count("\n") == 1

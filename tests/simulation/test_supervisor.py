@@ -1,0 +1,271 @@
+"""A supervisor over simulated processes, in virtual time: they die, hang, refuse, at any moment."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from broker.supervisor.back_off import FIRST_S, LONGEST_S
+from broker.supervisor.placement import NodeCommand
+from broker.supervisor.supervised_node import Life, Phase
+from broker.supervisor.supervisor import NodeNotStarted, NodeNotStopped, Supervisor
+from storage.tasks import TaskScope
+from tests.simulation.loop import LoopClock, simulate
+
+STOP_TIMEOUT_S = 20.0
+FOR_EVER = float("inf")
+FIRST_PORT = 9000
+
+
+@dataclass(slots=True, kw_only=True)
+class Behaviour:
+    """What a life is like, in seconds. `lasts_s` is counted from when it is ready."""
+
+    starts_s: float = 1.0
+    is_refused: bool = False
+    lasts_s: float = FOR_EVER
+    stops_s: float = 0.5
+
+
+class SimulatedLife:
+    """A process of a machine that exists in virtual time only."""
+
+    def __init__(self, pid: int, behaviour: Behaviour, on_end: Callable[[], None]) -> None:
+        self.pid = pid
+        self._behaviour = behaviour
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[str | None] = self._loop.create_future()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        self._on_end = on_end
+        self._loop.call_later(behaviour.starts_s, self._started)
+
+    async def wait_ready(self) -> str | None:
+        return await asyncio.shield(self._ready)
+
+    async def wait_ended(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def stop(self) -> None:
+        if self._behaviour.stops_s < FOR_EVER:
+            self._loop.call_later(self._behaviour.stops_s, self._end, 0)
+
+    def kill(self) -> None:
+        self._end(-9)
+
+    def _started(self) -> None:
+        if self._behaviour.is_refused:
+            self._end(1)
+        elif not self._ended.done():
+            self._ready.set_result(f"127.0.0.1:{FIRST_PORT + self.pid}")
+            if self._behaviour.lasts_s < FOR_EVER:
+                self._loop.call_later(self._behaviour.lasts_s, self._end, -9)
+
+    def _end(self, status: int) -> None:
+        if self._ended.done():
+            return
+        self._ended.set_result(status)
+        if not self._ready.done():
+            self._ready.set_result(None)
+        self._on_end()
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """Launches lives. `plan` gives a node's lives in order; after them, they are good ones."""
+
+    nodes: int = 3
+    plan: dict[int, list[Behaviour | OSError]] = field(default_factory=dict)
+    launches: list[tuple[float, int]] = field(default_factory=list)
+    running: dict[int, SimulatedLife] = field(default_factory=dict)
+    down_most: int = 0
+    ports: dict[int, list[str]] = field(default_factory=dict)
+
+    async def launch(self, command: NodeCommand) -> Life:
+        node_id = command.node_id
+        await asyncio.sleep(0)  # a fork takes a moment
+        assert node_id not in self.running, "two processes of one node"
+        self.launches.append((asyncio.get_running_loop().time(), node_id))
+        self.ports.setdefault(node_id, []).append(command.arguments[-1])
+        lives = self.plan.get(node_id, [])
+        behaviour = lives.pop(0) if lives else Behaviour()
+        if isinstance(behaviour, OSError):
+            raise behaviour
+        life = SimulatedLife(len(self.launches) - 1, behaviour, lambda: self._ended(node_id))
+        self.running[node_id] = life
+        return life
+
+    def _ended(self, node_id: int) -> None:
+        del self.running[node_id]
+        self.down_most = max(self.down_most, self.nodes - len(self.running))
+
+    def supervisor(self) -> tuple[Supervisor, TaskScope]:
+        def crashed(name: str, error: BaseException) -> None:
+            raise AssertionError(name) from error
+
+        scope = TaskScope(crashed)
+        commands = [NodeCommand(node_id=n, arguments=("start",)) for n in range(self.nodes)]
+        clock = LoopClock(asyncio.get_running_loop())
+        supervisor = Supervisor(commands, self.launch, clock, scope, stop_timeout_s=STOP_TIMEOUT_S)
+        return supervisor, scope
+
+
+def test_nodes_start_together_and_stop_together() -> None:
+    async def world() -> None:
+        machine = Machine()
+        supervisor, scope = machine.supervisor()
+        assert len(await supervisor.start()) == 3
+        assert asyncio.get_running_loop().time() < 1.5
+        await supervisor.stop()
+        assert not machine.running
+        assert asyncio.get_running_loop().time() < 2.5
+        await scope.close()
+
+    simulate(world, seed=1)
+
+
+@pytest.mark.parametrize("first", [Behaviour(is_refused=True), OSError(11, "no more processes")])
+def test_a_node_that_cannot_be_started_ends_the_start(first: Behaviour | OSError) -> None:
+    async def world() -> None:
+        machine = Machine(plan={1: [first]})
+        supervisor, scope = machine.supervisor()
+        with pytest.raises(NodeNotStarted, match="node 1"):
+            await supervisor.start()
+        assert not machine.running
+        await asyncio.sleep(100)
+        assert len(machine.launches) == 3, "nothing is tried again"
+        await scope.close()
+
+    simulate(world, seed=2)
+
+
+def test_a_node_that_dies_comes_back_after_pauses_that_double_and_keeps_its_port() -> None:
+    async def world() -> None:
+        bad: list[Behaviour | OSError] = [Behaviour(starts_s=0, lasts_s=0) for _ in range(8)]
+        bad[3] = OSError(12, "no memory for a process")
+        machine = Machine(plan={2: bad})
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        await asyncio.sleep(200)
+        times = [time for time, node_id in machine.launches if node_id == 2]
+        pauses = [round(later - time, 1) for time, later in itertools.pairwise(times)]
+        assert pauses == [FIRST_S, 2.0, 4.0, 8.0, 16.0, LONGEST_S, LONGEST_S, LONGEST_S]
+        assert supervisor.nodes[2].phase is Phase.READY
+        assert machine.ports[2][0] == "start"
+        first = [node_id for _, node_id in machine.launches].index(2)
+        assert set(machine.ports[2][1:]) == {f"--port={FIRST_PORT + first}"}
+        await supervisor.stop()
+        await scope.close()
+
+    simulate(world, seed=3)
+
+
+def test_a_node_that_does_not_stop_is_killed_and_named() -> None:
+    async def world() -> None:
+        machine = Machine(plan={0: [Behaviour(stops_s=FOR_EVER)]})
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        before = asyncio.get_running_loop().time()
+        with pytest.raises(NodeNotStopped, match="node 0"):
+            await supervisor.stop()
+        assert not machine.running
+        assert asyncio.get_running_loop().time() - before == pytest.approx(STOP_TIMEOUT_S)
+        await scope.close()
+
+    simulate(world, seed=4)
+
+
+def test_a_rolling_restart_takes_one_node_down_at_a_time() -> None:
+    async def world() -> None:
+        machine = Machine(nodes=4)
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        supervisor.restart_nowait()
+        supervisor.restart_nowait()  # one is under way: refused
+        await asyncio.sleep(30)
+        assert machine.down_most == 1
+        assert [node.lives for node in supervisor.nodes] == [2, 2, 2, 2]
+        await supervisor.stop()
+        await scope.close()
+
+    simulate(world, seed=5)
+
+
+def test_a_rolling_restart_ends_where_a_node_does_not_come_back() -> None:
+    async def world() -> None:
+        machine = Machine(plan={1: [Behaviour(), Behaviour(is_refused=True)]})
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        assert not await supervisor.rolling_restart()
+        assert supervisor.nodes[2].lives == 1, "the others are left alone"
+        await asyncio.sleep(10)
+        assert supervisor.nodes[1].phase is Phase.READY, "and this one is tried again"
+        await supervisor.stop()
+        await scope.close()
+
+    simulate(world, seed=6)
+
+
+def test_a_rolling_restart_does_not_begin_beside_a_node_that_is_down() -> None:
+    async def world() -> None:
+        broken: list[Behaviour | OSError] = [Behaviour(is_refused=True) for _ in range(50)]
+        machine = Machine(plan={2: [Behaviour(lasts_s=5), *broken]})
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        await asyncio.sleep(6)
+        assert not await supervisor.rolling_restart()
+        assert supervisor.nodes[0].lives == 1
+        await supervisor.stop()
+        await scope.close()
+
+    simulate(world, seed=7)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_happens_nodes_come_back_and_stop_in_time(seed: int) -> None:
+    """Lives of every kind, a rolling restart and a stop at random moments."""
+
+    async def world() -> None:
+        rng = random.Random(seed)
+        machine = Machine()
+        for node_id in range(machine.nodes):
+            kinds = [random_behaviour(rng) for _ in range(rng.randrange(6))]
+            machine.plan[node_id] = [Behaviour(starts_s=rng.random(), lasts_s=9), *kinds]
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        loop = asyncio.get_running_loop()
+        if seed % 3:
+            await asyncio.sleep(rng.random() * 40)
+            supervisor.restart_nowait()
+        if seed % 2:
+            await asyncio.sleep(1000)
+            phases = [node.phase for node in supervisor.nodes]
+            assert phases == [Phase.READY] * 3, "every node is back once its bad lives are over"
+        else:
+            await asyncio.sleep(rng.random() * 40)
+        before = loop.time()
+        try:
+            await supervisor.stop()
+        except NodeNotStopped:
+            pass
+        assert not machine.running
+        assert loop.time() - before <= STOP_TIMEOUT_S + 1
+        await scope.close()
+        launches = len(machine.launches)
+        await asyncio.sleep(100)
+        assert len(machine.launches) == launches
+
+    simulate(world, seed=seed)
+
+
+def random_behaviour(rng: random.Random) -> Behaviour | OSError:
+    if rng.random() < 0.1:
+        return OSError(11, "no more processes")
+    return Behaviour(
+        starts_s=rng.choice([0, 0.1, 1, 10]),
+        is_refused=rng.random() < 0.3,
+        lasts_s=rng.choice([0, 0.5, 5, 50, 500]),
+        stops_s=rng.choice([0, 0.2, 15, FOR_EVER]),
+    )
