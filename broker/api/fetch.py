@@ -1,14 +1,14 @@
 """Fetch (key 1), versions 4 to 18.
 
 4 isolation level · 5 log start offset · 7 sessions · 9 leader epoch · 11 rack · 12 compact,
-diverging epochs · 13 topic ids · 15 replica state as a tag · 16 node endpoints · 17, 18 fields of
-followers.
+diverging epochs, current leader (KIP-951) · 13 topic ids · 15 replica state as a tag · 16 where the
+leader is · 17, 18 fields of followers.
 
 What is in the log cache is answered at once, without a task. A request with too little waits for
 the high watermarks of its partitions or its deadline. Cold partitions are read from objects in the
 background: the request waits for them until its deadline, or shortly when others have data, and
-what comes later is found in the block cache next time. Left out: replicas (brokers copy nothing
-from each other), preferred read replicas.
+what comes later is found in the block cache next time. Left out: replicas (brokers copy nothing from
+each other), preferred read replicas (only leaders serve).
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from broker.catalog.leaders import hint_for
 from broker.network.connection import Connection, Slot
 from broker.partition.fetch_session import FetchPlan, Wanted
 from broker.partition.partition import Partition
@@ -32,6 +33,7 @@ from broker.protocol.fetch import (
     parse,
 )
 from broker.protocol.frame import RequestHeader
+from broker.protocol.node_endpoints import NodeEndpoint
 from broker.protocol.produce import TopicKey
 from storage.errors import StorageError
 
@@ -87,6 +89,7 @@ class FetchCall:
         self._cold_bytes = 0
         self._cold_ready: dict[Wanted, Records | StorageError] = {}
         self._results: list[tuple[Wanted, PartitionResult]] = []
+        self._endpoints: dict[int, NodeEndpoint] = {}
 
     def begin(self) -> None:
         """Answer at once, or begin to wait."""
@@ -161,8 +164,9 @@ class FetchCall:
 
     def _read_partition(self, wanted: Wanted, room: int, is_first: bool) -> PartitionResult:
         want = wanted.want
+        topic = self._node.topics.find(wanted.key)
         try:
-            partition = self._partition(self._node.topics.find(wanted.key), want)
+            partition = self._partition(topic, want)
             diverging = self._diverging(partition, want)
             if not partition.log_start_offset <= want.fetch_offset <= partition.log_end_offset:
                 raise KafkaError(ErrorCode.offset_out_of_range)
@@ -170,7 +174,7 @@ class FetchCall:
             if diverging is None:
                 records = self._records(wanted, partition, min(want.max_bytes, room), is_first)
         except (KafkaError, StorageError) as error:
-            return self._failed(want, error)
+            return self._failed(topic, want, error)
         high_watermark = partition.high_watermark
         return PartitionResult(
             want.partition,
@@ -183,11 +187,17 @@ class FetchCall:
             diverging=diverging,
         )
 
-    def _failed(self, want: FetchPartition, error: Exception) -> PartitionResult:
+    def _failed(
+        self, topic: Topic | None, want: FetchPartition, error: Exception
+    ) -> PartitionResult:
         code = error_code(error)
         leader = None
         if code in {ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}:
-            leader = (-1, -1)
+            node = self._node
+            hint = hint_for(node.state, topic, want.partition, node.node_id)
+            if hint is not None:
+                leader, endpoint = hint
+                self._endpoints[endpoint.node_id] = endpoint
         return PartitionResult(want.partition, int(code), -1, -1, -1, leader=leader)
 
     def _partition(self, topic: Topic | None, want: FetchPartition) -> Partition:
@@ -254,6 +264,8 @@ class FetchCall:
                 continue
             if session is not None:
                 session.sent(wanted, result)
+            if result.records:
+                self._count(wanted, result)
             topics.setdefault(wanted.key, []).append(result)
         writer = ResponseWriter(self._header.version)
         writer.begin(0, 0 if session is None else session.session_id, len(topics))
@@ -263,4 +275,10 @@ class FetchCall:
                 writer.partition(result)
             writer.end_topic()
         self._node.fetched(len(self._results))
-        self._slot.complete(writer.finish(self._header.correlation_id))
+        endpoints = self._endpoints.values()
+        self._slot.complete(writer.finish(self._header.correlation_id, endpoints))
+
+    def _count(self, wanted: Wanted, result: PartitionResult) -> None:
+        partition = self._node.topics.partition(wanted.key, result.partition)
+        if partition is not None:
+            partition.bytes_out += sum(map(len, result.records))

@@ -2,7 +2,7 @@
 (KAFKA-18659).
 
 3 magic 2 · 5 log start offset · 7 zstd · 8 record errors and messages · 9 compact · 10 current
-leader · 13 topic ids.
+leader, and where it is (KIP-951) · 13 topic ids.
 
 A request is handled in the data callback: each batch is checked, given its offsets, patched in
 place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
@@ -12,10 +12,12 @@ LogAppendTime.
 """
 
 import asyncio
+from collections.abc import Collection
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from broker.catalog.leaders import hint_for
 from broker.network.connection import Connection, Slot
 from broker.partition.partition import Partition
 from broker.partition.topic import Topic
@@ -23,6 +25,7 @@ from broker.partition.validation import check_batch
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.frame import RequestHeader
+from broker.protocol.node_endpoints import NodeEndpoint
 from broker.protocol.produce import (
     PartitionData,
     PartitionResult,
@@ -79,6 +82,7 @@ class ProduceCall:
         "_context",
         "_frame_size",
         "_good_size",
+        "_has_moved",
         "_header",
         "_latest_ms",
         "_next",
@@ -103,6 +107,7 @@ class ProduceCall:
         self._work: list[Work] = []
         self._frame_size = frame_size
         self._good_size = 0
+        self._has_moved = False
         self._next = 0
         self._waiting = 1
         self._wakeup: asyncio.TimerHandle | None = None
@@ -197,11 +202,12 @@ class ProduceCall:
             raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic.name} is internal")
         return topic.served(index)
 
-    @staticmethod
-    def _refused(index: int, error: Exception) -> PartitionResult:
+    def _refused(self, index: int, error: Exception) -> PartitionResult:
         code = error_code(error)
         if code is ErrorCode.unknown_server_error:
             code = ErrorCode.not_leader_or_follower  # a client may duplicate on the other one
+        if code is ErrorCode.not_leader_or_follower:
+            self._has_moved = True
         message = error.message if isinstance(error, KafkaError) else str(error)
         return PartitionResult(index, int(code), -1, -1, message)
 
@@ -225,8 +231,26 @@ class ProduceCall:
         node = self._context.node
         node.produced(len(self._work))
         if self._slot is not None:
-            self._slot.complete(
-                [encode(self._results, self._header.version, self._header.correlation_id)]
-            )
+            endpoints = self._name_leaders() if self._has_moved else ()
+            header = self._header
+            frame = encode(self._results, header.version, header.correlation_id, endpoints)
+            self._slot.complete([frame])
         elif any(result.error for topic in self._results for result in topic.partitions):
             self._connection.close()  # acks=0: closing is the only way to say so, as in Kafka
+
+    def _name_leaders(self) -> Collection[NodeEndpoint]:
+        """Say in the results who leads what this node does not; return where they are."""
+        node = self._context.node
+        endpoints: dict[int, NodeEndpoint] = {}
+        for topic_result in self._results:
+            topic = node.topics.find(topic_result.key)
+            results = topic_result.partitions
+            for position, result in enumerate(results):
+                if result.error != ErrorCode.not_leader_or_follower:
+                    continue
+                hint = hint_for(node.state, topic, result.partition, node.node_id)
+                if hint is not None:
+                    leader, endpoint = hint
+                    endpoints[endpoint.node_id] = endpoint
+                    results[position] = result._replace(leader=leader)
+        return endpoints.values()

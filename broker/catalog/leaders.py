@@ -7,6 +7,8 @@ node. Those that live are in sync.
 
 from typing import NamedTuple
 
+from broker.partition.topic import Topic
+from broker.protocol.node_endpoints import NodeEndpoint
 from storage.metadata.state import ClusterState, NodeState, StreamState
 
 
@@ -40,6 +42,20 @@ def leader_beside(state: ClusterState, stream: StreamState, node_id: int) -> Lea
         node = _live(state, stream.assigned)
         leader = None if node is None else Leader(node, stream.epoch + 1)
     return None if leader is None or leader.node.node_id == node_id else leader
+
+
+def hint_for(
+    state: ClusterState, topic: Topic | None, index: int, node_id: int
+) -> tuple[tuple[int, int], NodeEndpoint] | None:
+    """Return (leader, epoch) and where that is, for a client that asked `node_id` in vain."""
+    stream_id = topic.stream_ids[index] if topic and 0 <= index < len(topic.stream_ids) else -1
+    stream = state.streams.get(stream_id)
+    leader = None if stream is None else leader_beside(state, stream, node_id)
+    if leader is None:
+        return None
+    node = leader.node
+    endpoint = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
+    return (node.node_id, leader.epoch), endpoint
 
 
 def replicas_of(state: ClusterState, stream: StreamState) -> Replicas:

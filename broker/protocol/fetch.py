@@ -5,16 +5,19 @@ Since version 7 there are sessions, since 12 compact lengths and tagged fields, 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from broker.protocol.decode import Cursor
+from broker.protocol.encode import compact_text, plain_text, uvarint
 from broker.protocol.errors import MalformedFrame
-from broker.protocol.produce import TopicKey, compact_text, plain_text, uvarint
+from broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
+from broker.protocol.produce import TopicKey
 
 SESSIONS = 7
 FLEXIBLE = 12
 TOPIC_IDS = 13
+NODE_ENDPOINTS = 16
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -227,10 +230,14 @@ class ResponseWriter:
             count += 1
         return bytes([count]) + tags
 
-    def finish(self, correlation_id: int) -> list[bytes | bytearray | memoryview]:
-        """Return the pieces of the whole frame, length included."""
+    def finish(
+        self, correlation_id: int, endpoints: Iterable[NodeEndpoint] = ()
+    ) -> list[bytes | bytearray | memoryview]:
+        """Return the pieces of the whole frame, length included. `endpoints` are of the nodes that
+        results name as leaders.
+        """
         if self._compact:
-            self._own += b"\x00"
+            self._own += tagged_endpoints(endpoints if self._version >= NODE_ENDPOINTS else ())
         if self._own:
             self._pieces.append(self._own)
             self._size += len(self._own)

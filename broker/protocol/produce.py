@@ -5,16 +5,19 @@ Records stay views into the frame. Since version 9 lengths are compact (unsigned
 """
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from broker.protocol.decode import Cursor
+from broker.protocol.encode import compact_text, plain_text, uvarint
 from broker.protocol.errors import MalformedFrame
+from broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
 
 NO_TIMESTAMP = -1
 FLEXIBLE = 9
+NODE_ENDPOINTS = 10
 TOPIC_IDS = 13
 
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _PARTITION_RECORDS = struct.Struct(">ii")
@@ -143,40 +146,21 @@ def _named(name: str | None) -> str:
     return name
 
 
-def uvarint(value: int) -> bytes:
-    """Return an unsigned variable-length number."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def compact_text(text: str | None) -> bytes:
-    """Return a nullable string in the compact encoding."""
-    if text is None:
-        return b"\x00"
-    data = text.encode()
-    return uvarint(len(data) + 1) + data
-
-
-def plain_text(text: str | None) -> bytes:
-    """Return a nullable string in the old encoding."""
-    if text is None:
-        return b"\xff\xff"
-    data = text.encode()
-    return _INT16.pack(len(data)) + data
-
-
 _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _PARTITION_V9 = struct.Struct(">ihqqqBBB")
 _LEADER_TAG = struct.Struct(">BBBiiB")
 
 
-def encode(topics: list[TopicResult], version: int, correlation_id: int) -> bytes:
-    """Return the whole response frame, length included."""
+def encode(
+    topics: list[TopicResult],
+    version: int,
+    correlation_id: int,
+    endpoints: Iterable[NodeEndpoint] = (),
+) -> bytes:
+    """Return the whole response frame, length included. `endpoints` are of the nodes that results
+    name as leaders.
+    """
     if version >= FLEXIBLE:
         parts = [b"", uvarint(len(topics) + 1)]
         for topic in topics:
@@ -184,7 +168,8 @@ def encode(topics: list[TopicResult], version: int, correlation_id: int) -> byte
             parts.append(uvarint(len(topic.partitions) + 1))
             parts.extend([_flexible_partition(result, version) for result in topic.partitions])
             parts.append(b"\x00")
-        parts.append(b"\x00\x00\x00\x00\x00")
+        parts.append(b"\x00\x00\x00\x00")
+        parts.append(tagged_endpoints(endpoints if version >= NODE_ENDPOINTS else ()))
         size = sum(map(len, parts)) + 5
         parts[0] = _PARTITION_RECORDS.pack(size, correlation_id) + b"\x00"
         return b"".join(parts)
@@ -207,7 +192,7 @@ def _flexible_partition(result: PartitionResult, version: int) -> bytes:
         )
     head = _PARTITION_V5.pack(partition, error, base_offset, NO_TIMESTAMP, log_start_offset)
     tags = b"\x00"
-    if leader is not None and version >= 10:
+    if leader is not None and version >= NODE_ENDPOINTS:
         tags = _LEADER_TAG.pack(1, 0, 9, leader[0], leader[1], 0)
     return head + b"\x01" + compact_text(message) + tags
 

@@ -15,9 +15,20 @@ from broker.protocol.api import schema
 from broker.protocol.decode import decode
 from broker.protocol.errors import MalformedFrame
 from broker.protocol.messages import entity
+from broker.protocol.node_endpoints import NodeEndpoint
 
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)
+endpoints = st.lists(
+    st.builds(
+        NodeEndpoint,
+        st.integers(0, 2**31 - 1),
+        st.text(max_size=300),
+        st.integers(0, 65_535),
+        st.none() | st.text(max_size=9),
+    ),
+    max_size=3,
+)
 names = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=9)
 int32 = st.integers(-(2**31), 2**31 - 1)
 int64 = st.integers(-(2**63), 2**63 - 1)
@@ -28,6 +39,10 @@ def written(message: Any) -> bytes:
     out = io.BytesIO()
     entity_writer(type(message))(out, message)
     return out.getvalue()
+
+
+def assert_same_nodes(read: Any, written_nodes: list[NodeEndpoint]) -> None:
+    assert [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in read] == written_nodes
 
 
 @given(
@@ -105,8 +120,11 @@ def test_produce_request_is_read_as_kio_writes_it(
         ),
         max_size=3,
     ),
+    nodes=endpoints,
 )
-def test_produce_response_is_read_by_kio(version: int, topics: list[Any]) -> None:
+def test_produce_response_is_read_by_kio(
+    version: int, topics: list[Any], nodes: list[NodeEndpoint]
+) -> None:
     frame = produce.encode(
         [
             produce.TopicResult(topic_id.bytes if version >= 13 else name, partitions)
@@ -114,6 +132,7 @@ def test_produce_response_is_read_by_kio(version: int, topics: list[Any]) -> Non
         ],
         version,
         77,
+        nodes,
     )
     message = schema(0, version)
     head = 9 if message.flexible_response else 8
@@ -121,6 +140,8 @@ def test_produce_response_is_read_by_kio(version: int, topics: list[Any]) -> Non
     assert int.from_bytes(frame[4:8], "big") == 77
     response, size = entity_reader(message.response_class)(frame, head)
     assert size == len(frame) - head
+    if version >= 10:
+        assert_same_nodes(response.node_endpoints, nodes)
     for answer, (name, topic_id, partitions) in zip(response.responses, topics, strict=True):
         assert (answer.topic_id if version >= 13 else answer.name) == (
             topic_id if version >= 13 else name
@@ -232,8 +253,11 @@ results = st.builds(
 @given(
     version=st.sampled_from(FETCH_VERSIONS),
     topics=st.lists(st.tuples(names, ids, st.lists(results, max_size=3)), max_size=3),
+    nodes=endpoints,
 )
-def test_fetch_response_is_read_by_kio(version: int, topics: list[Any]) -> None:
+def test_fetch_response_is_read_by_kio(
+    version: int, topics: list[Any], nodes: list[NodeEndpoint]
+) -> None:
     writer = fetch.ResponseWriter(version)
     writer.begin(0, 9, len(topics))
     for name, topic_id, partitions in topics:
@@ -241,12 +265,14 @@ def test_fetch_response_is_read_by_kio(version: int, topics: list[Any]) -> None:
         for result in partitions:
             writer.partition(result)
         writer.end_topic()
-    frame = b"".join(writer.finish(5))
+    frame = b"".join(writer.finish(5, nodes))
     message = schema(1, version)
     head = 9 if message.flexible_response else 8
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     response, size = entity_reader(message.response_class)(frame, head)
     assert size == len(frame) - head
+    if version >= 16:
+        assert_same_nodes(response.node_endpoints, nodes)
     for answer, (name, topic_id, partitions) in zip(response.responses, topics, strict=True):
         assert (answer.topic_id if version >= 13 else answer.topic) == (
             topic_id if version >= 13 else name

@@ -1,0 +1,36 @@
+"""Where nodes listen, as Produce and Fetch answers tell it beside the new leader of a partition
+(KIP-951): the client goes there without asking for metadata first.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from broker.protocol.encode import compact_text, uvarint
+
+_INT32 = struct.Struct(">i")
+
+
+class NodeEndpoint(NamedTuple):
+    """One node."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def tagged_endpoints(endpoints: Iterable[NodeEndpoint]) -> bytes:
+    """Return the tagged fields at the end of an answer: the nodes, or nothing."""
+    nodes = [
+        _INT32.pack(node.node_id)
+        + compact_text(node.host)
+        + _INT32.pack(node.port)
+        + compact_text(node.rack)
+        + b"\x00"
+        for node in endpoints
+    ]
+    if not nodes:
+        return b"\x00"
+    field = uvarint(len(nodes) + 1) + b"".join(nodes)
+    return b"\x01\x00" + uvarint(len(field)) + field
