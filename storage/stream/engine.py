@@ -129,13 +129,17 @@ class StreamEngine:
         rng: random.Random,
         settings: StorageSettings,
         scope: TaskScope,
+        admit: Callable[[ClusterState], Awaitable[None]] | None = None,
+        on_registered: Callable[[MetadataLog], None] | None = None,
     ) -> "StreamEngine":
         """Replay the metadata, register the node under its next epoch, commit what the WAL holds.
 
         The WAL is opened before the node registers, so that its lock comes before its fencing of an
         earlier incarnation; and with the cluster's id, so that another cluster's is refused.
-        Raises UnsupportedFormat, WalCorrupted, SettingsError, StoreUnavailable (after a few
-        attempts; once it runs, the engine waits a failing store out).
+        `admit` may refuse to go on before any of that; `on_registered` is called before what the
+        WAL holds is committed, which may take long. Raises UnsupportedFormat, WalCorrupted,
+        SettingsError, StoreUnavailable (after a few attempts; once it runs, the engine waits a
+        failing store out).
         """
         incarnation = f"{rng.getrandbits(64):016x}"
         retrying = RetryingStore(store, rng=rng)
@@ -143,16 +147,9 @@ class StreamEngine:
             retrying, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
         )
         state = await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
-        owner = WalOwner(
-            cluster_id=state.cluster_id,
-            node_id=node.node_id,
-            incarnation=incarnation,
-            store=store,
-            describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
-            clock=clock,
-            rng=rng,
-            scope=scope,
-        )
+        if admit is not None:
+            await admit(state)
+        owner = _wal_owner(store, metadata, node.node_id, incarnation, clock, rng, scope)
         wal = await open_wal(owner)
         try:
             engine = cls(
@@ -166,6 +163,8 @@ class StreamEngine:
                 settings=settings,
                 scope=scope,
             )
+            if on_registered is not None:
+                on_registered(metadata)
             await engine._start_wal(log_in_cluster(retrying, owner))
         except BaseException:
             await wal.close()
@@ -366,3 +365,24 @@ class StreamEngine:
         node = state.nodes.get(self.node.node_id)
         if node is None or node.epoch != self.node_epoch or node.is_fenced:
             self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
+
+
+def _wal_owner(
+    store: ObjectStore,
+    metadata: MetadataLog,
+    node_id: int,
+    incarnation: str,
+    clock: Clock,
+    rng: random.Random,
+    scope: TaskScope,
+) -> WalOwner:
+    return WalOwner(
+        cluster_id=metadata.state.cluster_id,
+        node_id=node_id,
+        incarnation=incarnation,
+        store=store,
+        describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
+        clock=clock,
+        rng=rng,
+        scope=scope,
+    )
