@@ -17,7 +17,7 @@ PYTEST_WORKERS ?= 2
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage lint format types imports unit property sim integration chaos reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage lint format types imports unit property sim integration crashes chaos reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -87,9 +87,13 @@ sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch o
 integration: $(STAMP) ## Tests with real clients and real processes
 	@$(BIN)/python -m pytest -q tests/integration
 
-chaos: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n
+crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n
 	@CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} $(BIN)/python -m pytest -q \
 		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py tests/integration/test_s3_outages.py
+
+chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object
+	@$(BIN)/python -m tests.checker --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) \
+		--seed $(or $(SEED),1) --wal $(or $(WAL),block)
 
 reservations: $(STAMP) ## Fencing on a device with real SCSI reservations, in a QEMU guest (apt: QEMU, a kernel)
 	@$(BIN)/python tests/reservations/rig.py

@@ -116,6 +116,10 @@ class History:
     """By group: the commits that were acknowledged."""
     commits_asked: dict[str, list[Told]] = field(default_factory=dict)
     """By group: what it was told it had committed."""
+    latest: dict[int, float] = field(default_factory=dict)
+    """By partition: when a record was last acknowledged."""
+    acknowledged_total: int = 0
+    """About how many acknowledgements there were: threads count together."""
     contradictions: list[str] = field(default_factory=list)
     """What a client could see to be wrong by itself."""
 
@@ -147,6 +151,8 @@ class History:
             self.contradictions.append(f"{sent} acknowledged in partition {partition}")
             return
         send.ended, send.outcome, send.offset = self.clock(), Outcome.OK, offset
+        self.latest[partition] = send.ended
+        self.acknowledged_total += 1
 
     def record_unclear(self, sent: Sent, reason: str) -> None:
         """Note that a send was given up: it may be there or not, now or later."""

@@ -1,0 +1,47 @@
+"""`make chaos`: a cluster of real processes under faults, judged by the history checker.
+
+As root (network namespaces) networks are cut, with libfaketime clocks jump, with versitygw the
+store fails; what cannot be had is named in the report. Ends with status 1 on any anomaly.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tests.checker import campaign, namespaces, report
+
+
+def main() -> None:
+    """Run as the arguments say."""
+    options = _options()
+    if not namespaces.obstacle():
+        namespaces.enter()
+    result = campaign.run(options)
+    print(report.text(result))
+    print(f"The report: {options.folder / 'report.html'}")
+    sys.exit(bool(result.anomalies))
+
+
+def _options() -> campaign.Options:
+    parser = argparse.ArgumentParser(prog="python -m tests.checker", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long faults fall")
+    parser.add_argument("--seed", type=int, default=1, help="which faults, when")
+    parser.add_argument("--wal", choices=("block", "object"), default="block")
+    parser.add_argument("--store", choices=("s3", "file"), default="s3", help="file: cannot fail")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--rate", type=float, default=100, help="records/s of each of 3 producers")
+    parser.add_argument("--report", type=Path, help="a folder (default: chaos-WAL-SEED)")
+    given = parser.parse_args()
+    return campaign.Options(
+        seconds=given.seconds,
+        seed=given.seed,
+        wal=given.wal,
+        folder=given.report or Path(f"chaos-{given.wal}-{given.seed}"),
+        store=given.store,
+        nodes=given.nodes,
+        records_per_s=given.rate,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""One chaos run: a cluster of real processes, clients, faults, and the verdict on what they saw."""
+
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.lakehead_cluster import LakeheadCluster, Place
+from bench.s3_server import NotBuilt, program, running_server
+from tests.checker import clocks, fault_plan, namespaces, report
+from tests.checker.clocks import WallClock
+from tests.checker.figures import figures
+from tests.checker.history import History
+from tests.checker.namespaces import Network
+from tests.checker.nemesis import Nemesis, Targets
+from tests.checker.rules import violations
+from tests.checker.workload import Clients, Load
+from tests.support.s3_proxy import running_proxy
+from tests.support.traffic import create_topic, read_log
+from tests.support.waiting import wait_until
+
+TOPIC = "chaos"
+PORT = 9092
+SESSION_S = 3.0
+SLACK_S = 0.5
+HEAL_S = 30.0
+"""When every fault has ended, each partition takes records again within this."""
+STUCK_S = 60.0
+ANSWERS_S = 90.0
+QUIET_START_S = 2.0
+FLAGS = (
+    *("--upload.size", "1m", "--upload.age.ms", "500", "--cache.size", "16m"),
+    *("--metadata.checkpoint.entries", "50", "--offsets.topic.num.partitions", "3"),
+    *("--broker.session.timeout.ms", str(int(SESSION_S * 1000))),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is run."""
+
+    seconds: float
+    seed: int
+    wal: str
+    folder: Path
+    """Where the report goes."""
+    store: str = "s3"
+    nodes: int = 3
+    partitions: int = 6
+    records_per_s: float = 100.0
+    """Of each of three producers."""
+
+
+class Campaign:
+    """Everything that one run needs, from its start to its report."""
+
+    def __init__(self, options: Options, stack: ExitStack) -> None:
+        self.options = options
+        self.notes: list[str] = []
+        self.anomalies: list[str] = []
+        self.history = History()
+        self.work = Path(tempfile.mkdtemp(prefix="lakehead-chaos-"))
+        self.targets = self._targets(stack)
+
+    @property
+    def bootstrap(self) -> str:
+        return self.targets.cluster.bootstrap
+
+    def run(self) -> report.Run:
+        """Do it, and judge."""
+        options = self.options
+        create_topic(self.bootstrap, TOPIC, options.partitions)
+        load = Load(
+            bootstrap=self.bootstrap,
+            topic=TOPIC,
+            partitions=options.partitions,
+            records_per_s=options.records_per_s,
+        )
+        clients = Clients(load, self.history, options.seed)
+        plan = fault_plan.plan(options.seed, options.seconds, self.targets.kinds())
+        nemesis = Nemesis(self.targets, plan)
+        began = time.monotonic()
+        clients.start()
+        time.sleep(QUIET_START_S)
+        nemesis.start()
+        self._watch(began, nemesis)
+        nemesis.finish()
+        self._judge_healing()
+        hanging = clients.finish(ANSWERS_S)
+        ended = time.monotonic()
+        self.anomalies += nemesis.troubles + [f"client: {name} hangs" for name in hanging]
+        self._judge_log()
+        self.notes += sorted({f"client: {error}"[:200] for error in clients.errors})
+        found = figures(self.history, began=began, ended=ended)
+        self.anomalies += [f"stuck: {gap}" for gap in found.gaps if gap.seconds > STUCK_S]
+        return report.Run(
+            title=f"chaos: {options.wal} WAL, {options.nodes} nodes, seed {options.seed}",
+            began=began,
+            figures=found,
+            events=sorted(nemesis.events, key=lambda event: event.begun),
+            anomalies=self.anomalies,
+            notes=self.notes,
+        )
+
+    def _watch(self, began: float, nemesis: Nemesis) -> None:
+        """Wait for the plan's end; a line now and then says how it goes."""
+        while (passed := time.monotonic() - began) < self.options.seconds:
+            time.sleep(min(5.0, self.options.seconds - passed))
+            print(
+                f"{time.monotonic() - began:6.0f} s  "
+                f"{self.history.acknowledged_total:>9,} acknowledged  "
+                f"{len(nemesis.events):>4} faults",
+                flush=True,
+            )
+
+    def _judge_healing(self) -> None:
+        healed = time.monotonic()
+        partitions = range(self.options.partitions)
+        if not wait_until(
+            lambda: all(self.history.latest.get(p, 0.0) > healed for p in partitions), HEAL_S
+        ):
+            stuck = [p for p in partitions if self.history.latest.get(p, 0.0) <= healed]
+            self.anomalies.append(f"liveness: partitions {stuck} take nothing {HEAL_S} s after all")
+
+    def _judge_log(self) -> None:
+        try:
+            log = read_log(self.bootstrap, TOPIC, self.options.partitions, deadline_s=ANSWERS_S)
+        except Exception as error:
+            self.anomalies.append(f"unseen: the log cannot be read to its end: {error}")
+            return
+        self.anomalies += violations(self.history, log, staleness_s=SESSION_S + SLACK_S)
+
+    def _targets(self, stack: ExitStack) -> Targets:
+        options = self.options
+        network = None
+        if obstacle := namespaces.obstacle():
+            self.notes.append(f"no cut networks: {obstacle}")
+        else:
+            network = stack.enter_context(Network(options.nodes))
+        own_clocks: list[WallClock] = []
+        if clocks.library() is None:
+            self.notes.append("no wrong clocks: libfaketime is not installed")
+        else:
+            own_clocks = [WallClock(self.work / f"clock-{n}") for n in range(options.nodes)]
+        proxy, flags, environment = None, list(FLAGS), dict[str, str]()
+        try:
+            program()
+        except NotBuilt as error:
+            self.notes.append(f"no faults of the store: {error}")
+        else:
+            if options.store == "s3":
+                server = stack.enter_context(running_server(self.work / "s3"))
+                host = namespaces.STORE if network is not None else "127.0.0.1"
+                proxy = stack.enter_context(
+                    running_proxy(server.endpoint, seed=options.seed, host=host)
+                )
+                environment = server.environment | {"AWS_ENDPOINT_URL": proxy.endpoint}
+                flags += ["--store", f"{server.uri}/cluster"]
+        places = [
+            Place(
+                host=namespaces.address(n) if network is not None else "127.0.0.1",
+                port=PORT if network is not None else 0,
+                under=network.under(n) if network is not None else (),
+                environment={**environment, **(own_clocks[n].environment if own_clocks else {})},
+            )
+            for n in range(options.nodes)
+        ]
+        cluster = LakeheadCluster(
+            self.work, *flags, nodes=options.nodes, wal=options.wal, places=places
+        )
+        stack.enter_context(cluster)
+        return Targets(cluster=cluster, network=network, proxy=proxy, clocks=own_clocks)
+
+
+def run(options: Options) -> report.Run:
+    """Run, and leave the report in its folder; with anomalies the logs, too."""
+    with ExitStack() as stack:
+        campaign = Campaign(options, stack)
+        result = campaign.run()
+    folder = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.txt").write_text(report.text(result))
+    (folder / "report.html").write_text(report.page(result))
+    for log in campaign.work.glob("node-*.log"):
+        shutil.copy(log, folder)
+    if result.anomalies:
+        print(f"the cluster's folder is kept: {campaign.work}")
+    else:
+        shutil.rmtree(campaign.work)
+    return result

@@ -1,0 +1,313 @@
+"""Clients of two families that write, read and commit, and note in a History all that they see.
+
+Every client is dropped now and then and replaced by a new one, as if it had crashed. Of a dropped
+producer's records, those without an answer are info. Producers are idempotent, with acks=all.
+"""
+
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tests.checker.history import History, Sent, value_of
+from tests.support.traffic import (
+    IDEMPOTENT,
+    ProducerThread,
+    new_consumer,
+    place_of,
+)
+
+GROUP = "checked"
+LIFE_S = 30.0
+VALUE_BYTES = 200
+_OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
+IsOver = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Where clients go, and how much they do."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    records_per_s: float
+    """Of each producer."""
+
+
+class Worker:
+    """A thread that lives one client's life after the other, until it is told to stop."""
+
+    def __init__(self, name: str, seed: int, life: Callable[[str, IsOver, IsOver], None]) -> None:
+        self.name = name
+        self.errors: list[str] = []
+        self._rng = random.Random(f"{seed}-{name}")
+        self._life = life
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask it to end; `join` waits for it."""
+        self._stop.set()
+
+    def join(self, within_s: float) -> bool:
+        """Whether it ended in time."""
+        self._thread.join(within_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            ends = time.monotonic() + LIFE_S * self._rng.uniform(0.3, 1.7)
+            try:
+                is_over = functools.partial(self._is_over, ends)
+                self._life(f"{self.name}-{number}", is_over, self._stop.is_set)
+            except Exception as error:
+                self.errors.append(f"{self.name}-{number}: {error!r}")
+                self._stop.wait(0.2)
+            number += 1
+
+    def _is_over(self, ends: float) -> bool:
+        return self._stop.is_set() or time.monotonic() > ends
+
+
+class Clients:
+    """All clients of a run."""
+
+    def __init__(self, load: Load, history: History, seed: int) -> None:
+        self._load = load
+        self._history = history
+        self._rng = random.Random(seed)
+        self._producers = [
+            Worker("librdkafka1", seed, self._produce_librdkafka),
+            Worker("librdkafka2", seed, self._produce_librdkafka),
+            Worker("kafkapython", seed, self._produce_kafka_python),
+        ]
+        self._readers = [
+            Worker("assigned", seed, self._read_assigned),
+            Worker("assignedpython", seed, self._read_kafka_python),
+            Worker("member1", seed, self._read_as_member),
+            Worker("member2", seed, self._read_as_member),
+            Worker("ends", seed, self._ask_ends),
+        ]
+
+    @property
+    def errors(self) -> list[str]:
+        """What clients' libraries raised: no anomaly by itself."""
+        return [error for worker in (*self._producers, *self._readers) for error in worker.errors]
+
+    def start(self) -> None:
+        for worker in (*self._producers, *self._readers):
+            worker.start()
+
+    def finish(self, within_s: float) -> list[str]:
+        """Stop all, producers with the answers they wait for; the names of those that hang."""
+        workers = (*self._producers, *self._readers)
+        for worker in workers:
+            worker.stop()
+        deadline = time.monotonic() + within_s
+        return [w.name for w in workers if not w.join(max(deadline - time.monotonic(), 0))]
+
+    def _produce_librdkafka(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        producer = ProducerThread(
+            name,
+            self._load.bootstrap,
+            self._load.topic,
+            partitions=self._load.partitions,
+            history=self._history,
+            config=IDEMPOTENT,
+            value_bytes=VALUE_BYTES,
+            records_per_s=self._load.records_per_s,
+        )
+        producer.start()
+        while not is_over():
+            time.sleep(0.05)
+        if is_last():
+            producer.finish()
+        else:
+            producer.drop()
+
+    def _produce_kafka_python(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(
+            bootstrap_servers=self._load.bootstrap.split(","),
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=2,
+            max_block_ms=5000,
+            request_timeout_ms=10_000,
+            delivery_timeout_ms=120_000,
+            retry_backoff_ms=50,
+            reconnect_backoff_ms=20,
+            reconnect_backoff_max_ms=200,
+        )
+        number, began = 0, time.monotonic()
+        try:
+            while not is_over():
+                if number >= (time.monotonic() - began) * self._load.records_per_s:
+                    time.sleep(0.01)
+                    continue
+                sent, partition = Sent(name, number), number % self._load.partitions
+                number += 1
+                self._history.record_sent(sent, partition)
+                try:
+                    future = producer.send(
+                        self._load.topic, value_of(sent, VALUE_BYTES), partition=partition
+                    )
+                except Exception as error:
+                    self._history.record_unclear(sent, repr(error))
+                    continue
+                future.add_callback(functools.partial(self._acknowledged, sent))
+                future.add_errback(functools.partial(self._refused, sent))
+        finally:
+            producer.close(timeout=60 if is_last() else 0)
+
+    def _acknowledged(self, sent: Sent, metadata: Any) -> None:
+        self._history.record_acknowledged(sent, metadata.partition, metadata.offset)
+
+    def _refused(self, sent: Sent, error: BaseException) -> None:
+        self._history.record_unclear(sent, repr(error))
+
+    def _read_assigned(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        """Read all partitions from somewhere; now and then begin anew further back."""
+        consumer = new_consumer(self._load.bootstrap, {"fetch.wait.max.ms": 50})
+        position = dict.fromkeys(range(self._load.partitions), 0)
+        try:
+            self._assign(name, consumer, position)
+            while not is_over():
+                self._poll(name, consumer, position)
+                if self._rng.random() < 1 / 64:
+                    back = self._rng.randrange(2000)
+                    position = {p: max(0, offset - back) for p, offset in position.items()}
+                    self._assign(name, consumer, position)
+        finally:
+            consumer.close()
+
+    def _assign(self, name: str, consumer: Consumer, position: dict[int, int]) -> None:
+        consumer.assign([TopicPartition(self._load.topic, p, o) for p, o in position.items()])
+        self._history.record_assign(name, position)
+
+    def _poll(self, name: str, consumer: Consumer, position: dict[int, int]) -> None:
+        begun = self._history.clock()
+        records = self._records(name, consumer.consume(500, 0.05))
+        self._history.record_poll(name, records, begun)
+        position.update((partition, offset + 1) for partition, offset, _ in records)
+
+    def _records(self, name: str, messages: list[Message]) -> list[tuple[int, int, bytes]]:
+        for message in messages:
+            error = message.error()
+            if error is not None and error.code() in _OUT_OF_RANGE:
+                self._history.contradictions.append(f"out of range: {name}: {error}")
+        return [place_of(message) for message in messages if message.error() is None]
+
+    def _read_kafka_python(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        from kafka import KafkaConsumer
+        from kafka import TopicPartition as Place
+
+        consumer = KafkaConsumer(
+            bootstrap_servers=self._load.bootstrap.split(","),
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",  # that it never comes to this is checked: no way back
+            fetch_max_wait_ms=50,
+            request_timeout_ms=10_000,
+            reconnect_backoff_ms=20,
+            reconnect_backoff_max_ms=200,
+            retry_backoff_ms=50,
+        )
+        try:
+            consumer.assign([Place(self._load.topic, p) for p in range(self._load.partitions)])
+            consumer.seek_to_beginning()
+            self._history.record_assign(name, dict.fromkeys(range(self._load.partitions), 0))
+            while not is_over():
+                begun = self._history.clock()
+                found = consumer.poll(timeout_ms=100, max_records=500)
+                records = [
+                    (place.partition, record.offset, record.value)
+                    for place, batch in found.items()
+                    for record in batch
+                ]
+                self._history.record_poll(name, records, begun)
+        finally:
+            consumer.close()
+
+    def _read_as_member(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        """Read as a member of a group, and commit what was read."""
+        config: dict[str, str | int | float] = {
+            "group.id": GROUP,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 1000,
+            "fetch.wait.max.ms": 50,
+        }
+        consumer = new_consumer(self._load.bootstrap, config)
+        read: list[tuple[int, int, bytes]] = []
+
+        def assigned(_: Consumer, places: list[TopicPartition]) -> None:
+            self._note_read(name, read)
+            self._history.record_assign(name, {place.partition: None for place in places})
+
+        def revoked(_: Consumer, places: list[TopicPartition]) -> None:
+            self._note_read(name, read)
+
+        consumer.subscribe([self._load.topic], on_assign=assigned, on_revoke=revoked)
+        try:
+            while not is_over():
+                deadline = time.monotonic() + 0.2
+                while len(read) < 500 and time.monotonic() < deadline:
+                    message = consumer.poll(0.05)  # one by one: a rebalance lies between two
+                    if message is not None:
+                        read += self._records(name, [message])
+                self._commit(consumer, self._note_read(name, read))
+        finally:
+            consumer.close()
+
+    def _note_read(self, name: str, read: list[tuple[int, int, bytes]]) -> dict[int, int]:
+        position = {partition: offset + 1 for partition, offset, _ in read}
+        self._history.record_poll(name, read)
+        read.clear()
+        return position
+
+    def _commit(self, consumer: Consumer, position: dict[int, int]) -> None:
+        """Commit, and ask now and then what is committed. A refusal is nothing: others will."""
+        if not position:
+            return
+        topic, begun = self._load.topic, self._history.clock()
+        places = [TopicPartition(topic, p, o) for p, o in position.items()]
+        try:
+            for place in consumer.commit(offsets=places, asynchronous=False):
+                if place.error is None:
+                    self._history.record_commit(GROUP, place.partition, place.offset, begun)
+            if self._rng.random() < 0.2:
+                begun = self._history.clock()
+                for place in consumer.committed(places, timeout=5):
+                    if place.error is None:
+                        offset = max(place.offset, 0)
+                        self._history.record_commit_asked(GROUP, place.partition, offset, begun)
+        except KafkaException:
+            return
+
+    def _ask_ends(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
+        """Ask leaders where partitions end."""
+        consumer = new_consumer(self._load.bootstrap, {})
+        try:
+            while not is_over():
+                partition = self._rng.randrange(self._load.partitions)
+                begun = self._history.clock()
+                try:
+                    place = TopicPartition(self._load.topic, partition)
+                    _, end = consumer.get_watermark_offsets(place, timeout=3)
+                except KafkaException:
+                    continue
+                self._history.record_end(partition, end, begun)
+                time.sleep(0.05)
+        finally:
+            consumer.close()
