@@ -111,5 +111,5 @@ lock: $(STAMP) ## Resolve requirements/*.txt anew from pyproject.toml
 	@UV=$(BIN)/uv scripts/lock
 
 clean: ## Remove the environment, caches and what the demo left
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis lakehead-demo* spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis lakehead-demo* chaos-* spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
