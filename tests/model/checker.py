@@ -90,6 +90,43 @@ def explore(model: Model[S], *, states_max: int) -> Exploration[S]:
     return Exploration(states=len(parents), steps=steps, depth=depth, violation=None)
 
 
+def explore_stuck(
+    model: Model[S],
+    *,
+    states_max: int,
+    is_good: Callable[[S], bool],
+    is_internal: Callable[[str], bool],
+) -> S | None:
+    """Return a state from which no internal steps lead to a good one; the nearest to the first.
+
+    Internal are the steps that a model takes by itself, when nobody outside does anything any more.
+    """
+    first = model.initial()
+    order = {first: None}
+    before: dict[S, list[S]] = {}
+    queue = deque([first])
+    good: list[S] = []
+    while queue:
+        state = queue.popleft()
+        if is_good(state):
+            good.append(state)
+        for label, following in model.steps(state):
+            if is_internal(label):
+                before.setdefault(following, []).append(state)
+            if following not in order:
+                order[following] = None
+                queue.append(following)
+        if len(order) > states_max:
+            raise TooManyStates(f"more than {states_max}")
+    reached = set(good)
+    while good:
+        for previous in before.get(good.pop(), ()):
+            if previous not in reached:
+                reached.add(previous)
+                good.append(previous)
+    return next((state for state in order if state not in reached), None)
+
+
 def walk(model: Model[S], rng: random.Random, *, steps_max: int) -> list[tuple[str, S]]:
     """Take random steps from the first state, until none is possible; return them."""
     state = model.initial()
