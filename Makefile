@@ -17,7 +17,7 @@ PYTEST_WORKERS ?= 2
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage lint format types imports unit property sim integration crashes chaos reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage bench-cluster lint format types imports unit property sim integration crashes chaos reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -53,9 +53,13 @@ test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup
 
-bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, then the storage engine alone; tables and JSON
+bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, then the storage engine alone, then clusters; tables and JSON
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.storage
+	@$(BIN)/python -m bench.cluster
+
+bench-cluster: $(STAMP) ## Clusters of many nodes: failover, moves, idleness, scaling; ONLY=part, QUICK=1 for short runs
+	@$(BIN)/python -m bench.cluster
 
 bench-storage: $(STAMP) ## The storage engine alone, beside fio and the like; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.storage

@@ -1,86 +1,10 @@
 """`make bench-storage`: the parts of the storage engine, each beside a peer where one exists.
 
-Every module of this folder that has a function `run(folder, quick)` is a part; it returns figures,
-or an awaitable of them. A part that lacks something on this machine raises MissingTool, which is
-shown and counts as not measured.
-
-    ONLY=block_wal  some parts alone, by module name, comma-separated
-    QUICK=1         short runs, to see that they work
-    KEEP=PATH       where the JSON goes (default: bench/results/raw/storage-TIME.json)
-    FOLDER=PATH     the disk to measure on (default: the folder for temporary files)
+`bench.parts` says which variables of the environment choose parts and places.
 """
 
-import importlib
-import inspect
-import os
-import pkgutil
-import sys
-import tempfile
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
-
-import uvloop
-from rich.console import Console
-
 import bench.storage
-from bench.apache_kafka.jars import MissingTool
-from bench.report import machine
-from bench.storage.figures import Figure, save, show
-
-Figures = Sequence[Figure]
-Run = Callable[[Path, bool], Figures | Awaitable[Figures]]
-
-
-def parts() -> dict[str, Run]:
-    """Every part by its name, those that ONLY asks for."""
-    only = [name for name in os.environ.get("ONLY", "").split(",") if name]
-    found: dict[str, Run] = {}
-    for module in pkgutil.iter_modules(bench.storage.__path__):
-        if module.name.startswith("_") or (only and module.name not in only):
-            continue
-        run = getattr(importlib.import_module(f"bench.storage.{module.name}"), "run", None)
-        if run is not None:
-            found[module.name] = run
-    if missing := set(only) - set(found):
-        raise SystemExit(f"ONLY={','.join(sorted(missing))}: no such part")
-    return found
-
-
-def measure(run: Run, *, quick: bool) -> Figures:
-    """Run one part in a folder of its own."""
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=os.environ.get("FOLDER")) as folder:
-        result = run(Path(folder), quick)
-        if inspect.isawaitable(result):
-
-            async def waited() -> Figures:
-                return await result
-
-            return uvloop.run(waited())
-        return result
-
-
-def main() -> None:
-    """Measure, show, keep. A goal that is missed does not fail the run; an error does."""
-    console = Console(highlight=False)
-    console.width = max(console.width, 120)
-    quick = os.environ.get("QUICK", "") not in ("", "0")
-    figures: list[Figure] = []
-    began = time.monotonic()
-    for name, run in parts().items():
-        console.print(f"measuring {name} ...")
-        try:
-            figures.extend(measure(run, quick=quick))
-        except MissingTool as error:
-            console.print(f"bench: {name} is not measured: {error}", markup=False)
-    if not figures:
-        sys.exit(1)
-    stamp = time.strftime("%Y%m%dT%H%M%S")
-    path = Path(os.environ.get("KEEP") or f"bench/results/raw/storage-{stamp}.json")
-    save(figures, machine(quick=quick), path)
-    show(figures, console)
-    console.print(f"{time.monotonic() - began:.0f} s in all; every figure is in {path}")
-
+from bench.parts import main
 
 if __name__ == "__main__":
-    main()
+    main(bench.storage)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from bench.storage.figures import Figure
+from bench.figures import Figure
 from bench.storage.fio import FioResult, sequential_writes
 from storage.wal import BlockWal, BlockWalSettings, open_wal
 

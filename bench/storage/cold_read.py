@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
-from bench.storage.figures import Figure
 from bench.workloads import PARTITIONS, RunFailed, create_topic
 
 PART = "cold read"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.storage.figures import Figure
+from bench.figures import Figure
 from storage.format.object_writer import ObjectWriter
 from storage.format.stream_object import StreamInfo
 from storage.object_store import MemoryStore

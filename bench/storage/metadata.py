@@ -17,7 +17,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from bench.storage.figures import Figure
+from bench.figures import Figure
 from storage.clock import SystemClock
 from storage.format.checkpoint import Checkpoint, Columns, encode
 from storage.format.columns import Flags, Longs, Texts, Words

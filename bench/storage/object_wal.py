@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bench import workloads
 from bench.apache_kafka.jars import MissingTool, jars_directory
+from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
 from bench.s3_server import NotBuilt, S3Server, running_server
 from bench.storage.block_wal import Clocked
-from bench.storage.figures import Figure
 from storage.clock import SystemClock
 from storage.format.stream_object import StreamInfo
 from storage.object_store import MemoryStore, ObjectMeta, ObjectStore, open_store

@@ -11,7 +11,7 @@ import resource
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.storage.figures import Figure
+from bench.figures import Figure
 from storage.clock import SystemClock
 from storage.metadata.records import CreateStream, CreateTopic
 from storage.object_store import MemoryStore

@@ -1,4 +1,4 @@
-"""What the storage benchmarks measure: figures, their peers and their goals."""
+"""What the benchmarks of a part measure: figures, their peers and their goals."""
 
 import dataclasses
 import json
@@ -58,9 +58,9 @@ def save(figures: Sequence[Figure], environment: dict[str, Any], path: Path) -> 
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def show(figures: Sequence[Figure], console: Console) -> None:
+def show(title: str, figures: Sequence[Figure], console: Console) -> None:
     """Print the figures, part by part."""
-    table = Table(title="Storage", title_justify="left")
+    table = Table(title=title, title_justify="left")
     for heading in ("part", "figure"):
         table.add_column(heading)
     for heading in ("value", "peer", "ratio", "goal"):
