@@ -8,13 +8,20 @@ fails (fenced, or its WAL is broken) the node acknowledges nothing more and ends
 
 import asyncio
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import structlog
 
 from broker import api
 from broker.catalog import TopicCatalog
 from broker.catalog.offsets_topic import OffsetsTopic
+from broker.cluster.loads import LoadMeter, Traffic
+from broker.cluster.namesake import refuse_namesake
+from broker.cluster.network import PeerNetwork, TcpNetwork
+from broker.cluster.peers import Peers
+from broker.cluster.session import Session
+from broker.controller.controller import Controller, ControllerSettings
 from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.network.dispatcher import Dispatcher
 from broker.network.server import Server
@@ -26,12 +33,14 @@ from broker.producer_ids import ProducerIds
 from broker.settings import Settings
 from storage.clock import Clock, SystemClock
 from storage.errors import LakeheadError
+from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState
 from storage.object_store import ObjectStore, check_store, open_store
 from storage.object_store.counted import CountedStore
 from storage.stream.engine import NodeIdentity, StreamEngine
 from storage.tasks import TaskScope
 from storage.wal import WalOwner, WriteAheadLog, open_wal
+from storage.wal.holder import host_name
 
 EXPIRY_S = 600.0
 _log = structlog.get_logger("broker.node")
@@ -64,6 +73,9 @@ class Node:
         """Partitions' worth of batches that produce requests brought."""
         self.fetched_total: int = 0
         """Partitions that fetch requests were answered for."""
+        self.network: PeerNetwork = TcpNetwork()
+        self.peers: Peers
+        self.controller: Controller
         self.engine: StreamEngine
         self.wal: WriteAheadLog
         self.catalog: TopicCatalog
@@ -96,6 +108,11 @@ class Node:
         """Why this node cannot go on; None while it can."""
         return self._failure.result() if self._failure.done() else None
 
+    @property
+    def session(self) -> Session:
+        """Whether this node may answer reads as a leader."""
+        return self.peers.session
+
     def is_writable(self) -> bool:
         """Whether producers' batches can be taken now."""
         return self.engine.writable()
@@ -125,6 +142,7 @@ class Node:
         await self._open_engine()
         self.engine.on_writable.append(self._now_writable)
         self.catalog = TopicCatalog(self.engine, settings, self.clock, self.rng, self.scope)
+        self.catalog.ready_nodes = self.peers.ready
         self.producer_ids = ProducerIds(self.engine.metadata, settings.node_id)
         await self.catalog.open_all()
         self.groups = GroupCoordinator(
@@ -141,6 +159,7 @@ class Node:
             self._page.start(settings.host, settings.metrics_port)
         await self.server.listen()
         self._is_ready = True
+        self._take_part()
         _log.info(
             "node_ready",
             node_id=settings.node_id,
@@ -162,6 +181,8 @@ class Node:
         uploaded then is in the WAL, and is recovered at the next start.
         """
         self.server.stop_accepting()
+        if hasattr(self, "peers"):
+            self.peers.leave()
         if hasattr(self, "groups"):
             self.groups.close()
             self.catalog.leadership.stop()
@@ -200,12 +221,58 @@ class Node:
                 host=self.advertised_host,
                 port=self.advertised_port,
                 rack=settings.broker_rack or None,
+                host_id=settings.host_id or host_name(),
             ),
             clock=self.clock,
             rng=self.rng,
             settings=settings.engine,
             scope=self.scope,
+            admit=lambda state: refuse_namesake(self.network, state, settings.node_id),
+            on_registered=self._join,
         )
+
+    def _join(self, metadata: MetadataLog) -> None:
+        """Let the other nodes hear of this one, which does not serve yet."""
+        settings = self.settings
+        self.peers = Peers(
+            metadata.state.nodes[settings.node_id],
+            metadata,
+            self.network,
+            self.clock,
+            self.scope,
+            interval_s=settings.broker_heartbeat_interval_ms / 1000,
+            session_s=settings.broker_session_timeout_ms / 1000,
+            nudge=self._read_metadata,
+            load=LoadMeter(self._traffic, self.clock, time.process_time).load,
+        )
+        self.peers.start()
+
+    def _take_part(self) -> None:
+        """Serve, and share the work of the cluster."""
+        settings, metadata = self.settings, self.engine.metadata
+        self.peers.serve()
+        self.controller = Controller(
+            metadata,
+            self.peers,
+            self.clock,
+            self.scope,
+            ControllerSettings(
+                is_balancing=settings.auto_leader_rebalance_enable,
+                balance_s=settings.leader_imbalance_check_interval_seconds,
+                imbalance=settings.leader_imbalance_per_broker_percentage / 100,
+            ),
+        )
+        self.controller.start()
+
+    def _read_metadata(self) -> None:
+        """Poll the log now: another node says that there is news."""
+        if hasattr(self, "engine"):
+            self.engine.follower.nudge()
+
+    def _traffic(self) -> Iterator[Traffic]:
+        if hasattr(self, "catalog"):
+            for partition in self.catalog.led():
+                yield Traffic(partition.stream.stream_id, partition.bytes_in, partition.bytes_out)
 
     async def _watch_engine(self) -> None:
         self._fail(await self.engine.wait_failed())

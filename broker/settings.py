@@ -95,6 +95,19 @@ class Settings:
         unit="ms",
         least=100,
     )
+    auto_leader_rebalance_enable: bool = _setting(
+        True, "Bring partitions back to their preferred leaders, and move some to even out load."
+    )
+    leader_imbalance_check_interval_seconds: int = _setting(
+        5, "How often that is looked at.", unit="seconds", least=1
+    )
+    leader_imbalance_per_broker_percentage: int = _setting(
+        10,
+        "Nothing is moved while every node is within so many percent of the average.",
+        unit="percent",
+        least=1,
+        most=1000,
+    )
 
     # topics and messages
     num_partitions: int = _setting(1, "Partitions of a topic created without a number.", least=1)

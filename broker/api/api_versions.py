@@ -30,6 +30,7 @@ def handle(request: Any, context: RequestContext) -> Any:
             max_version=api.versions[1],
         )
         for api in context.node.dispatcher.registry.apis()
+        if not api.is_internal
     ]
     error = _error(request, context) if is_served else ErrorCode.unsupported_version
     return entity(module, "ApiVersionsResponse", error_code=error, api_keys=keys)

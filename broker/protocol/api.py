@@ -30,13 +30,14 @@ class Api:
     """One API as served: `versions` is (first, last), inclusive.
 
     `advertised_from` is the first version that ApiVersions lists, where it is lower than what is
-    served (Produce: KAFKA-18659).
+    served (Produce: KAFKA-18659). One that `is_internal` is not listed: nodes alone use it.
     """
 
     key: int
     name: str
     versions: tuple[int, int]
     advertised_from: int | None = None
+    is_internal: bool = False
 
     def serves(self, version: int) -> bool:
         """Whether this version of the API is served."""

@@ -54,7 +54,8 @@ class MetadataLog:
         self, store: ObjectStore, *, writer_id: str, clock: Clock, rng: random.Random
     ) -> None:
         self._store = store
-        self._writer_id = writer_id
+        self.writer_id = writer_id
+        """The `writer` of this process's entries."""
         self._clock = clock
         self._rng = rng
         self._reader = LogReader(store)
@@ -193,7 +194,7 @@ class MetadataLog:
     def _entry(self, records: tuple[Record, ...]) -> Entry:
         return Entry(
             version=ENTRY_VERSION,
-            writer=self._writer_id,
+            writer=self.writer_id,
             nonce=f"{self._rng.getrandbits(64):016x}",
             time_ms=self._clock.now_ms(),
             records=records,

@@ -1,0 +1,19 @@
+"""BrokerHeartbeat, key 63, version 0: what nodes tell each other; see `broker.cluster.heartbeat`.
+
+Not listed in ApiVersions: clients have no use for it. Left out: the log directories of versions 1
+and 2, of which a node has none.
+"""
+
+from broker.cluster.heartbeat import decode_heartbeat, encode_answer
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.frame import RequestHeader
+
+API = Api(key=63, name="BrokerHeartbeat", versions=(0, 0), is_internal=True)
+
+
+def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
+    """Start a request; see `FrameHandler`. Raises MalformedFrame."""
+    heartbeat = decode_heartbeat(frame, header.body)
+    answer = context.node.peers.heard(heartbeat)
+    context.connection.slot().complete([encode_answer(answer, header.correlation_id)])
+    return True

@@ -1,0 +1,218 @@
+"""A heartbeat and its answer, as bytes: Kafka's BrokerHeartbeat (key 63), version 0.
+
+Kafka's brokers send it to their controller; here every node sends it to every other, over the
+ordinary listener. Kafka's fields keep their meaning: `current_metadata_offset` is the newest entry
+of the metadata log that the sender has, `want_fence` says that it does not serve yet,
+`want_shut_down` that it is about to stop. What Kafka has no field for travels in one tagged field
+(number 10000; KIP-482 has readers skip those that they do not know), as MessagePack::
+
+    request body    node id i32, epoch i64, newest entry i64, want fence i8, want shut down i8, tags
+    answer body     throttle ms i32, error i16, is caught up i8, is fenced i8, should shut down i8,
+                    tags
+
+An answer says of itself who gives it (a port may have a new tenant) and how long ago the answering
+node knew all there was to know: see `broker.cluster.session`.
+"""
+
+import struct
+
+import msgspec
+
+from broker.protocol.decode import Cursor
+from broker.protocol.errors import MalformedFrame
+
+API_KEY, VERSION = 63, 0
+ERROR_NONE, ERROR_STALE_EPOCH, ERROR_OTHER_CLUSTER = 0, 77, 104
+"""NONE, STALE_BROKER_EPOCH, INCONSISTENT_CLUSTER_ID."""
+HOTTEST_MAX = 64
+"""A heartbeat names the traffic of this many streams at most."""
+
+_TAG = 10_000
+_REQUEST = struct.Struct(">iqqbb")
+_ANSWER = struct.Struct(">ihbbb")
+_HEADER = struct.Struct(">hhih")
+_LENGTH = struct.Struct(">i")
+_CLIENT_ID = b"lakehead-node"
+_NEVER_MS = (1 << 63) - 1
+
+
+class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node does: bytes per second in and out, its CPU (1.0: a core), and the streams that
+    carry most of it, each with its bytes per second in both directions.
+    """
+
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    cpu: float = 0.0
+    hottest: tuple[tuple[int, float], ...] = ()
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A node says that it lives. `next_entry`: it has the metadata below this number.
+
+    `is_starting`: it serves nothing yet; `is_leaving`: it is about to stop.
+    """
+
+    node_id: int
+    epoch: int
+    next_entry: int
+    is_starting: bool = False
+    is_leaving: bool = False
+    cluster_id: str = ""
+    incarnation: str = ""
+    load: NodeLoad = NodeLoad()
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the other node says to it.
+
+    `is_known`: it has the sender's registration; `is_fenced`: that epoch has ended. `fresh_ms`: all
+    that was committed so many milliseconds before the answer is in what it says; None: it does
+    not know. `load` is said to the command line only, which asks as node -1.
+    """
+
+    node_id: int
+    epoch: int
+    next_entry: int
+    error: int = ERROR_NONE
+    is_known: bool = False
+    is_fenced: bool = False
+    is_starting: bool = False
+    is_leaving: bool = False
+    incarnation: str = ""
+    fresh_ms: int | None = None
+    load: NodeLoad = NodeLoad()
+
+
+class _RequestExtra(msgspec.Struct, frozen=True, array_like=True):
+    cluster_id: str
+    incarnation: str
+    load: NodeLoad
+
+
+class _AnswerExtra(msgspec.Struct, frozen=True, array_like=True):
+    node_id: int
+    epoch: int
+    next_entry: int
+    is_starting: bool
+    is_leaving: bool
+    incarnation: str
+    fresh_ms: int
+    load: NodeLoad
+
+
+_request_extra = msgspec.msgpack.Decoder(_RequestExtra)
+_answer_extra = msgspec.msgpack.Decoder(_AnswerExtra)
+
+
+def encode_heartbeat(heartbeat: Heartbeat, correlation_id: int) -> bytes:
+    """Return the whole frame of a request, length included."""
+    extra = _RequestExtra(heartbeat.cluster_id, heartbeat.incarnation, heartbeat.load)
+    body = _REQUEST.pack(
+        heartbeat.node_id,
+        heartbeat.epoch,
+        heartbeat.next_entry - 1,
+        heartbeat.is_starting,
+        heartbeat.is_leaving,
+    )
+    header = _HEADER.pack(API_KEY, VERSION, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\x00"
+    return _framed(header + body + _tagged(msgspec.msgpack.encode(extra)))
+
+
+def decode_heartbeat(frame: memoryview, position: int) -> Heartbeat:
+    """Return the request whose body is at `position`. Raises MalformedFrame.
+
+    One without the tagged field, as Kafka would send it, has no cluster id.
+    """
+    cursor = Cursor(frame, position)
+    node_id, epoch, newest, starting, leaving = _REQUEST.unpack(cursor.take(_REQUEST.size))
+    data = _extra(cursor)
+    try:
+        extra = _RequestExtra("", "", NodeLoad()) if data is None else _request_extra.decode(data)
+    except msgspec.MsgspecError as error:
+        raise MalformedFrame(f"a heartbeat of node {node_id}: {error}") from None
+    return Heartbeat(
+        node_id=node_id,
+        epoch=epoch,
+        next_entry=newest + 1,
+        is_starting=bool(starting),
+        is_leaving=bool(leaving),
+        cluster_id=extra.cluster_id,
+        incarnation=extra.incarnation,
+        load=extra.load,
+    )
+
+
+def encode_answer(answer: HeartbeatAnswer, correlation_id: int) -> bytes:
+    """Return the whole frame of a response, length included."""
+    extra = _AnswerExtra(
+        answer.node_id,
+        answer.epoch,
+        answer.next_entry,
+        answer.is_starting,
+        answer.is_leaving,
+        answer.incarnation,
+        _NEVER_MS if answer.fresh_ms is None else answer.fresh_ms,
+        answer.load,
+    )
+    body = _ANSWER.pack(0, answer.error, answer.is_known, answer.is_fenced, False)
+    header = _LENGTH.pack(correlation_id) + b"\x00"
+    return _framed(header + body + _tagged(msgspec.msgpack.encode(extra)))
+
+
+def decode_answer(frame: memoryview) -> tuple[int, HeartbeatAnswer]:
+    """Return correlation id and answer of a response frame without its length.
+
+    Raises MalformedFrame: whoever answers is no node of Lakehead.
+    """
+    cursor = Cursor(frame)
+    correlation_id = int(cursor.fixed(_LENGTH))
+    cursor.skip_tags()
+    _, error, known, fenced, _ = _ANSWER.unpack(cursor.take(_ANSWER.size))
+    data = _extra(cursor)
+    if data is None:
+        raise MalformedFrame("an answer to a heartbeat that does not say whose it is")
+    try:
+        extra = _answer_extra.decode(data)
+    except msgspec.MsgspecError as failure:
+        raise MalformedFrame(f"an answer to a heartbeat: {failure}") from None
+    return correlation_id, HeartbeatAnswer(
+        node_id=extra.node_id,
+        epoch=extra.epoch,
+        next_entry=extra.next_entry,
+        error=error,
+        is_known=bool(known),
+        is_fenced=bool(fenced),
+        is_starting=extra.is_starting,
+        is_leaving=extra.is_leaving,
+        incarnation=extra.incarnation,
+        fresh_ms=None if extra.fresh_ms == _NEVER_MS else extra.fresh_ms,
+        load=extra.load,
+    )
+
+
+def _framed(content: bytes) -> bytes:
+    return _LENGTH.pack(len(content)) + content
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _tagged(data: bytes) -> bytes:
+    return b"\x01" + _uvarint(_TAG) + _uvarint(len(data)) + data
+
+
+def _extra(cursor: Cursor) -> memoryview | None:
+    found = None
+    for _ in range(cursor.uvarint()):
+        tag, size = cursor.uvarint(), cursor.uvarint()
+        data = cursor.take(size)
+        if tag == _TAG:
+            found = data
+    return found

@@ -1,0 +1,215 @@
+"""Who is alive, as this node sees it: a synchronous state machine, told what happened and when.
+
+A node that is silent for a session is dead. A node whose connection ended and whose address refuses
+a new one is dead sooner, after a heartbeat interval: its process is gone. Being wrong costs a
+take-over and no data, since fencing does not rest on any of this.
+
+Silence alone has two explanations, and one of them is that this node is the one cut off. Who hears
+less than half of the cluster waits another session before it takes anyone for dead, so that the
+others are quicker; who hears exactly half of it, without the node of the lowest id, waits two
+intervals more. And who slept himself (a stopped process, a stalled loop) was not listening: the
+others get the time back.
+
+Times are seconds of one monotonic clock.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from broker.cluster.heartbeat import NodeLoad
+from storage.metadata.state import NodeState
+
+
+class Standing(Enum):
+    """What is thought of a node."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    """Silent for some heartbeats, or its address refuses connections."""
+    DEAD = "dead"
+
+
+@dataclass(slots=True)
+class _Member:
+    """What was seen of one epoch of a node."""
+
+    epoch: int
+    since: float
+    heard_at: float
+    was_reached: bool = False
+    refused_at: float | None = None
+    is_starting: bool = True
+    is_leaving: bool = False
+    load: NodeLoad = field(default_factory=NodeLoad)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipView:
+    """What is thought of everybody else at one time: `ready` nodes serve, and since when; `leaving`
+    ones are about to stop; of the `dead` it says the epoch.
+    """
+
+    ready: Mapping[int, float]
+    leaving: frozenset[int]
+    dead: Mapping[int, int]
+    loads: Mapping[int, NodeLoad]
+
+
+class Membership:
+    """The other nodes that are registered and not fenced. `follow` says which these are."""
+
+    def __init__(self, node_id: int, *, interval_s: float, session_s: float, now: float) -> None:
+        self._node_id = node_id
+        self._interval_s = interval_s
+        self._session_s = session_s
+        self._members: dict[int, _Member] = {}
+        self._turn_at = now
+
+    def follow(self, nodes: Mapping[int, NodeState], now: float) -> bool:
+        """Take over who is registered; whether anything changed."""
+        wanted = {
+            known.node_id: known.epoch
+            for known in nodes.values()
+            if not known.is_fenced and known.node_id != self._node_id
+        }
+        gone = [
+            node_id
+            for node_id, member in self._members.items()
+            if wanted.get(node_id) != member.epoch
+        ]
+        for node_id in gone:
+            del self._members[node_id]
+        added = wanted.keys() - self._members.keys()
+        for node_id in added:
+            self._members[node_id] = _Member(epoch=wanted[node_id], since=now, heard_at=now)
+        return bool(gone or added)
+
+    def heard(
+        self,
+        node_id: int,
+        epoch: int,
+        now: float,
+        *,
+        is_starting: bool = False,
+        is_leaving: bool = False,
+        load: NodeLoad | None = None,
+    ) -> bool:
+        """Take note of a sign of life; whether the others should look again at what they plan.
+
+        One of an epoch that is not the registered one says nothing about that.
+        """
+        member = self._member(node_id, epoch)
+        if member is None:
+            return False
+        before = (self._standing(member, now), member.is_starting, member.is_leaving)
+        member.heard_at = max(member.heard_at, now)
+        member.refused_at = None
+        if member.is_starting and not is_starting:
+            member.since = now
+        member.is_starting = is_starting
+        member.is_leaving = is_leaving
+        if load is not None:
+            member.load = load
+        return before != (Standing.ALIVE, is_starting, is_leaving)
+
+    def reached(self, node_id: int, epoch: int) -> None:
+        """Take note that it answered at its address: from now on a refusal there means something.
+
+        A node that starts takes connections last.
+        """
+        member = self._member(node_id, epoch)
+        if member is not None:
+            member.was_reached = True
+
+    def refused(self, node_id: int, epoch: int, now: float) -> None:
+        """Take note that its address refuses connections: nobody listens there."""
+        member = self._member(node_id, epoch)
+        if member is not None and member.was_reached and member.refused_at is None:
+            member.refused_at = now
+
+    def turn(self, now: float) -> float:
+        """Take note that this node's loop runs, to be called every interval at least; return for
+        how long it did not, in seconds beyond that: nobody can have been heard meanwhile.
+        """
+        stalled = max(0.0, now - self._turn_at - 2 * self._interval_s)
+        self._turn_at = now
+        if stalled:
+            for member in self._members.values():
+                member.heard_at = min(now, member.heard_at + stalled)
+                if member.refused_at is not None:
+                    member.refused_at = min(now, member.refused_at + stalled)
+        return stalled
+
+    def standing(self, node_id: int, now: float) -> Standing:
+        """Return what is thought of a node; ALIVE of this one, DEAD of one that is not a member."""
+        if node_id == self._node_id:
+            return Standing.ALIVE
+        member = self._members.get(node_id)
+        return Standing.DEAD if member is None else self._standing(member, now)
+
+    def view(self, now: float) -> MembershipView:
+        """Return what is thought of everybody else."""
+        ready, leaving, dead = {}, set(), {}
+        for node_id, member in self._members.items():
+            standing = self._standing(member, now)
+            if standing is Standing.DEAD:
+                dead[node_id] = member.epoch
+            elif member.is_leaving:
+                leaving.add(node_id)
+            elif standing is Standing.ALIVE and not member.is_starting:
+                ready[node_id] = member.since
+        return MembershipView(
+            ready=ready,
+            leaving=frozenset(leaving),
+            dead=dead,
+            loads={node_id: member.load for node_id, member in self._members.items()},
+        )
+
+    def next_change(self, now: float) -> float | None:
+        """Return when somebody would be thought dead if nothing happens until then."""
+        times = [at for m in self._members.values() if (at := self._dead_at(m, now)) > now]
+        return min(times, default=None)
+
+    def _member(self, node_id: int, epoch: int) -> _Member | None:
+        member = self._members.get(node_id)
+        return member if member is not None and member.epoch == epoch else None
+
+    def _standing(self, member: _Member, now: float) -> Standing:
+        if now >= self._dead_at(member, now):
+            return Standing.DEAD
+        is_quiet = now - member.heard_at >= 2 * self._interval_s
+        is_suspect = is_quiet or member.refused_at is not None
+        return Standing.SUSPECT if is_suspect else Standing.ALIVE
+
+    def _dead_at(self, member: _Member, now: float) -> float:
+        silent = member.heard_at + self._session_s
+        if now >= silent:
+            silent += self._hesitation(now)
+        if member.refused_at is None:
+            return silent
+        return min(silent, member.refused_at + self._interval_s)
+
+    def _hesitation(self, now: float) -> float:
+        """Return how much longer silence must last, by how many others are heard."""
+        silent = [
+            node_id
+            for node_id, member in self._members.items()
+            if now >= member.heard_at + self._session_s and member.refused_at is None
+        ]
+        gone = sum(member.refused_at is not None for member in self._members.values())
+        total = 1 + len(self._members) - gone
+        heard = total - len(silent)
+        if 2 * heard < total:
+            return self._session_s
+        if 2 * heard == total and min(silent) < min(self._heard_ids(silent)):
+            return 2 * self._interval_s
+        return 0.0
+
+    def _heard_ids(self, silent: list[int]) -> list[int]:
+        others = [
+            node_id
+            for node_id, member in self._members.items()
+            if member.refused_at is None and node_id not in silent
+        ]
+        return [self._node_id, *others]

@@ -1,0 +1,260 @@
+"""All the other nodes: a line to each that is registered, what is heard from them, what they are
+told.
+
+Owns the membership and the session. What it changes outside is only when the metadata is read.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from broker.cluster.heartbeat import (
+    ERROR_NONE,
+    ERROR_OTHER_CLUSTER,
+    ERROR_STALE_EPOCH,
+    Heartbeat,
+    HeartbeatAnswer,
+    NodeLoad,
+)
+from broker.cluster.membership import Membership, MembershipView
+from broker.cluster.network import PeerNetwork
+from broker.cluster.peer import PeerLine
+from broker.cluster.session import Session
+from storage.clock import Clock
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import Entry
+from storage.metadata.state import ClusterState, NodeState
+from storage.tasks import TaskScope
+
+_log = structlog.get_logger("broker.cluster")
+
+
+class Peers:
+    """This node (`own`, as it is registered) among the others.
+
+    `nudge` makes the metadata follower poll now; `load` says what this node does.
+    """
+
+    def __init__(
+        self,
+        own: NodeState,
+        metadata: MetadataLog,
+        network: PeerNetwork,
+        clock: Clock,
+        scope: TaskScope,
+        *,
+        interval_s: float,
+        session_s: float,
+        nudge: Callable[[], None],
+        load: Callable[[], NodeLoad],
+    ) -> None:
+        self.own = own
+        self.on_change: list[Callable[[], None]] = []
+        """Called when somebody else came, went, or thinks better of it."""
+        self.membership = Membership(
+            own.node_id, interval_s=interval_s, session_s=session_s, now=clock.monotonic()
+        )
+        self.session = Session(
+            metadata, clock, scope, session_s=session_s, is_unfenced=self._is_unfenced
+        )
+        self.is_starting = True
+        self.is_leaving = False
+        self.interval_s = interval_s
+        self.session_s = session_s
+        self._metadata = metadata
+        self._network = network
+        self._clock = clock
+        self._scope = scope
+        self._nudge = nudge
+        self._load = load
+        self._lines: dict[int, tuple[PeerLine, asyncio.Task[None]]] = {}
+        self._nodes = metadata.state.nodes
+
+    def start(self) -> None:
+        """Begin to talk to every other node that is registered, now and later."""
+        self._metadata.follow(self._changed)
+        self._draw_lines(self._metadata.state)
+
+    def close(self) -> None:
+        """Say no more."""
+        for _, task in self._lines.values():
+            task.cancel()
+        self._lines.clear()
+
+    def serve(self) -> None:
+        """Tell the others that this node serves from now on."""
+        self.is_starting = False
+        self._nudge_all()
+
+    def leave(self) -> None:
+        """Tell the others that this node is about to stop."""
+        self.is_leaving = True
+        self._nudge_all()
+
+    def view(self) -> MembershipView:
+        """Return what this node thinks of the others now."""
+        return self.membership.view(self._clock.monotonic())
+
+    def ready(self) -> frozenset[int]:
+        """Return the nodes that serve, this one included unless it starts or leaves."""
+        own = () if self.is_starting or self.is_leaving else (self.own.node_id,)
+        return frozenset(self.view().ready).union(own)
+
+    @property
+    def own_load(self) -> NodeLoad:
+        """What this node does."""
+        return self._load()
+
+    # What other nodes say.
+
+    def heard(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
+        """Take note of a heartbeat and return the answer."""
+        state = self._metadata.state
+        if heartbeat.cluster_id not in {"", state.cluster_id}:
+            return self._answer(error=ERROR_OTHER_CLUSTER)
+        if heartbeat.node_id < 0:  # the command line asks
+            return self._answer(load=self._load())
+        known = state.nodes.get(heartbeat.node_id)
+        if (
+            known is None
+            or known.epoch < heartbeat.epoch
+            or heartbeat.next_entry > state.next_entry
+        ):
+            self._nudge()
+        if known is None or known.epoch < heartbeat.epoch:
+            return self._answer()
+        if known.epoch > heartbeat.epoch or known.is_fenced:
+            return self._answer(is_known=True, is_fenced=True, error=ERROR_STALE_EPOCH)
+        line = self._lines.get(heartbeat.node_id)
+        if line is not None:
+            line[0].known_entry = max(line[0].known_entry, heartbeat.next_entry)
+        is_news = self.membership.heard(
+            heartbeat.node_id,
+            heartbeat.epoch,
+            self._clock.monotonic(),
+            is_starting=heartbeat.is_starting,
+            is_leaving=heartbeat.is_leaving,
+            load=heartbeat.load,
+        )
+        if is_news:
+            self._tell()
+        return self._answer(is_known=True)
+
+    def _answer(
+        self,
+        *,
+        is_known: bool = False,
+        is_fenced: bool = False,
+        error: int = ERROR_NONE,
+        load: NodeLoad | None = None,
+    ) -> HeartbeatAnswer:
+        return HeartbeatAnswer(
+            node_id=self.own.node_id,
+            epoch=self.own.epoch,
+            next_entry=self._metadata.state.next_entry,
+            error=error,
+            is_known=is_known,
+            is_fenced=is_fenced,
+            is_starting=self.is_starting,
+            is_leaving=self.is_leaving,
+            incarnation=self.own.incarnation,
+            fresh_ms=self.session.state_age_ms(),
+            load=load or NodeLoad(),
+        )
+
+    # The lines' listener.
+
+    def heartbeat(self) -> Heartbeat:
+        """See `PeerListener.heartbeat`."""
+        state = self._metadata.state
+        return Heartbeat(
+            node_id=self.own.node_id,
+            epoch=self.own.epoch,
+            next_entry=state.next_entry,
+            is_starting=self.is_starting,
+            is_leaving=self.is_leaving,
+            cluster_id=state.cluster_id,
+            incarnation=self.own.incarnation,
+            load=self._load(),
+        )
+
+    def answered(self, peer: NodeState, answer: HeartbeatAnswer, sent_at: float) -> None:
+        """See `PeerListener.answered`."""
+        if answer.error == ERROR_OTHER_CLUSTER or answer.node_id != peer.node_id:
+            _log.warning(
+                "peer_address_has_another_tenant",
+                peer_id=peer.node_id,
+                host=peer.host,
+                port=peer.port,
+                found_node_id=answer.node_id,
+            )
+            return
+        if answer.is_fenced or answer.next_entry > self._metadata.state.next_entry:
+            self._nudge()
+        if answer.epoch != peer.epoch:
+            self._nudge()
+            return
+        if answer.is_known and not answer.is_fenced:
+            self.session.note_answer(sent_at, answer.fresh_ms, answer.next_entry)
+        self.membership.reached(peer.node_id, peer.epoch)
+        is_news = self.membership.heard(
+            peer.node_id,
+            peer.epoch,
+            self._clock.monotonic(),
+            is_starting=answer.is_starting,
+            is_leaving=answer.is_leaving,
+        )
+        if is_news:
+            self._tell()
+
+    def refused(self, peer: NodeState) -> None:
+        """See `PeerListener.refused`."""
+        self.membership.refused(peer.node_id, peer.epoch, self._clock.monotonic())
+        self._tell()
+
+    # Following the metadata.
+
+    def _changed(self, state: ClusterState, entry: Entry | None) -> None:
+        if state.nodes is not self._nodes:
+            self._nodes = state.nodes
+            self._draw_lines(state)
+        if entry is not None and entry.writer == self._metadata.writer_id:
+            for line, _ in self._lines.values():
+                if line.known_entry < state.next_entry:
+                    line.nudge()
+
+    def _draw_lines(self, state: ClusterState) -> None:
+        if not self.membership.follow(state.nodes, self._clock.monotonic()):
+            return
+        for node_id, (line, task) in list(self._lines.items()):
+            known = state.nodes.get(node_id)
+            if known is None or known.is_fenced or known.epoch != line.peer.epoch:
+                task.cancel()
+                del self._lines[node_id]
+        for node_id, known in state.nodes.items():
+            if node_id == self.own.node_id or known.is_fenced or node_id in self._lines:
+                continue
+            line = PeerLine(
+                known,
+                self._network,
+                self,
+                self._clock,
+                interval_s=self.interval_s,
+                session_s=self.session_s,
+            )
+            task = self._scope.spawn(line.run(), name=f"heartbeats to node {node_id}")
+            self._lines[node_id] = (line, task)
+        self._tell()
+
+    def _is_unfenced(self) -> bool:
+        known = self._metadata.state.nodes.get(self.own.node_id)
+        return known is not None and known.epoch == self.own.epoch and not known.is_fenced
+
+    def _nudge_all(self) -> None:
+        for line, _ in self._lines.values():
+            line.nudge()
+
+    def _tell(self) -> None:
+        for callback in self.on_change:
+            callback()

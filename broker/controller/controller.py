@@ -1,0 +1,227 @@
+"""The controller's task, which runs on every node: it decides only while its node holds the lease,
+or may take it.
+
+It acts when something happens (somebody is dead, comes, goes, drains; topics come) and not for each
+entry of the log; balance is looked at every few seconds.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from broker.cluster.peers import Peers
+from broker.controller.plan import is_controller, is_lease_vacant, plan, unfenced_dead
+from broker.controller.situation import Situation
+from storage.clock import Clock
+from storage.errors import StorageError
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import AssignStreams, ControllerLease, FenceNode, Record
+from storage.metadata.state import ClusterState
+from storage.tasks import TaskScope
+
+_log = structlog.get_logger("broker.controller")
+
+_TURNS = 4
+"""Looks at the others within a heartbeat interval."""
+_COOL_DOWN = 6
+"""After moves for balance nothing is moved for so many balance intervals, unless nodes come or go:
+what the moves did to the traffic has to show first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """Times in seconds; `imbalance` is a share of the average."""
+
+    is_balancing: bool = True
+    balance_s: float = 5.0
+    imbalance: float = 0.1
+
+
+@dataclass(slots=True)
+class ControllerStats:
+    """What this node has done as the controller since its start."""
+
+    leases_taken: int = 0
+    nodes_fenced: int = 0
+    streams_assigned: int = 0
+    streams_balanced: int = 0
+    """Of those assigned: moved for the sake of balance."""
+
+
+class _Signs(NamedTuple):
+    """What all streams are surveyed anew for, when it changes."""
+
+    nodes: frozenset[tuple[int, int, bool, bool]]
+    term: int
+    topics: int
+    ready: frozenset[int]
+    leaving: frozenset[int]
+
+
+class Controller:
+    """One for each node. `start` it once the node serves."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        peers: Peers,
+        clock: Clock,
+        scope: TaskScope,
+        settings: ControllerSettings,
+    ) -> None:
+        self.stats = ControllerStats()
+        self._metadata = metadata
+        self._peers = peers
+        self._clock = clock
+        self._scope = scope
+        self._settings = settings
+        self._wakeup = asyncio.Event()
+        self._vacant_since: float | None = None
+        self._started_at = self._balance_at = clock.monotonic()
+        self._seen: _Signs | None = None
+        self._surveyed: ClusterState = metadata.state
+        self._nodes, self._topics = metadata.state.nodes, metadata.state.topics
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the controller, as far as it knows."""
+        own = self._peers.own
+        return is_controller(self._metadata.state, own.node_id, own.epoch)
+
+    def start(self) -> None:
+        """Begin to look after the cluster."""
+        self._started_at = self._clock.monotonic()
+        self._balance_at = self._started_at + self._settings.balance_s
+        self._metadata.subscribe(self._changed)
+        self._peers.on_change.append(self._wakeup.set)
+        self._scope.spawn(self._run(), name="controller")
+
+    def _changed(self, state: ClusterState) -> None:
+        if state.nodes is not self._nodes or state.topics is not self._topics:
+            self._nodes, self._topics = state.nodes, state.topics
+            self._wakeup.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._peers.interval_s / _TURNS):
+                    await self._wakeup.wait()
+            except TimeoutError:
+                pass
+            self._wakeup.clear()
+            stalled = self._peers.membership.turn(self._clock.monotonic())
+            if stalled:
+                _log.warning("node_stalled", seconds=round(stalled, 3))
+                continue
+            try:
+                await self._act()
+            except StorageError as error:
+                _log.warning("controller_turn_failed", error=str(error))
+
+    async def _act(self) -> None:
+        """Commit what is to be decided now, if it is for this node to decide."""
+        now, state = self._clock.monotonic(), self._metadata.state
+        situation = self._situation(now)
+        if not is_lease_vacant(state, situation):
+            self._vacant_since = None
+        elif self._vacant_since is None:
+            self._vacant_since = now
+            situation = self._situation(now)
+        signs = _signs(state, situation)
+        if not self._is_due(state, situation, signs):
+            return
+        made: list[Record] = []
+
+        def decide(newest: ClusterState) -> Sequence[Record]:
+            made[:] = plan(newest, self._situation(now))
+            return tuple(made)
+
+        self._surveyed = await self._metadata.commit_with(decide)
+        if situation.is_balance_due:
+            self._balance_at = now + self._settings.balance_s
+        elif self._seen is None or self._seen.ready != signs.ready:
+            self._balance_at = min(self._balance_at, now + self._settings.balance_s)
+        self._seen = signs
+        self._note(made, situation)
+
+    def _is_due(self, state: ClusterState, situation: Situation, signs: _Signs) -> bool:
+        if not is_controller(state, situation.node_id, situation.node_epoch):
+            return situation.may_lead
+        if self._seen != signs or unfenced_dead(state, situation):
+            return True
+        if not situation.is_balance_due:
+            return False
+        is_idle = not any(load.hottest for load in situation.loads.values())
+        if is_idle and state.streams is self._surveyed.streams:
+            self._balance_at += self._settings.balance_s
+            return False
+        return True
+
+    def _situation(self, now: float) -> Situation:
+        peers, view = self._peers, self._peers.view()
+        own = peers.own
+        ready = dict(view.ready)
+        if not (peers.is_starting or peers.is_leaving):
+            ready[own.node_id] = self._started_at
+        leaving = view.leaving | {own.node_id} if peers.is_leaving else view.leaving
+        return Situation(
+            node_id=own.node_id,
+            node_epoch=own.epoch,
+            ready=frozenset(ready),
+            settled=frozenset(n for n, at in ready.items() if now - at >= self._settings.balance_s),
+            leaving=leaving,
+            dead=view.dead,
+            loads={**view.loads, own.node_id: peers.own_load},
+            may_lead=self._may_lead(ready, now),
+            is_balance_due=self._settings.is_balancing and now >= self._balance_at,
+            imbalance=self._settings.imbalance,
+        )
+
+    def _may_lead(self, ready: Mapping[int, float], now: float) -> bool:
+        """Whether it is this node's turn: the ready node of the lowest id goes first, and each
+        further one waits two heartbeat intervals longer.
+        """
+        if self._vacant_since is None or self._peers.own.node_id not in ready:
+            return False
+        rank = sum(node_id < self._peers.own.node_id for node_id in ready)
+        return now - self._vacant_since >= rank * 2 * self._peers.interval_s
+
+    def _note(self, made: Sequence[Record], situation: Situation) -> None:
+        stats, own_id = self.stats, self._peers.own.node_id
+        for record in made:
+            match record:
+                case ControllerLease():
+                    stats.leases_taken += 1
+                    _log.info("controller_lease_taken", node_id=own_id, term=record.term)
+                case FenceNode():
+                    stats.nodes_fenced += 1
+                    _log.warning("node_fenced", fenced_id=record.node_id, epoch=record.epoch)
+                case AssignStreams():
+                    stats.streams_assigned += len(record.stream_ids)
+                    if record.is_preferred:
+                        stats.streams_balanced += len(record.stream_ids)
+                        self._balance_at += _COOL_DOWN * self._settings.balance_s
+                    _log.info(
+                        "streams_assigned",
+                        to_node_id=record.node_id,
+                        streams=len(record.stream_ids),
+                        is_balance=situation.is_balance_due,
+                    )
+                case _:
+                    pass
+
+
+def _signs(state: ClusterState, situation: Situation) -> _Signs:
+    return _Signs(
+        nodes=frozenset(
+            (known.node_id, known.epoch, known.is_fenced, known.is_draining)
+            for known in state.nodes.values()
+        ),
+        term=state.controller.term,
+        topics=len(state.topic_names),
+        ready=situation.ready,
+        leaving=situation.leaving,
+    )

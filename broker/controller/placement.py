@@ -1,0 +1,60 @@
+"""Who leads what, and who ought to: one look at every stream."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from broker.controller.situation import Situation
+from storage.metadata.state import ClusterState, StreamState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What a survey found.
+
+    `leads` are the streams of each node that may be given more. `homeless` are those whose leader
+    is gone or on its way out; `strays` those that are led well, but not by their preferred leader,
+    which could. `moving` is how many are being moved now.
+    """
+
+    leads: Mapping[int, Sequence[int]]
+    homeless: Sequence[StreamState]
+    strays: Sequence[StreamState]
+    moving: int
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether something more urgent than balance is going on."""
+        return bool(self.homeless) or self.moving > 0
+
+
+def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> Placement:
+    """Look at every stream. `dead` are nodes that are fenced in the same entry."""
+    nodes = {
+        node_id: known
+        for node_id, known in state.nodes.items()
+        if not known.is_fenced and node_id not in dead
+    }
+    leaving = {n for n, known in nodes.items() if known.is_draining or n in situation.leaving}
+    takers = sorted(n for n in nodes if n in situation.ready and n not in leaving)
+    leads: dict[int, list[int]] = {node_id: [] for node_id in takers}
+    settled = situation.settled.intersection(takers)
+    homeless, strays, moving = [], [], 0
+    for stream in state.streams.values():
+        leader = leader_of(stream)
+        if leader not in nodes or (leader in leaving and leads):
+            homeless.append(stream)
+            continue
+        if leader in leads:
+            leads[leader].append(stream.stream_id)
+        if stream.is_open and stream.node_id != leader and stream.node_id in nodes:
+            moving += 1
+        elif stream.preferred != leader and stream.preferred in settled:
+            strays.append(stream)
+    return Placement(leads=leads, homeless=homeless, strays=strays, moving=moving)
+
+
+def leader_of(stream: StreamState) -> int:
+    """Return who leads a stream or is to; -1 for nobody."""
+    if stream.assigned >= 0:
+        return stream.assigned
+    return stream.node_id if stream.is_open else -1

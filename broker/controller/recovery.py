@@ -1,0 +1,124 @@
+"""Who commits what a dead node left in its write-ahead log, and the task that does it.
+
+Any survivor that reaches the log can. Which one does follows from the state at the entry that
+fenced the node, the same on every node; it stays so until that one is fenced itself. So two do not
+get in each other's way, and several dead nodes are spread over the survivors.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from storage.errors import LakeheadError
+from storage.metadata.log import MetadataLog
+from storage.metadata.state import ClusterState, NodeState
+from storage.tasks import TaskScope
+
+_log = structlog.get_logger("broker.recovery")
+
+_RETRY_S = 1.0
+_RETRY_MAX_S = 30.0
+_NOBODY = -1
+
+TakeOver = Callable[[NodeState], Awaitable[int]]
+"""Fences the node's log, commits what counts of it, and returns how much that was."""
+
+
+def can_reach(node: NodeState, dead: NodeState) -> bool:
+    """Whether a node can read another's log: one of objects in the cluster's store, or a block log
+    of the same machine.
+    """
+    kind, _, place = dead.wal.partition(":")
+    if kind == "object" and not place:
+        return True
+    return kind == "block" and bool(dead.host_id) and node.host_id == dead.host_id
+
+
+def recoverer(state: ClusterState, dead: NodeState) -> int:
+    """Return who recovers a dead node; -1 if nobody can."""
+    able = sorted(
+        node.node_id
+        for node in state.nodes.values()
+        if not node.is_fenced and can_reach(node, dead)
+    )
+    return able[dead.node_id % len(able)] if able else _NOBODY
+
+
+def unrecovered(state: ClusterState) -> list[NodeState]:
+    """Return the fenced nodes that still have streams open: these wait for what is in their logs.
+
+    One that stopped cleanly has none, and is left to its next start.
+    """
+    fenced = {n: known for n, known in state.nodes.items() if known.is_fenced}
+    fenced = {n: known for n, known in fenced.items() if not known.is_recovered}
+    if not fenced:
+        return []
+    owners = {stream.node_id for stream in state.streams.values() if stream.is_open}
+    return [fenced[node_id] for node_id in sorted(owners & fenced.keys())]
+
+
+class Recoveries:
+    """One for each node: does those that fall to it."""
+
+    def __init__(
+        self, node_id: int, metadata: MetadataLog, scope: TaskScope, take_over: TakeOver
+    ) -> None:
+        self.recovered_total = 0
+        """Dead nodes whose logs this node has committed."""
+        self._node_id = node_id
+        self._metadata = metadata
+        self._scope = scope
+        self._take_over = take_over
+        self._nodes = metadata.state.nodes
+        self._chosen: dict[tuple[int, int], int] = {}
+        self._running: set[tuple[int, int]] = set()
+
+    def start(self) -> None:
+        """Begin to look out for the dead."""
+        self._metadata.subscribe(self._changed)
+        self._look(self._metadata.state)
+
+    def _changed(self, state: ClusterState) -> None:
+        if state.nodes is not self._nodes:
+            self._nodes = state.nodes
+            self._look(state)
+
+    def _look(self, state: ClusterState) -> None:
+        waiting = {(dead.node_id, dead.epoch): dead for dead in unrecovered(state)}
+        self._chosen = {key: who for key, who in self._chosen.items() if key in waiting}
+        for key, dead in waiting.items():
+            chosen = state.nodes.get(self._chosen.get(key, _NOBODY))
+            if chosen is None or chosen.is_fenced:
+                self._chosen[key] = recoverer(state, dead)
+                self._note_choice(dead, self._chosen[key])
+            if self._chosen[key] == self._node_id and key not in self._running:
+                self._running.add(key)
+                self._scope.spawn(self._recover(dead), name=f"recover node {dead.node_id}")
+
+    async def _recover(self, dead: NodeState) -> None:
+        key, pause_s = (dead.node_id, dead.epoch), _RETRY_S
+        try:
+            while self._chosen.get(key) == self._node_id:
+                try:
+                    found = await self._take_over(dead)
+                except LakeheadError as error:
+                    _log.error("recovery_failed", dead_id=dead.node_id, error=str(error))
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _RETRY_MAX_S)
+                    continue
+                self.recovered_total += 1
+                _log.info("node_recovered", dead_id=dead.node_id, epoch=dead.epoch, found=found)
+                return
+        finally:
+            self._running.discard(key)
+
+    def _note_choice(self, dead: NodeState, chosen: int) -> None:
+        if chosen == _NOBODY:
+            _log.error(
+                "nobody_reaches_the_log",
+                dead_id=dead.node_id,
+                wal=dead.wal,
+                host_id=dead.host_id,
+                advice="its partitions come back when it starts again",
+            )
