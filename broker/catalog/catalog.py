@@ -5,6 +5,7 @@ Every topic is known on every node; a partition is open only where it is led (se
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -14,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from broker.catalog.duties import EVERYTHING, News, news_of
 from broker.catalog.leaders import leader_of
 from broker.catalog.leadership import Leadership
-from broker.catalog.placement import first_live, new_streams, spread
+from broker.catalog.placement import first_willing, new_streams, spread
 from broker.partition.partition import Partition
 from broker.partition.topic import Topic, TopicRegistry, is_valid_name
 from broker.protocol.errors import KafkaError
@@ -117,7 +118,7 @@ class TopicCatalog:
         replicas: Sequence[tuple[int, ...]],
     ) -> Sequence[Record]:
         if replicas:
-            leaders = [first_live(state, nodes) for nodes in replicas]
+            leaders = [first_willing(state, nodes) for nodes in replicas]
         else:
             leaders = spread(state, len(partitions), self.ready_nodes())
         return new_streams(state, topic_id, partitions, leaders)
@@ -161,19 +162,18 @@ class TopicCatalog:
         state = await self._engine.metadata.commit_with(plan)
         await self.wait_led(state.topics[name].partitions)
 
-    async def wait_led(self, stream_ids: Iterable[int], timeout_s: float = OPENING_S) -> bool:
-        """Wait until each stream is led, and open if that is here; whether it came to that in time.
-
-        Streams that are deleted meanwhile are not waited for.
+    async def wait_led(
+        self, stream_ids: Iterable[int], timeout_s: float = OPENING_S
+    ) -> Collection[int]:
+        """Wait until each stream is led by the node it is assigned to, and open if that is here;
+        return those that are not in time. Streams that are deleted meanwhile are not waited for.
         """
         missing = list(stream_ids)
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while missing := [one for one in missing if not self._is_led(one)]:
                     await self.leadership.wait()
-        except TimeoutError:
-            return False
-        return True
+        return missing
 
     async def wait_empty(self) -> None:
         """Wait until this node leads nothing."""

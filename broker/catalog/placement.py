@@ -38,16 +38,17 @@ def new_streams(
     ]
 
 
-def first_live(state: ClusterState, replicas: Sequence[int]) -> int:
-    """Return the first of these nodes that lives. Raises KafkaError
+def first_willing(state: ClusterState, replicas: Sequence[int]) -> int:
+    """Return the first of these nodes that lives and is not draining. Raises KafkaError
     (INVALID_REPLICA_ASSIGNMENT).
     """
-    live = {node.node_id for node in live_nodes(state)}
+    willing = {node.node_id for node in live_nodes(state) if not node.is_draining}
     for node_id in replicas:
-        if node_id in live:
+        if node_id in willing:
             return node_id
     raise KafkaError(
-        ErrorCode.invalid_replica_assignment, f"None of the brokers {list(replicas)} is there."
+        ErrorCode.invalid_replica_assignment,
+        f"None of the brokers {list(replicas)} is there to lead the partition.",
     )
 
 

@@ -1,0 +1,67 @@
+"""AlterPartitionReassignments, key 45, versions 0-1: say which broker is to lead a partition
+(KIP-455).
+
+v1: whether the number of replicas may change; it always may, since only the first broker of a list
+counts. Leadership moves, data does not. The answer comes once the decision is in the metadata; the
+move follows within moments.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.catalog.reassignment import Judged, judge_reassignments
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+from storage.metadata.records import Record
+from storage.metadata.state import ClusterState
+
+API = Api(key=45, name="AlterPartitionReassignments", versions=(0, 1))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Commit what can be done, in one entry; answer for each partition."""
+    asked = [
+        ((topic.name, partition.partition_index), partition.replicas)
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+    judged = Judged({}, {})
+
+    def plan(state: ClusterState) -> list[Record]:
+        nonlocal judged
+        judged = judge_reassignments(state, asked)
+        return [*judged.records()]
+
+    code, message = ErrorCode.none, None
+    try:
+        await context.node.engine.metadata.commit_with(plan)
+    except LakeheadError as error:
+        code, message = error_code(error), str(error)
+    return entity(
+        context.response,
+        "AlterPartitionReassignmentsResponse",
+        error_code=code,
+        error_message=message,
+        responses=[_topic(topic, judged, context) for topic in request.topics],
+    )
+
+
+def _topic(topic: Any, judged: Judged, context: RequestContext) -> Any:
+    partitions = []
+    for partition in topic.partitions:
+        error = judged.errors.get((topic.name, partition.partition_index))
+        partitions.append(
+            entity(
+                context.response,
+                "ReassignablePartitionResponse",
+                partition_index=partition.partition_index,
+                error_code=ErrorCode.none if error is None else error.code,
+                error_message=None if error is None else error.message,
+            )
+        )
+    return entity(
+        context.response, "ReassignableTopicResponse", name=topic.name, partitions=partitions
+    )

@@ -1,0 +1,99 @@
+"""ElectLeaders, key 43, versions 0-2: make preferred brokers lead again (KIP-183).
+
+v1: unclean elections (KIP-460): any broker, for a partition without leader; nothing is lost by it,
+since storage is shared. v2: flexible. Null asks for every partition that needs an election. The
+answer comes when the new leaders lead, or when the request's time is over.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.catalog.reassignment import Judged, Place, judge_elections
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+from storage.metadata.records import Record
+from storage.metadata.state import ClusterState
+
+API = Api(key=43, name="ElectLeaders", versions=(0, 2))
+
+_PREFERRED, _UNCLEAN = 0, 1
+_WAIT_MAX_S = 60.0
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Commit what can be done, in one entry; wait; answer for each partition."""
+    election = getattr(request, "election_type", _PREFERRED)
+    judged, code = Judged({}, {}), ErrorCode.none
+    if election not in {_PREFERRED, _UNCLEAN}:
+        code = ErrorCode.invalid_request
+    else:
+        try:
+            judged = await _elect(request, context, is_unclean=election == _UNCLEAN)
+        except LakeheadError as error:
+            code = error_code(error)
+    results: dict[str, list[Any]] = {}
+    for place in (*judged.moves, *judged.errors):
+        error = judged.errors.get(place)
+        results.setdefault(place[0], []).append(
+            entity(
+                context.response,
+                "PartitionResult",
+                partition_id=place[1],
+                error_code=ErrorCode.none if error is None else error.code,
+                error_message=None if error is None else error.message,
+            )
+        )
+    return entity(
+        context.response,
+        "ElectLeadersResponse",
+        error_code=code,
+        replica_election_results=[
+            entity(
+                context.response,
+                "ReplicaElectionResult",
+                topic=topic,
+                partition_result=sorted(partitions, key=lambda result: result.partition_id),
+            )
+            for topic, partitions in sorted(results.items())
+        ],
+    )
+
+
+async def _elect(request: Any, context: RequestContext, *, is_unclean: bool) -> Judged:
+    catalog = context.node.catalog
+    judged = Judged({}, {})
+
+    def plan(state: ClusterState) -> list[Record]:
+        nonlocal judged
+        places = _places(request, state)
+        judged = judge_elections(state, places, catalog.ready_nodes(), is_unclean=is_unclean)
+        return [*judged.records()]
+
+    await context.node.engine.metadata.commit_with(plan)
+    if request.topic_partitions is None:
+        for place, error in list(judged.errors.items()):
+            if error.code is ErrorCode.election_not_needed:
+                del judged.errors[place]
+    timeout_s = min(request.timeout.total_seconds(), _WAIT_MAX_S)
+    late = await catalog.wait_led((move.stream_id for move in judged.moves.values()), timeout_s)
+    for place, move in list(judged.moves.items()):
+        if move.stream_id in late:
+            del judged.moves[place]
+            message = "The partition is not led yet; the election goes on."
+            judged.errors[place] = KafkaError(ErrorCode.request_timed_out, message)
+    return judged
+
+
+def _places(request: Any, state: ClusterState) -> list[Place]:
+    if request.topic_partitions is None:
+        return [
+            (name, index)
+            for name, topic in state.topics.items()
+            for index in range(len(topic.partitions))
+        ]
+    return [
+        (asked.topic, index) for asked in request.topic_partitions for index in asked.partitions
+    ]

@@ -1,0 +1,142 @@
+"""Moving leadership by request: pure. What is asked of partitions, judged against the state,
+becomes `AssignStreams` records; who leads and who is to lead do the rest.
+
+Storage is shared, so only the first live node of a replica list counts: it becomes the preferred
+leader. The others are not kept.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from broker.catalog.leaders import leader_of
+from broker.catalog.placement import first_willing, spread
+from broker.protocol.errors import KafkaError
+from storage.metadata.records import AssignStreams
+from storage.metadata.state import ClusterState, StreamState
+
+Place = tuple[str, int]
+"""A partition: topic name and index."""
+
+
+class Move(NamedTuple):
+    """A stream that a node is to lead from now on."""
+
+    stream_id: int
+    node_id: int
+    is_preferred: bool
+
+
+class Judged(NamedTuple):
+    """What was asked for, as far as it can be done; and what cannot, by partition."""
+
+    moves: dict[Place, Move]
+    errors: dict[Place, KafkaError]
+
+    def records(self) -> list[AssignStreams]:
+        """Return what has to be committed."""
+        shares: dict[tuple[int, bool], list[int]] = defaultdict(list)
+        for move in self.moves.values():
+            shares[move.node_id, move.is_preferred].append(move.stream_id)
+        return [
+            AssignStreams(node_id=node_id, stream_ids=tuple(share), is_preferred=is_preferred)
+            for (node_id, is_preferred), share in sorted(shares.items())
+        ]
+
+
+def is_moving(state: ClusterState, stream: StreamState) -> bool:
+    """Whether the stream was led, and is to be led by a node that does not yet."""
+    if stream.assigned < 0 or stream.epoch < 0:
+        return False
+    leader = leader_of(state, stream)
+    return leader is None or leader.node.node_id != stream.assigned
+
+
+def judge_reassignments(
+    state: ClusterState, asked: Sequence[tuple[Place, tuple[int, ...] | None]]
+) -> Judged:
+    """Judge what AlterPartitionReassignments asks for: a replica list for each partition; None
+    cancels a move that is under way.
+    """
+    judged = Judged({}, {})
+    for place, replicas in asked:
+        try:
+            stream = _stream(state, place)
+            node_id = _way_back(state, stream) if replicas is None else _target(state, replicas)
+        except KafkaError as error:
+            judged.errors[place] = error
+        else:
+            judged.moves[place] = Move(stream.stream_id, node_id, is_preferred=True)
+    return judged
+
+
+def judge_elections(
+    state: ClusterState, places: Sequence[Place], ready: Collection[int], *, is_unclean: bool
+) -> Judged:
+    """Judge what ElectLeaders asks for: the preferred leader, or, unclean, any leader at all.
+
+    Nothing is lost by the latter: whoever leads has all that was acknowledged.
+    """
+    judged = Judged({}, {})
+    for place in places:
+        try:
+            stream = _stream(state, place)
+            judged.moves[place] = _election(state, stream, ready, is_unclean=is_unclean)
+        except KafkaError as error:
+            judged.errors[place] = error
+    return judged
+
+
+def _election(
+    state: ClusterState, stream: StreamState, ready: Collection[int], *, is_unclean: bool
+) -> Move:
+    leader = leader_of(state, stream)
+    wanted = stream.preferred
+    if is_unclean:
+        wanted = stream.assigned if leader is None else leader.node.node_id
+    if leader is not None and leader.node.node_id == wanted == stream.assigned:
+        raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed.")
+    if _is_willing(state, wanted):
+        return Move(stream.stream_id, wanted, is_preferred=False)
+    if not is_unclean:
+        raise KafkaError(
+            ErrorCode.preferred_leader_not_available,
+            f"Broker {wanted} is preferred, and not there.",
+        )
+    return Move(stream.stream_id, spread(state, 1, ready)[0], is_preferred=False)
+
+
+def _stream(state: ClusterState, place: Place) -> StreamState:
+    topic = state.topics.get(place[0])
+    if topic is None or not 0 <= place[1] < len(topic.partitions):
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, "There is no such partition.")
+    return state.streams[topic.partitions[place[1]]]
+
+
+def _target(state: ClusterState, replicas: tuple[int, ...]) -> int:
+    if not replicas or len(set(replicas)) != len(replicas):
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment, f"Brokers {list(replicas)} are none, or repeated."
+        )
+    for node_id in replicas:
+        if node_id not in state.nodes:
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment, f"No broker has the id {node_id}."
+            )
+    return first_willing(state, replicas)
+
+
+def _way_back(state: ClusterState, stream: StreamState) -> int:
+    leader = leader_of(state, stream)
+    if not is_moving(state, stream) or leader is None:
+        raise KafkaError(
+            ErrorCode.no_reassignment_in_progress, "No move of this partition can be cancelled."
+        )
+    return leader.node.node_id
+
+
+def _is_willing(state: ClusterState, node_id: int) -> bool:
+    node = state.nodes.get(node_id)
+    return node is not None and not node.is_fenced and not node.is_draining
