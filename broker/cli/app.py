@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from broker import __version__
-from broker.cli import demo, inspection, materialize, sql, start, sweep, topics
+from broker.cli import demo, inspection, materialize, nodes, sql, start, sweep, topics
 from storage.errors import LakeheadError
 
 app = typer.Typer(
@@ -49,6 +49,8 @@ def _root(
 
 start.register(app)
 app.command("demo")(demo.demo)
+app.command("nodes")(nodes.list_nodes)
+app.command("drain")(nodes.drain)
 app.add_typer(topics.app, name="topics")
 app.command("sql")(sql.sql)
 app.command("materialize")(materialize.materialize)

@@ -60,14 +60,22 @@ def open_cluster(path: str) -> ObjectStore:
     return open_at(store_uri(path))
 
 
-async def read_state(store: ObjectStore) -> ClusterState:
-    """Return the cluster's newest state. Raises SettingsError when the store holds no cluster."""
-    log = await MetadataLog.open(
-        store, writer_id="reader", clock=SystemClock(), rng=random.SystemRandom()
-    )
+async def open_log(store: ObjectStore, *, writer: str) -> MetadataLog:
+    """Return the cluster's metadata log, read to its end; `writer` says who may write to it.
+
+    Raises SettingsError when the store holds no cluster.
+    """
+    rng = random.SystemRandom()
+    writer_id = f"{writer}/{rng.getrandbits(64):016x}"
+    log = await MetadataLog.open(store, writer_id=writer_id, clock=SystemClock(), rng=rng)
     if not log.state.cluster_id:
         raise SettingsError(f"there is no cluster in {store.uri}")
-    return log.state
+    return log
+
+
+async def read_state(store: ObjectStore) -> ClusterState:
+    """Return the cluster's newest state. Raises SettingsError when the store holds no cluster."""
+    return (await open_log(store, writer="reader")).state
 
 
 async def holds_cluster(uri: str) -> bool:

@@ -27,7 +27,17 @@ def test_every_setting_is_documented() -> None:
 
 def test_every_command_is_documented() -> None:
     text = (DOCS / "cli.md").read_text()
-    for command in ("start", "demo", "sql", "materialize", "topics list", "inspect wal", "sweep"):
+    for command in (
+        "start",
+        "demo",
+        "sql",
+        "materialize",
+        "topics list",
+        "inspect wal",
+        "sweep",
+        "nodes",
+        "drain",
+    ):
         assert f"## lakehead {command}\n" in text
 
 

@@ -1,0 +1,196 @@
+"""`lakehead nodes` and `lakehead drain`: who is in the cluster, and who should lead nothing.
+
+Both read the metadata log in the object store, and need no particular node to be up. `nodes` also
+asks every node for what only it knows: whether it answers, and its traffic. `drain` commits to the
+log itself, and tells the nodes that there is news.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, read_state, run
+from broker.cli.listing import JsonOption, show_rows
+from broker.cluster.heartbeat import Heartbeat, HeartbeatAnswer
+from broker.cluster.namesake import ask_once
+from broker.cluster.network import TcpNetwork
+from storage.errors import SettingsError
+from storage.metadata.records import DrainNode, Record
+from storage.metadata.state import ClusterState, NodeState
+
+NOBODY = -1
+"""The node id in a heartbeat of somebody who is no node."""
+ANSWER_S = 1.0
+POLL_S = 0.2
+
+NodeArgument = Annotated[int, typer.Argument(metavar="NODE", help="Id of the node.")]
+
+
+def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
+    """List the nodes of a cluster: state, address, what they lead and their traffic.
+
+    STATE is live, draining, silent (live in the metadata, and it does not answer here), fenced (its
+    log is not recovered yet) or gone. IN and OUT are bytes per second. The controller has a star.
+    """
+    state, answers = run(_look(path))
+    columns = {
+        "node": "NODE",
+        "controller": "",
+        "epoch": "EPOCH",
+        "state": "STATE",
+        "address": "ADDRESS",
+        "rack": "RACK",
+        "host": "HOST",
+        "leads": "LEADS",
+        "bytes_in": "IN",
+        "bytes_out": "OUT",
+        "cpu": "CPU",
+    }
+    rows = _rows(state, answers)
+    if not as_json:
+        for row in rows:
+            row["controller"] = "*" if row["controller"] else ""
+            row["cpu"] = None if row["cpu"] is None else f"{row['cpu']:.0%}"
+    show_rows(rows, columns, as_json)
+
+
+async def _look(path: str) -> tuple[ClusterState, Mapping[int, HeartbeatAnswer]]:
+    store = open_cluster(path)
+    try:
+        state = await read_state(store)
+    finally:
+        await store.close()
+    return state, await _tell(state)
+
+
+async def _tell(state: ClusterState) -> dict[int, HeartbeatAnswer]:
+    """Tell every live node how far the metadata log is; return the answers of those that answer."""
+    network = TcpNetwork()
+    heartbeat = Heartbeat(
+        node_id=NOBODY, epoch=NOBODY, next_entry=state.next_entry, cluster_id=state.cluster_id
+    )
+    answers: dict[int, HeartbeatAnswer] = {}
+
+    async def ask(node: NodeState) -> None:
+        answer = await ask_once(network, node.host, node.port, heartbeat, ANSWER_S)
+        if answer is not None and (answer.node_id, answer.epoch) == (node.node_id, node.epoch):
+            answers[node.node_id] = answer
+
+    async with asyncio.TaskGroup() as group:
+        for node in state.nodes.values():
+            if not node.is_fenced:
+                group.create_task(ask(node))
+    return answers
+
+
+def _rows(state: ClusterState, answers: Mapping[int, HeartbeatAnswer]) -> list[dict[str, Any]]:
+    leads = _leads(state)
+    rows = []
+    for node_id, node in sorted(state.nodes.items()):
+        answer = answers.get(node_id)
+        rows.append(
+            {
+                "node": node_id,
+                "controller": node_id == state.controller.node_id and not node.is_fenced,
+                "epoch": node.epoch,
+                "state": _state_of(node, answers=answer is not None),
+                "address": f"{node.host}:{node.port}",
+                "rack": node.rack,
+                "host": node.host_id or None,
+                "leads": leads[node_id],
+                "bytes_in": None if answer is None else round(answer.load.bytes_in),
+                "bytes_out": None if answer is None else round(answer.load.bytes_out),
+                "cpu": None if answer is None else round(answer.load.cpu, 3),
+            }
+        )
+    return rows
+
+
+def _leads(state: ClusterState) -> Counter[int]:
+    """Count the streams that each node has open."""
+    return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
+
+
+def _state_of(node: NodeState, *, answers: bool) -> str:
+    if node.is_fenced:
+        return "gone" if node.is_recovered else "fenced"
+    if not answers:
+        return "silent"
+    return "draining" if node.is_draining else "live"
+
+
+def drain(
+    node_id: NodeArgument,
+    path: PathOption = DEFAULT_PATH,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let the node lead again like any other.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when the node leads nothing any more.")
+    ] = False,
+) -> None:
+    """Move everything that a node leads to other nodes, and assign nothing to it.
+
+    The node goes on running. A drain ends with --undo, or when the node starts again.
+    """
+    if undo and wait:
+        raise SettingsError("--wait waits for a drain, and --undo ends one: give one of them")
+    left = run(_drain(path, node_id, is_draining=not undo, wait=wait))
+    if undo:
+        typer.echo(f"node {node_id} may lead again")
+    elif left:
+        typer.echo(f"node {node_id} is draining: it leads {left} partition{'s' * (left > 1)} yet")
+    else:
+        typer.echo(f"node {node_id} is drained: it leads nothing")
+
+
+async def _drain(path: str, node_id: int, *, is_draining: bool, wait: bool) -> int:
+    """Commit the drain; return what the node leads after it, or after the wait."""
+    store = open_cluster(path)
+
+    def plan(state: ClusterState) -> Sequence[Record]:
+        node = _drainable(state, node_id)
+        if is_draining:
+            _check_heirs(state, node_id)
+        if node.is_draining == is_draining:
+            return ()
+        return [DrainNode(node_id=node_id, epoch=node.epoch, is_draining=is_draining)]
+
+    try:
+        log = await open_log(store, writer="drain")
+        state = await log.commit_with(plan)
+        await _tell(state)
+        while wait and _leads(state)[node_id]:
+            await asyncio.sleep(POLL_S)
+            state = await log.refresh()
+            if not _drainable(state, node_id).is_draining:
+                raise SettingsError(f"node {node_id} is not draining any more: it started again")
+    finally:
+        await store.close()
+    return _leads(state)[node_id]
+
+
+def _drainable(state: ClusterState, node_id: int) -> NodeState:
+    node = state.nodes.get(node_id)
+    if node is None:
+        known = _numbers(state.nodes)
+        raise SettingsError(f"there is no node {node_id} in this cluster: it has {known}")
+    if node.is_fenced:
+        raise SettingsError(f"node {node_id} is not live: what it led goes to others by itself")
+    return node
+
+
+def _check_heirs(state: ClusterState, node_id: int) -> None:
+    for other in state.nodes.values():
+        if other.node_id != node_id and not other.is_fenced and not other.is_draining:
+            return
+    raise SettingsError(
+        f"node {node_id} is the only one that may lead: start another, or end the drain of one"
+    )
+
+
+def _numbers(node_ids: Iterable[int]) -> str:
+    return "node " + ", ".join(str(node_id) for node_id in sorted(node_ids))
