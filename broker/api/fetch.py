@@ -7,7 +7,8 @@ leader is · 17, 18 fields of followers.
 What is in the log cache is answered at once, without a task. A request with too little waits for
 the high watermarks of its partitions or its deadline. Cold partitions are read from objects in the
 background: the request waits for them until its deadline, or shortly when others have data, and
-what comes later is found in the block cache next time. Left out: replicas (brokers copy nothing from
+what comes later is found in the block cache next time. A node that cannot be sure that it still
+leads anything asks the metadata before it answers. Left out: replicas (brokers copy nothing from
 each other), preferred read replicas (only leaders serve).
 """
 
@@ -90,6 +91,8 @@ class FetchCall:
         self._cold_ready: dict[Wanted, Records | StorageError] = {}
         self._results: list[tuple[Wanted, PartitionResult]] = []
         self._endpoints: dict[int, NodeEndpoint] = {}
+        self._is_cut_off = False
+        """Whether the node does not know that it was not fenced: it answers nothing as a leader."""
 
     def begin(self) -> None:
         """Answer at once, or begin to wait."""
@@ -107,6 +110,9 @@ class FetchCall:
         self._is_scheduled = False
         if self._is_finished:
             return
+        if not self._is_cut_off and not self._node.session.is_current():
+            self._node.scope.spawn(self._confirm(), name="confirm leadership")
+            return
         size, is_settled = self._read()
         if self._cold_pending:
             if size and self._is_late:
@@ -118,6 +124,10 @@ class FetchCall:
             self._finish()
         else:
             self._watch()
+
+    async def _confirm(self) -> None:
+        self._is_cut_off = not await self._node.session.ensure()
+        self._evaluate()
 
     def _expired(self) -> None:
         """Answer with what there is; when that is nothing, not before the first cold read ends."""
@@ -206,6 +216,8 @@ class FetchCall:
             raise KafkaError(
                 ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
             )
+        if self._is_cut_off:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
         partition = topic.served(want.partition)
         partition.check_epoch(want.current_leader_epoch)
         return partition

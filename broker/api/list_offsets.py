@@ -4,7 +4,7 @@
 latest tiered (-5) · 10 timeout · 11 earliest pending upload (-6).
 
 Everything readable is "local" here, and nothing is tiered in Kafka's sense: -4 is the start, -5 and
--6 find nothing.
+-6 find nothing. A node that cannot be sure that it still leads anything asks the metadata first.
 """
 
 from typing import Any
@@ -29,21 +29,27 @@ NOTHING = (-1, -1)
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return an offset for each partition asked for."""
     module = context.response
+    is_leader = await context.node.session.ensure()
     topics = [
         entity(
             module,
             "ListOffsetsTopicResponse",
             name=topic.name,
-            partitions=[await _answer(topic.name, asked, context) for asked in topic.partitions],
+            partitions=[
+                await _answer(topic.name, asked, context, is_leader=is_leader)
+                for asked in topic.partitions
+            ],
         )
         for topic in request.topics
     ]
     return entity(module, "ListOffsetsResponse", topics=topics)
 
 
-async def _answer(name: str, asked: Any, context: RequestContext) -> Any:
+async def _answer(name: str, asked: Any, context: RequestContext, *, is_leader: bool) -> Any:
     error, timestamp, offset, epoch = ErrorCode.none, -1, -1, -1
     try:
+        if not is_leader:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
         topic = context.node.topics.by_name.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)

@@ -49,6 +49,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 async def _offsets(group_id: str, context: RequestContext) -> tuple[ErrorCode, Offsets]:
     try:
+        if not await context.node.session.ensure():
+            return ErrorCode.not_coordinator, {}  # another may be, and know newer commits
         return ErrorCode.none, await context.node.groups.offsets(group_id)
     except LakeheadError as error:
         return error_code(error), {}
