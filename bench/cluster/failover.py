@@ -1,0 +1,227 @@
+"""A node of three is killed (kill -9) or paused (SIGSTOP, ten seconds) under load, again and again.
+
+The gap of a run is the longest time that any partition went without an acknowledgement, as the
+producer saw it. Afterwards the whole log is read: what was acknowledged must be there, once, in
+order. The node with the most partitions is the one that is hit; then it starts again, and the next
+run begins when it leads some.
+
+The phases: *detection* until the dead node's fence is in the metadata log, *recovery* until what
+its write-ahead log held is committed, *reopening* until every partition has answered again. With a
+gibibyte not uploaded, the recovery has that much to read and upload (block WAL) or to list (object
+WAL).
+
+    FAILOVERS=20    kills for each WAL, and a quarter as many pauses
+"""
+
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from bench.cluster.load import (
+    CLIENT,
+    PATIENCE,
+    leaders,
+    make_topic,
+    pauses,
+    quantile,
+    steady_producer,
+    wait_for,
+)
+from bench.cluster.log_events import log_events
+from bench.figures import Figure
+from bench.lakehead_cluster import ClusterNode, LakeheadCluster
+from tests.checker.history import History
+from tests.checker.rules import violations
+from tests.support.traffic import ProducerThread, read_log
+
+PART = "failover"
+TOPIC = "t"
+NODES, PARTITIONS, RATE = 3, 12, 600.0
+PAUSED_S, SETTLE_S, BALANCED_S, ENDED_S, BACK_S = 10.0, 1.0, 20.0, 10.0, 60.0
+MEDIAN_S, P99_S, AFTER_DETECTION_S = 3.0, 5.0, 1.0
+GIB = 1 << 30
+BULK_BYTES = 100_000
+EVENTS = ("node_fenced", "node_recovered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """One run, in seconds; phases that no log told of are None."""
+
+    gap: float
+    detection: float | None
+    recovery: float | None
+    reopening: float | None
+
+    @property
+    def after_detection(self) -> float | None:
+        if self.recovery is None or self.reopening is None:
+            return None
+        return self.recovery + self.reopening
+
+
+def run(folder: Path, quick: bool) -> Sequence[Figure]:
+    """Measure both write-ahead logs, both causes, and a log that is full."""
+    runs = 2 if quick else int(os.environ.get("FAILOVERS", "20"))
+    figures: list[Figure] = []
+    for wal in ("block", "object"):
+        for cause, count in (("killed", runs), ("paused", max(2, runs // 4))):
+            figures += _measure(folder / f"{wal}-{cause}", wal, cause, count)
+        figures += _with_a_full_log(folder / f"{wal}-full", wal, GIB // 16 if quick else GIB)
+    return figures
+
+
+def _measure(folder: Path, wal: str, cause: str, runs: int) -> list[Figure]:
+    folder.mkdir()
+    history = History()
+    with LakeheadCluster(folder, nodes=NODES, wal=wal) as cluster:
+        make_topic(cluster.bootstrap, TOPIC, PARTITIONS)
+        producer = _producer(cluster, history, cause)
+        producer.start()
+        found = [_fail_over(cluster, history, cause) for _ in range(runs)]
+        unanswered = producer.finish()
+        broken = violations(history, read_log(cluster.bootstrap, TOPIC, PARTITIONS))
+    what = f"{wal} WAL, {cause} {runs} times"
+    return [
+        *_summary(what, found),
+        _figure(f"{what}: records lost, doubled, misplaced", len(broken), "records", 0),
+        _figure(f"{what}: records never answered", unanswered, "records", 0),
+    ]
+
+
+def _producer(cluster: LakeheadCluster, history: History, cause: str) -> ProducerThread:
+    return steady_producer(
+        cluster.bootstrap,
+        TOPIC,
+        partitions=PARTITIONS,
+        history=history,
+        records_per_s=RATE,
+        config=PATIENCE if cause == "paused" else {},
+    )
+
+
+def _summary(what: str, found: Sequence[Failover]) -> list[Figure]:
+    gaps = [one.gap for one in found]
+    rows: list[tuple[str, float, float | None]] = [
+        ("longest gap, median", statistics.median(gaps), MEDIAN_S),
+        ("longest gap, p99", quantile(gaps, 0.99), P99_S),
+    ]
+    for phase in ("detection", "recovery", "reopening", "after_detection"):
+        values = [value for one in found if (value := getattr(one, phase)) is not None]
+        if values:
+            rows.append((f"{phase.replace('_', ' ')}, median", statistics.median(values), None))
+    return [_figure(f"{what}: {name}", value, "s", goal) for name, value, goal in rows]
+
+
+def _figure(name: str, value: float, unit: str, goal: float | None) -> Figure:
+    return Figure(part=PART, name=name, value=value, unit=unit, goal=goal, more_is_better=False)
+
+
+def _fail_over(cluster: LakeheadCluster, history: History, cause: str) -> Failover:
+    """Hit the node with the most partitions, watch, and heal."""
+    time.sleep(SETTLE_S)
+    victim = _leader_of_most(cluster)
+    begun, wall = time.monotonic(), time.time()
+    if cause == "killed":
+        victim.kill()
+    else:
+        victim.pause()
+        time.sleep(PAUSED_S)
+        victim.resume()
+    _wait_answers(history)
+    result = _judged(cluster, history, begun, wall)
+    _heal(cluster, victim, cause)
+    return result
+
+
+def _judged(cluster: LakeheadCluster, history: History, begun: float, wall: float) -> Failover:
+    found = pauses(history, begun, time.monotonic())
+    first = {e.name: e.when - wall for e in reversed(log_events(cluster.folder, EVENTS, wall))}
+    fenced, recovered = first.get("node_fenced"), first.get("node_recovered")
+    gap, back = max(found.values())
+    return Failover(
+        gap=gap,
+        detection=fenced,
+        recovery=None if fenced is None or recovered is None else recovered - fenced,
+        reopening=None if recovered is None else max(back - begun - recovered, 0.0),
+    )
+
+
+def _wait_answers(history: History) -> None:
+    """Wait until every partition has answered twice from now on."""
+    for _ in range(2):
+        mark = time.monotonic()
+        wait_for(
+            lambda: all(history.latest.get(p, 0.0) > mark for p in range(PARTITIONS)),
+            BACK_S,
+            "an answer of every partition",
+        )
+
+
+def _heal(cluster: LakeheadCluster, victim: ClusterNode, cause: str) -> None:
+    """Have the node run again, and lead something."""
+    if cause == "paused":  # fenced while it was paused, it ends by itself
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: not victim.server.is_running, ENDED_S, "its end")
+    if not victim.server.is_running:
+        victim.server.start()
+    cluster.wait_members(NODES)
+    with contextlib.suppress(TimeoutError):
+        wait_for(lambda: victim.node_id in _led(cluster), BALANCED_S, "a share")
+
+
+def _led(cluster: LakeheadCluster) -> list[int]:
+    return list(leaders(cluster.bootstrap, TOPIC).values())
+
+
+def _leader_of_most(cluster: LakeheadCluster) -> ClusterNode:
+    led = _led(cluster)
+    return max(cluster.nodes, key=lambda node: led.count(node.node_id))
+
+
+def _with_a_full_log(folder: Path, wal: str, size: int) -> list[Figure]:
+    """Kill a node whose write-ahead log holds `size` bytes that were never uploaded."""
+    folder.mkdir()
+    history = History()
+    keep = ("--upload.size", "8g", "--upload.age.ms", "3600000", "--cache.size", "3g")
+    with LakeheadCluster(folder, *keep, nodes=NODES, wal=wal, wal_size=2 * size) as cluster:
+        make_topic(cluster.bootstrap, TOPIC, PARTITIONS)
+        victim = _leader_of_most(cluster)
+        mine = [
+            p for p, node in leaders(cluster.bootstrap, TOPIC).items() if node == victim.node_id
+        ]
+        make_topic(cluster.bootstrap, "bulk", PARTITIONS)
+        filled = _fill(cluster, victim, size)
+        producer = _producer(cluster, history, "killed")
+        producer.start()
+        _wait_answers(history)
+        found = _fail_over(cluster, history, "killed")
+        producer.finish()
+    what = f"{wal} WAL, killed with {filled / GIB:.2f} GiB not uploaded"
+    assert mine, "the victim leads nothing"
+    rows = [_figure(f"{what}: longest gap", found.gap, "s", P99_S)]
+    if found.after_detection is not None:
+        rows.append(
+            _figure(f"{what}: after detection", found.after_detection, "s", AFTER_DETECTION_S)
+        )
+    return rows
+
+
+def _fill(cluster: LakeheadCluster, victim: ClusterNode, size: int) -> int:
+    """Send so many bytes to the partitions of one node; return how many."""
+    led = leaders(cluster.bootstrap, "bulk")
+    mine = [partition for partition, node in led.items() if node == victim.node_id]
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, **CLIENT, "linger.ms": 20})
+    value, count = os.urandom(BULK_BYTES), size // BULK_BYTES
+    for number in range(count):
+        while len(producer) > 500:
+            producer.poll(0.05)
+        producer.produce("bulk", value=value, partition=mine[number % len(mine)])
+    assert producer.flush(BACK_S) == 0, "not everything was taken"
+    return count * BULK_BYTES
