@@ -14,6 +14,7 @@ WAL).
 """
 
 import contextlib
+import functools
 import os
 import statistics
 import time
@@ -123,10 +124,12 @@ def _figure(name: str, value: float, unit: str, goal: float | None) -> Figure:
     return Figure(part=PART, name=name, value=value, unit=unit, goal=goal, more_is_better=False)
 
 
-def _fail_over(cluster: LakeheadCluster, history: History, cause: str) -> Failover:
-    """Hit the node with the most partitions, watch, and heal."""
+def _fail_over(
+    cluster: LakeheadCluster, history: History, cause: str, victim: ClusterNode | None = None
+) -> Failover:
+    """Hit a node, or that with the most partitions; watch, and heal."""
     time.sleep(SETTLE_S)
-    victim = _leader_of_most(cluster)
+    victim = victim or _leader_of_most(cluster)
     begun, wall = time.monotonic(), time.time()
     if cause == "killed":
         victim.kill()
@@ -156,12 +159,12 @@ def _judged(cluster: LakeheadCluster, history: History, begun: float, wall: floa
 def _wait_answers(history: History) -> None:
     """Wait until every partition has answered twice from now on."""
     for _ in range(2):
-        mark = time.monotonic()
-        wait_for(
-            lambda: all(history.latest.get(p, 0.0) > mark for p in range(PARTITIONS)),
-            BACK_S,
-            "an answer of every partition",
-        )
+        answered = functools.partial(_has_answered, history, time.monotonic())
+        wait_for(answered, BACK_S, "an answer of every partition")
+
+
+def _has_answered(history: History, mark: float) -> bool:
+    return all(history.latest.get(p, 0.0) > mark for p in range(PARTITIONS))
 
 
 def _heal(cluster: LakeheadCluster, victim: ClusterNode, cause: str) -> None:
@@ -190,21 +193,17 @@ def _with_a_full_log(folder: Path, wal: str, size: int) -> list[Figure]:
     folder.mkdir()
     history = History()
     keep = ("--upload.size", "8g", "--upload.age.ms", "3600000", "--cache.size", "3g")
-    with LakeheadCluster(folder, *keep, nodes=NODES, wal=wal, wal_size=2 * size) as cluster:
+    with LakeheadCluster(folder, *keep, nodes=NODES, wal=wal, wal_size=size + size // 4) as cluster:
         make_topic(cluster.bootstrap, TOPIC, PARTITIONS)
         victim = _leader_of_most(cluster)
-        mine = [
-            p for p, node in leaders(cluster.bootstrap, TOPIC).items() if node == victim.node_id
-        ]
         make_topic(cluster.bootstrap, "bulk", PARTITIONS)
         filled = _fill(cluster, victim, size)
         producer = _producer(cluster, history, "killed")
         producer.start()
         _wait_answers(history)
-        found = _fail_over(cluster, history, "killed")
+        found = _fail_over(cluster, history, "killed", victim)
         producer.finish()
     what = f"{wal} WAL, killed with {filled / GIB:.2f} GiB not uploaded"
-    assert mine, "the victim leads nothing"
     rows = [_figure(f"{what}: longest gap", found.gap, "s", P99_S)]
     if found.after_detection is not None:
         rows.append(
