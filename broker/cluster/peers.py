@@ -92,6 +92,10 @@ class Peers:
         self.is_leaving = True
         self._nudge_all()
 
+    def catch_up(self) -> None:
+        """Have the metadata read now: this node slept, and has missed what it would have heard."""
+        self._nudge()
+
     def view(self) -> MembershipView:
         """Return what this node thinks of the others now."""
         return self.membership.view(self._clock.monotonic())
@@ -256,5 +260,6 @@ class Peers:
             line.nudge()
 
     def _tell(self) -> None:
+        self.session.is_first = self.own.node_id <= min(self.ready(), default=self.own.node_id)
         for callback in self.on_change:
             callback()

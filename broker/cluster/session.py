@@ -9,8 +9,9 @@ moment is proven as of `sent - age`: the answer was made after the heartbeat had
 durations of each node's monotonic clock count; no clock is compared with another's. What is proven
 of this node passes on to others only if this node has every entry that the answering one had.
 
-One fresh reader of the log is thus enough for a cluster, and a node alone reads on demand. Produce
-needs none of this: the write-ahead log fences.
+One fresh reader of the log is thus enough for a cluster: the first node reads when half of its
+session is over, the others only if nothing was heard from it by three quarters. Nobody reads while
+nobody fetches. Produce needs none of this: the write-ahead log fences.
 """
 
 import asyncio
@@ -41,6 +42,8 @@ class Session:
         self._clock = clock
         self._scope = scope
         self._session_s = session_s
+        self.is_first = True
+        """Whether this node is the one that reads the log before the others do."""
         self._is_unfenced = is_unfenced
         self._told_at = float("-inf")
         self._told_state_at = float("-inf")
@@ -68,11 +71,11 @@ class Session:
         return None if age == float("inf") else int(age * 1000) + 1
 
     def is_current(self) -> bool:
-        """Whether reads may be answered now. In the session's second half a renewal is begun, so
+        """Whether reads may be answered now. A renewal is begun well before the session ends, so
         that who reads all the time never waits for one.
         """
         age = self._clock.monotonic() - self.proven_at
-        if age >= self._session_s / 2:
+        if age >= self._session_s * (0.5 if self.is_first else 0.75):
             self._renew()
         return age < self._session_s and self._is_unfenced()
 

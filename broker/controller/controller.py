@@ -115,6 +115,7 @@ class Controller:
             stalled = self._peers.membership.turn(self._clock.monotonic())
             if stalled:
                 _log.warning("node_stalled", seconds=round(stalled, 3))
+                self._peers.catch_up()
                 continue
             try:
                 await self._act()

@@ -70,7 +70,7 @@ class Recoveries:
         self._metadata = metadata
         self._scope = scope
         self._take_over = take_over
-        self._nodes = metadata.state.nodes
+        self._seen = _signs(metadata.state)
         self._chosen: dict[tuple[int, int], int] = {}
         self._running: set[tuple[int, int]] = set()
 
@@ -80,8 +80,9 @@ class Recoveries:
         self._look(self._metadata.state)
 
     def _changed(self, state: ClusterState) -> None:
-        if state.nodes is not self._nodes:
-            self._nodes = state.nodes
+        signs = _signs(state)
+        if signs != self._seen:
+            self._seen = signs
             self._look(state)
 
     def _look(self, state: ClusterState) -> None:
@@ -122,3 +123,11 @@ class Recoveries:
                 host_id=dead.host_id,
                 advice="its partitions come back when it starts again",
             )
+
+
+def _signs(state: ClusterState) -> frozenset[tuple[int, int, bool, bool]]:
+    """Return what recoveries depend on; most entries change nothing of it."""
+    return frozenset(
+        (known.node_id, known.epoch, known.is_fenced, known.is_recovered)
+        for known in state.nodes.values()
+    )

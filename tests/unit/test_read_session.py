@@ -1,0 +1,149 @@
+"""Whether a node may answer reads as a leader, in virtual time, over real metadata logs."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from broker.cluster.session import Session
+from storage.clock import Clock
+from storage.errors import StoreUnavailable
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import FenceNode, RegisterNode
+from storage.object_store.memory import MemoryStore
+from storage.tasks import TaskScope
+from tests.simulation.loop import LoopClock, simulate
+
+SESSION = 3.0
+
+
+class World:
+    """One store, nodes with a log and a session each."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.store = MemoryStore()
+        self.crashes: list[str] = []
+        self.scope = TaskScope(lambda name, error: self.crashes.append(f"{name}: {error!r}"))
+
+    async def node(self, node_id: int) -> tuple[MetadataLog, Session]:
+        log = await MetadataLog.open(
+            self.store, writer_id=f"{node_id}", clock=self.clock, rng=random.Random(node_id)
+        )
+        await log.create_cluster("c")
+        await log.commit(
+            [RegisterNode(node_id=node_id, epoch=0, incarnation="i", host="h", port=1)]
+        )
+        session = Session(
+            log,
+            self.clock,
+            self.scope,
+            session_s=SESSION,
+            is_unfenced=lambda: not log.state.nodes[node_id].is_fenced,
+        )
+        return log, session
+
+
+def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def world() -> None:
+        made = World(LoopClock(asyncio.get_running_loop()))
+        try:
+            await scenario(made)
+        finally:
+            await made.scope.close()
+        assert made.crashes == []
+
+    simulate(world, seed=1)
+
+
+def test_a_node_alone_reads_the_log_when_somebody_fetches() -> None:
+    async def scenario(world: World) -> None:
+        log, session = await world.node(0)
+        assert session.is_current()
+        await asyncio.sleep(SESSION)
+        before = log.fresh_at
+        await asyncio.sleep(100)
+        assert log.fresh_at == before
+        assert not session.is_current()
+        assert await session.ensure()
+        assert session.is_current()
+
+    run(scenario)
+
+
+def test_who_reads_all_the_time_never_waits() -> None:
+    async def scenario(world: World) -> None:
+        _, session = await world.node(0)
+        for _ in range(200):
+            await asyncio.sleep(0.1)
+            assert session.is_current()
+
+    run(scenario)
+
+
+def test_a_fenced_node_that_wakes_answers_nothing() -> None:
+    async def scenario(world: World) -> None:
+        _, session = await world.node(0)
+        other, _ = await world.node(1)
+        await asyncio.sleep(10)  # asleep: nothing runs that would renew
+        await other.commit([FenceNode(node_id=0, epoch=0)])
+        assert not session.is_current()
+        assert not await session.ensure()
+
+    run(scenario)
+
+
+def test_what_another_node_knows_counts_from_when_it_was_asked() -> None:
+    async def scenario(world: World) -> None:
+        log, session = await world.node(0)
+        await asyncio.sleep(10)
+        sent_at = world.clock.monotonic()
+        await asyncio.sleep(0.5)
+        session.note_answer(sent_at, 1000, log.state.next_entry)
+        assert session.proven_at == sent_at - 1.0
+        session.note_answer(sent_at, None, log.state.next_entry)
+        assert session.proven_at == sent_at - 1.0
+        assert session.is_current()
+
+    run(scenario)
+
+
+def test_a_proof_passes_on_only_with_the_entries_it_rests_on() -> None:
+    async def scenario(world: World) -> None:
+        log, session = await world.node(0)
+        other, _ = await world.node(1)
+        await asyncio.sleep(10)
+        await other.refresh(surely=True)
+        assert log.state.next_entry < other.state.next_entry
+        asked_at = world.clock.monotonic()
+        session.note_answer(asked_at, 0, other.state.next_entry)
+        assert session.proven_at == asked_at  # of this node it is proven
+        age = session.state_age_ms()
+        assert age is not None
+        assert age >= 10_000  # but what it says of others is as old as its state
+        await log.refresh()
+        session.note_answer(asked_at, 0, other.state.next_entry)
+        assert session.state_age_ms() == 1
+
+    run(scenario)
+
+
+def test_a_store_that_does_not_answer_ends_the_session() -> None:
+    async def scenario(world: World) -> None:
+        log, session = await world.node(0)
+
+        async def hang(**_: object) -> None:
+            await asyncio.sleep(1e6)
+
+        log.refresh = hang  # type: ignore[method-assign, assignment]
+        await asyncio.sleep(SESSION)
+        began = world.clock.monotonic()
+        assert not await session.ensure()
+        assert world.clock.monotonic() - began == 1.0
+
+        async def fail(**_: object) -> None:
+            raise StoreUnavailable("down")
+
+        log.refresh = fail  # type: ignore[method-assign, assignment]
+        assert not await session.ensure()
+
+    run(scenario)
