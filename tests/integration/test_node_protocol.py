@@ -1,8 +1,6 @@
 """A whole node in this process, spoken to frame by frame: order, duplicates, waiting, sessions."""
 
 import asyncio
-import contextlib
-import io
 import random
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,7 +9,6 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
 
 from broker.node import Node
 from broker.protocol.api import schema
@@ -21,10 +18,10 @@ from storage.clock import SystemClock
 from storage.errors import WalFailed
 from storage.format.record_batch import read_header
 from storage.object_store import Buffer, MemoryStore
+from tests.support.node_client import LIMIT_S, Client, close_clients
 from tests.support.wire import Batch
 
-LIMIT_S = 20.0
-_connected: "list[Client]" = []
+LATEST = -1
 
 
 class GatedStore(MemoryStore):
@@ -41,6 +38,20 @@ class GatedStore(MemoryStore):
         await super().create(key, pieces)
 
 
+class DeafStore(MemoryStore):
+    """A store that answers no question about the metadata while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def get(self, key: str) -> bytes:
+        if key.startswith("meta/"):
+            await self.gate.wait()
+        return await super().get(key)
+
+
 @asynccontextmanager
 async def running(store: MemoryStore | None = None, **flags: object) -> AsyncIterator[Node]:
     given = {"port": 0, "wal": "memory:?size=64MiB", "store": "memory:", "num.partitions": 2}
@@ -52,121 +63,7 @@ async def running(store: MemoryStore | None = None, **flags: object) -> AsyncIte
     finally:
         async with asyncio.timeout(LIMIT_S):
             await node.close()
-            while _connected:
-                writer = _connected.pop().writer
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
-
-
-class Client:
-    """One connection. Messages are kio's."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self._correlation = 0
-        self._sent: list[tuple[int, int, int]] = []
-
-    @classmethod
-    async def connect(cls, node: Node) -> "Client":
-        client = cls(*await asyncio.open_connection("127.0.0.1", node.advertised_port))
-        _connected.append(client)
-        return client
-
-    def send(self, key: int, version: int, message: Any, *, answered: bool = True) -> None:
-        self._correlation += 1
-        head = struct.pack(">hhih", key, version, self._correlation, -1)
-        if schema(key, version).flexible_request:
-            head += b"\0"
-        body = io.BytesIO()
-        entity_writer(type(message))(body, message)
-        frame = head + body.getvalue()
-        self.writer.write(struct.pack(">i", len(frame)) + frame)
-        if answered:
-            self._sent.append((key, version, self._correlation))
-
-    async def receive(self) -> Any:
-        key, version, correlation = self._sent.pop(0)
-        async with asyncio.timeout(LIMIT_S):
-            size = struct.unpack(">i", await self.reader.readexactly(4))[0]
-            frame = await self.reader.readexactly(size)
-        message = schema(key, version)
-        assert struct.unpack_from(">i", frame)[0] == correlation
-        return entity_reader(message.response_class)(frame, 5 if message.flexible_response else 4)[
-            0
-        ]
-
-    async def ask(self, key: int, version: int, message: Any) -> Any:
-        self.send(key, version, message)
-        return await self.receive()
-
-    def produce(self, batch: bytes, *, partition: int = 0, acks: int = -1, **place: object) -> None:
-        version = 13 if "topic_id" in place else 9
-        module = schema(0, version).request_module
-        data = entity(module, "PartitionProduceData", index=partition, records=batch)
-        topic = entity(
-            module,
-            "TopicProduceData",
-            partition_data=[data],
-            name=place.get("topic", "t"),
-            topic_id=place.get("topic_id"),
-        )
-        message = entity(module, "ProduceRequest", acks=acks, timeout=9000, topic_data=[topic])
-        self.send(0, version, message, answered=acks != 0)
-
-    async def produced(self) -> tuple[int, int]:
-        answer = (await self.receive()).responses[0].partition_responses[0]
-        return answer.error_code, answer.base_offset
-
-    def fetch(
-        self,
-        offsets: dict[int, int],
-        *,
-        version: int = 12,
-        wait_ms: int = 10_000,
-        min_bytes: int = 1,
-        max_bytes: int = 1 << 20,
-        session: tuple[int, int] = (0, -1),
-        topic_id: Any = None,
-        forgotten: Sequence[int] = (),
-    ) -> None:
-        module = schema(1, version).request_module
-        partitions = [
-            entity(
-                module,
-                "FetchPartition",
-                partition=partition,
-                fetch_offset=offset,
-                log_start_offset=-1,
-                partition_max_bytes=max_bytes,
-            )
-            for partition, offset in offsets.items()
-        ]
-        topics, forget = [], []
-        place = {"topic": "t", "topic_id": topic_id}
-        if partitions:
-            topics.append(entity(module, "FetchTopic", partitions=partitions, **place))
-        if forgotten:
-            forget.append(entity(module, "ForgottenTopic", partitions=tuple(forgotten), **place))
-        message = entity(
-            module,
-            "FetchRequest",
-            replica_id=-1,
-            max_wait=wait_ms,
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
-            session_id=session[0],
-            session_epoch=session[1],
-            topics=topics,
-            forgotten_topics_data=forget,
-        )
-        self.send(1, version, message)
-
-    async def fetched(self) -> dict[int, Any]:
-        answer = await self.receive()
-        assert answer.error_code == 0
-        return {p.partition_index: p for topic in answer.responses for p in topic.partitions}
+            await close_clients()
 
 
 def batch(*values: bytes, **fields: Any) -> bytes:
@@ -499,3 +396,33 @@ async def test_a_node_whose_wal_fails_says_so_and_acknowledges_nothing() -> None
         async with asyncio.timeout(LIMIT_S):
             assert "the device is gone" in str(await node.wait_failed())
     assert await client.reader.read() == b"", "closed without an answer"
+
+
+async def test_who_cannot_know_whether_it_leads_answers_no_reads() -> None:
+    """Not even one that was waiting already: another node may lead, and have more."""
+    store = DeafStore()
+    async with running(store, broker_session_timeout_ms=300) as node:
+        client = await with_topic(node)
+        client.produce(batch())
+        assert await client.produced() == (0, 0)
+        client.fetch({0: 0})
+        assert (await client.fetched())[0].records
+        client.fetch({0: 1}, wait_ms=400)
+        store.gate.clear()
+        assert (await client.fetched())[0].error_code == ErrorCode.not_leader_or_follower
+        await until(lambda: not node.session.is_current())
+        client.fetch({0: 0})
+        assert (await client.fetched())[0].error_code == ErrorCode.not_leader_or_follower
+        asked = entity(
+            schema(2, 6).request_module,
+            "ListOffsetsPartition",
+            partition_index=0,
+            current_leader_epoch=-1,
+            timestamp=LATEST,
+        )
+        latest = await client.list_offsets(asked)
+        assert latest.error_code == ErrorCode.not_leader_or_follower
+        store.gate.set()
+        client.fetch({0: 0})
+        assert (await client.fetched())[0].records
+        assert (await client.list_offsets(asked)).offset == 1

@@ -13,7 +13,9 @@ from broker.coordinator.group.record_formats import CommittedOffset
 from broker.protocol.errors import KafkaError as Refusal
 from broker.protocol.messages import entity
 from storage.metadata.records import AssignStreams, DrainNode
+from tests.support.node_client import Client, close_clients
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
+from tests.support.wire import Batch
 
 NONE = ErrorCode.none
 ELECT, REASSIGN, METADATA = 43, 45, 3
@@ -109,6 +111,32 @@ async def test_partitions_move_and_back_and_only_where_they_can() -> None:
         assert [p.replica_nodes for p in partitions] == [(2,), (3,), (1,)]
         assert [p.leader_epoch for p in partitions] == [1, 1, 1]
         assert cluster.nodes[1].catalog.leadership.moved_away == 1
+
+
+async def test_who_asks_the_wrong_node_is_told_where_to_go() -> None:
+    """KIP-951: with the answer, without asking for metadata first."""
+    async with node_cluster(broker_rack="here") as cluster:
+        await cluster.nodes[1].catalog.create("t", 1, replicas=[(2,)])
+        await cluster.until(cluster.is_even)
+        client = await Client.connect(cluster.nodes[1])
+        try:
+            client.produce(Batch(values=(b"v",)).encode())
+            produced = await client.receive()
+            client.fetch({0: 0}, version=16, topic_id=cluster.nodes[1].topics.by_name["t"].uuid)
+            fetched = await client.receive()
+        finally:
+            await close_clients()
+        results = (
+            (produced, produced.responses[0].partition_responses[0]),
+            (fetched, fetched.responses[0].partitions[0]),
+        )
+        for answer, result in results:
+            assert result.error_code == ErrorCode.not_leader_or_follower
+            leader = result.current_leader
+            assert (leader.leader_id, leader.leader_epoch) == (2, 0)
+            (there,) = answer.node_endpoints
+            port = cluster.nodes[2].advertised_port
+            assert (there.node_id, there.port, there.rack) == (2, port, "here")
 
 
 async def test_preferred_leaders_are_elected_again() -> None:

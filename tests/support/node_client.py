@@ -1,0 +1,146 @@
+"""One connection to a node in this process, in kio's messages: requests may be sent before earlier
+ones are answered.
+"""
+
+import asyncio
+import contextlib
+import io
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+
+from broker.node import Node
+from broker.protocol.api import schema
+from broker.protocol.messages import entity
+
+LIMIT_S = 20.0
+_connected: "list[Client]" = []
+
+
+async def close_clients() -> None:
+    """Close every connection that was made."""
+    while _connected:
+        writer = _connected.pop().writer
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+class Client:
+    """One connection. Messages are kio's."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._correlation = 0
+        self._sent: list[tuple[int, int, int]] = []
+
+    @classmethod
+    async def connect(cls, node: Node) -> "Client":
+        client = cls(*await asyncio.open_connection("127.0.0.1", node.advertised_port))
+        _connected.append(client)
+        return client
+
+    def send(self, key: int, version: int, message: Any, *, answered: bool = True) -> None:
+        self._correlation += 1
+        head = struct.pack(">hhih", key, version, self._correlation, -1)
+        if schema(key, version).flexible_request:
+            head += b"\0"
+        body = io.BytesIO()
+        entity_writer(type(message))(body, message)
+        frame = head + body.getvalue()
+        self.writer.write(struct.pack(">i", len(frame)) + frame)
+        if answered:
+            self._sent.append((key, version, self._correlation))
+
+    async def receive(self) -> Any:
+        key, version, correlation = self._sent.pop(0)
+        async with asyncio.timeout(LIMIT_S):
+            size = struct.unpack(">i", await self.reader.readexactly(4))[0]
+            frame = await self.reader.readexactly(size)
+        message = schema(key, version)
+        assert struct.unpack_from(">i", frame)[0] == correlation
+        return entity_reader(message.response_class)(frame, 5 if message.flexible_response else 4)[
+            0
+        ]
+
+    async def ask(self, key: int, version: int, message: Any) -> Any:
+        self.send(key, version, message)
+        return await self.receive()
+
+    def produce(self, batch: bytes, *, partition: int = 0, acks: int = -1, **place: object) -> None:
+        version = 13 if "topic_id" in place else 10
+        module = schema(0, version).request_module
+        data = entity(module, "PartitionProduceData", index=partition, records=batch)
+        topic = entity(
+            module,
+            "TopicProduceData",
+            partition_data=[data],
+            name=place.get("topic", "t"),
+            topic_id=place.get("topic_id"),
+        )
+        message = entity(module, "ProduceRequest", acks=acks, timeout=9000, topic_data=[topic])
+        self.send(0, version, message, answered=acks != 0)
+
+    async def produced(self) -> tuple[int, int]:
+        answer = (await self.receive()).responses[0].partition_responses[0]
+        return answer.error_code, answer.base_offset
+
+    def fetch(
+        self,
+        offsets: dict[int, int],
+        *,
+        version: int = 12,
+        wait_ms: int = 10_000,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        session: tuple[int, int] = (0, -1),
+        topic_id: Any = None,
+        forgotten: Sequence[int] = (),
+    ) -> None:
+        module = schema(1, version).request_module
+        partitions = [
+            entity(
+                module,
+                "FetchPartition",
+                partition=partition,
+                fetch_offset=offset,
+                log_start_offset=-1,
+                partition_max_bytes=max_bytes,
+            )
+            for partition, offset in offsets.items()
+        ]
+        topics, forget = [], []
+        place = {"topic": "t", "topic_id": topic_id}
+        if partitions:
+            topics.append(entity(module, "FetchTopic", partitions=partitions, **place))
+        if forgotten:
+            forget.append(entity(module, "ForgottenTopic", partitions=tuple(forgotten), **place))
+        message = entity(
+            module,
+            "FetchRequest",
+            replica_id=-1,
+            max_wait=wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=topics,
+            forgotten_topics_data=forget,
+        )
+        self.send(1, version, message)
+
+    async def list_offsets(self, asked: Any) -> Any:
+        module = schema(2, 6).request_module
+        topic = entity(module, "ListOffsetsTopic", name="t", partitions=[asked])
+        message = entity(
+            module, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=[topic]
+        )
+        return (await self.ask(2, 6, message)).topics[0].partitions[0]
+
+    async def fetched(self) -> dict[int, Any]:
+        answer = await self.receive()
+        assert answer.error_code == 0
+        return {p.partition_index: p for topic in answer.responses for p in topic.partitions}
