@@ -20,18 +20,19 @@ from storage.garbage.collector import GarbageCollector
 from storage.metadata.follower import MetadataFollower
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import CloseStream, OpenStream
-from storage.metadata.state import ClusterState
+from storage.metadata.state import ClusterState, NodeState
 from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore, RetryStats
 from storage.stream.cache import CachedBatch, LogCache
 from storage.stream.hand_over import HandOvers
 from storage.stream.pending_appends import PendingAppend, PendingAppends
 from storage.stream.reader import ColdReader
-from storage.stream.recovery import log_in_cluster, recover_wal
+from storage.stream.recovery import Owner, log_in_cluster, recover_wal
 from storage.stream.registration import register
 from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
 from storage.stream.stream_info import stream_info
+from storage.stream.takeover import OpenLeftLog, Takeovers
 from storage.stream.upload_pace import UploadPace
 from storage.stream.upload_queue import UploadQueue
 from storage.stream.uploader import Uploader, Writer
@@ -48,7 +49,7 @@ WalOpener = Callable[[WalOwner], Awaitable[WriteAheadLog]]
 
 
 class StreamEngine:
-    """Made by `open`. Everything runs on one event loop."""
+    """Made by `open`. Everything runs on one event loop. `streams` are those that are open here."""
 
     def __init__(
         self,
@@ -102,21 +103,14 @@ class StreamEngine:
             scope=scope,
             settings=settings,
         )
-        self._streams: dict[int, Stream] = {}
+        self.streams: dict[int, Stream] = {}
         self._appends = PendingAppends()
+        self._takeovers = Takeovers(
+            self.uploader, store=store, writer=writer, clock=clock, rng=rng, scope=scope
+        )
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._was_writable = True
-        self.hand_overs = self._make_hand_overs(clock)
-
-    def _make_hand_overs(self, clock: Clock) -> HandOvers:
-        return HandOvers(
-            node_id=self.node.node_id,
-            uploads=self._uploads,
-            streams=self._streams,
-            wait_durable=self._wait_durable,
-            forget=self.close_deleted,
-            clock=clock,
-        )
+        self.hand_overs = HandOvers(self, self._uploads, clock)
 
     @classmethod
     async def open(
@@ -176,16 +170,10 @@ class StreamEngine:
 
     async def _start_wal(self, in_cluster: LogSealer) -> None:
         """Commit what the WAL holds of earlier epochs, and begin this one's."""
-        with self._pace.hurry():
-            recovered = await recover_wal(
-                self._wal,
-                self.metadata,
-                self.uploader,
-                in_cluster=in_cluster,
-                node_id=self.node.node_id,
-                node_epoch=self.node_epoch,
-                block_size=self._uploads.size,
-            )
+        owner, size = Owner(self.node.node_id, self.node_epoch), self._uploads.size
+        recovered = await recover_wal(
+            self._wal, self.metadata, self.uploader, in_cluster, owner, block_size=size
+        )
         await self._wal.start(epoch=self.node_epoch, listener=self)
         if recovered is not None:
             await self._wal.trim(recovered)
@@ -214,22 +202,28 @@ class StreamEngine:
             ]
         )
         opened = [Stream(self, state.stream(stream_id)) for stream_id in stream_ids]
-        self._streams.update((stream.stream_id, stream) for stream in opened)
+        self.streams.update((stream.stream_id, stream) for stream in opened)
         return opened
 
     async def hand_over(self, stream_ids: Sequence[int]) -> None:
-        """Give streams up, all in one metadata entry: those open here, and those that an earlier
-        epoch of this node had open. After it other nodes may open them.
-
-        They take appends until nearly all is uploaded, and then no more (`is_open` turns false,
-        never true again). May be repeated. Raises what stopped the engine.
+        """Give streams up, in one metadata entry: those open here, and those that an earlier epoch
+        of this node had open. They take appends until nearly all is uploaded, and then no more
+        (`is_open` turns false for good). May be repeated. Raises what stopped the engine.
         """
         await self.hand_overs.run(stream_ids)
+
+    async def take_over(self, node: NodeState, open_log: OpenLeftLog) -> int:
+        """Commit what a node, fenced in the epoch given, left in its log, so that its streams may
+        be opened (`NodeState.is_recovered`); return how many objects that were. May be repeated,
+        and tried by several. Raises EntryRejected (it is not fenced), what `open_log` raises,
+        StoreUnavailable, WalCorrupted, CorruptObject.
+        """
+        return await self._takeovers.run(node, open_log)
 
     def close_deleted(self, stream: Stream) -> None:
         """Forget a stream that was deleted from the metadata, or closed there."""
         stream.is_open = False
-        self._streams.pop(stream.stream_id, None)
+        self.streams.pop(stream.stream_id, None)
         self.cache.forget(stream.stream_id)
         self.reader.forget(stream.stream_id)
 
@@ -271,7 +265,7 @@ class StreamEngine:
         """Stop acknowledging anything, for good."""
         if not self._failure.done():
             self._failure.set_result(error)
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             stream.is_open = False
         self._appends.fail(error)
 
@@ -281,7 +275,7 @@ class StreamEngine:
         await self._uploads.wait_idle()
         self._check_alive()
 
-    async def _wait_durable(self) -> None:
+    async def wait_durable(self) -> None:
         """Wait until what has been appended so far is durable. Raises what stopped the engine."""
         await self._appends.wait()
         self._check_alive()
@@ -292,7 +286,7 @@ class StreamEngine:
 
     async def close(self) -> None:
         """Make everything durable, upload it, close streams and WAL: a clean shutdown."""
-        streams = list(self._streams.values())
+        streams = list(self.streams.values())
         for stream in streams:
             stream.is_open = False
         await self._appends.wait()
@@ -354,7 +348,7 @@ class StreamEngine:
 
     def _describe(self, stream_id: int, end_offset: int) -> StreamInfo:
         """Describe a stream for an object; its partition state is taken as of `end_offset`."""
-        stream = self._streams.get(stream_id)
+        stream = self.streams.get(stream_id)
         blob = None
         if stream is not None and stream.state_snapshot is not None:
             blob = stream.state_snapshot(end_offset)

@@ -5,15 +5,18 @@ While they still take appends, what they hold in memory alone is uploaded. Then 
 rest of theirs is uploaded apart from everything else, and the entry that commits it closes them.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
 from storage.clock import Clock
 from storage.failpoints import failpoint
-from storage.stream.stream import Stream
 from storage.stream.upload_queue import UploadQueue
+
+if TYPE_CHECKING:
+    from storage.stream.engine import StreamEngine
 
 _log = structlog.get_logger("storage.hand_over")
 
@@ -35,34 +38,18 @@ class HandOverStats:
 
 
 class HandOvers:
-    """The hand-overs of one engine.
+    """The hand-overs of one engine."""
 
-    `streams` are those that are open here; `wait_durable()` returns once everything appended so
-    far is durable, and raises when it will never be; `forget(stream)` is called for each that has
-    been closed.
-    """
-
-    def __init__(
-        self,
-        *,
-        node_id: int,
-        uploads: UploadQueue,
-        streams: Mapping[int, Stream],
-        wait_durable: Callable[[], Awaitable[None]],
-        forget: Callable[[Stream], None],
-        clock: Clock,
-    ) -> None:
+    def __init__(self, engine: "StreamEngine", uploads: UploadQueue, clock: Clock) -> None:
         self.stats = HandOverStats()
-        self._node_id = node_id
+        self._engine = engine
         self._uploads = uploads
-        self._streams = streams
-        self._wait_durable = wait_durable
-        self._forget = forget
         self._clock = clock
 
     async def run(self, stream_ids: Sequence[int]) -> None:
         """See `StreamEngine.hand_over`."""
-        streams = [self._streams[one] for one in stream_ids if one in self._streams]
+        engine = self._engine
+        streams = [engine.streams[one] for one in stream_ids if one in engine.streams]
         ids = frozenset(stream.stream_id for stream in streams)
         with self._uploads.others_held():
             await self._copy_ahead(ids)
@@ -70,17 +57,20 @@ class HandOvers:
             for stream in streams:
                 stream.is_open = False
             failpoint("hand_over_stopped")
-            await self._wait_durable()
+            await engine.wait_durable()
             await self._uploads.finish(ids, stream_ids)
         pause = self._clock.monotonic() - began
         for stream in streams:
-            self._forget(stream)
+            engine.close_deleted(stream)
         self.stats.streams += len(stream_ids)
         self.stats.batches += 1
         self.stats.pause_s += pause
         self.stats.longest_pause_s = max(self.stats.longest_pause_s, pause)
         _log.info(
-            "streams_handed_over", node_id=self._node_id, streams=len(stream_ids), pause_s=pause
+            "streams_handed_over",
+            node_id=engine.node.node_id,
+            streams=len(stream_ids),
+            pause_s=pause,
         )
 
     async def _copy_ahead(self, ids: frozenset[int]) -> None:

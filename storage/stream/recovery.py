@@ -5,7 +5,7 @@ sealed, and its objects are committed as they are: nothing is copied. Both may b
 and run again; what is committed by then does not count any more.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -40,6 +40,26 @@ class Taker(NamedTuple):
     node_epoch: int
 
 
+class Owner(NamedTuple):
+    """Whose data is committed: a node's own, or that of a fenced one, by a live taker."""
+
+    node_id: int
+    node_epoch: int
+    taker: Taker | None = None
+
+    def commit(self, objects: Sequence[CommittedObject], floor: WalFloor) -> CommitObjects:
+        """Return what commits objects, and moves the floor of the node's log."""
+        return CommitObjects(
+            node_id=self.node_id,
+            node_epoch=self.node_epoch,
+            objects=tuple(objects),
+            wal_epoch=floor.epoch,
+            wal_floor=floor.number,
+            taker_id=-1 if self.taker is None else self.taker.node_id,
+            taker_epoch=-1 if self.taker is None else self.taker.node_epoch,
+        )
+
+
 def log_in_cluster(store: ObjectStore, owner: WalOwner) -> LogSealer:
     """Return what there may be of a node's log in the cluster's store (one that retries)."""
     return LogSealer(
@@ -57,13 +77,12 @@ async def recover_wal(
     wal: WriteAheadLog,
     metadata: MetadataLog,
     uploader: Uploader,
-    *,
     in_cluster: LogSealer,
-    node_id: int,
-    node_epoch: int,
+    owner: Owner,
+    *,
     block_size: int,
 ) -> int | None:
-    """Commit what earlier epochs of this node left in its log.
+    """Commit what earlier epochs of this node left in its log; `owner` is it, in its new epoch.
 
     A log elsewhere may be a new one: then a crash may have left something in the cluster's store
     (`in_cluster`), where the node's log was before. Every start recovers all that is older, so no
@@ -72,20 +91,32 @@ async def recover_wal(
     Returns the position to trim to once the log has started; None without one. Raises
     StoreUnavailable, WalCorrupted, CorruptObject, EntryRejected (the node has been superseded).
     """
-    objects, floor = wal.objects, WalFloor(node_epoch, 0)
-    is_elsewhere = objects is None or not objects.are_shared
-    if is_elsewhere and not await in_cluster.is_empty(_floor(metadata.state, node_id)):
-        left = await in_cluster.seal(_floor(metadata.state, node_id), before=node_epoch)
-        await _commit_sealed(in_cluster, metadata, left, node_id, floor, None)
-    if objects is None:
-        return await _upload_records(wal, metadata, uploader, node_id, block_size)
-    sealed = await objects.seal(_floor(metadata.state, node_id), before=node_epoch)
-    failpoint("wal_sealed")
-    position = None
-    if not objects.are_shared:
-        position = await _upload_records(wal, metadata, uploader, node_id, block_size)
-    await _commit_sealed(objects, metadata, sealed, node_id, floor, None)
+    objects, node_id, position = wal.objects, owner.node_id, None
+    floor = WalFloor(owner.node_epoch, 0)
+    sealed = None
+    if objects is None or not objects.are_shared:
+        await commit_left_in_cluster(in_cluster, metadata, owner, floor)
+    if objects is not None:
+        sealed = await objects.seal(floor_of(metadata.state, node_id), before=floor.epoch)
+        failpoint("wal_sealed")
+    if objects is None or not objects.are_shared:
+        with uploader.hurry():
+            position = await _upload_records(wal, metadata, uploader, node_id, block_size)
+    if objects is not None and sealed is not None:
+        await _commit_sealed(objects, metadata, sealed, owner, floor)
     return position
+
+
+async def commit_left_in_cluster(
+    in_cluster: LogSealer, metadata: MetadataLog, owner: Owner, floor: WalFloor
+) -> None:
+    """Commit what is in the cluster's store of a node whose log is elsewhere, and move its floor;
+    mostly nothing, which one listing tells.
+    """
+    now = floor_of(metadata.state, owner.node_id)
+    if not await in_cluster.is_empty(now):
+        left = await in_cluster.seal(now, before=floor.epoch)
+        await _commit_sealed(in_cluster, metadata, left, owner, floor)
 
 
 async def take_objects(
@@ -98,47 +129,39 @@ async def take_objects(
     EntryRejected (the node is not fenced, or the taker is).
     """
     floor = WalFloor(last_epoch + 1, 0)
-    sealed = await log.seal(_floor(metadata.state, node_id), before=floor.epoch)
+    sealed = await log.seal(floor_of(metadata.state, node_id), before=floor.epoch)
     failpoint("wal_sealed")
-    return await _commit_sealed(log, metadata, sealed, node_id, floor, taker)
+    return await _commit_sealed(log, metadata, sealed, Owner(node_id, last_epoch, taker), floor)
 
 
 async def _commit_sealed(
-    log: SealableLog,
-    metadata: MetadataLog,
-    sealed: SealedLog,
-    node_id: int,
-    floor: WalFloor,
-    taker: Taker | None,
+    log: SealableLog, metadata: MetadataLog, sealed: SealedLog, owner: Owner, floor: WalFloor
 ) -> int:
     """Move a node's floor, with the objects below it that count; delete the others."""
     found: list[CommittedObject] = []
 
     def plan(state: ClusterState) -> Sequence[Record]:
         found.clear()
-        if _floor(state, node_id) >= floor:
+        if floor_of(state, owner.node_id) >= floor:
             return ()
         if log.are_shared:
-            found.extend(uncommitted(sealed.objects, state, node_id))
-        return (
-            CommitObjects(
-                node_id=node_id,
-                node_epoch=floor.epoch if taker is None else floor.epoch - 1,
-                objects=tuple(found),
-                wal_epoch=floor.epoch,
-                wal_floor=floor.number,
-                taker_id=-1 if taker is None else taker.node_id,
-                taker_epoch=-1 if taker is None else taker.node_epoch,
-            ),
-        )
+            found.extend(uncommitted(sealed.objects, state, owner.node_id))
+        return (owner.commit(found, floor),)
 
     state = await metadata.commit_with(plan)
     failpoint("wal_objects_committed")
+    await discard_uncommitted(log, sealed, state)
+    if sealed.objects:
+        _log.info(
+            "wal_sealed", node_id=owner.node_id, found=len(sealed.objects), committed=len(found)
+        )
+    return len(found)
+
+
+async def discard_uncommitted(log: SealableLog, sealed: SealedLog, state: ClusterState) -> None:
+    """Delete what a sealed log holds and the metadata does not name."""
     keys = (*sealed.leftovers, *(item.key for item in sealed.objects))
     await log.discard([key for key in keys if key not in state.objects])
-    if sealed.objects:
-        _log.info("wal_sealed", node_id=node_id, found=len(sealed.objects), committed=len(found))
-    return len(found)
 
 
 def uncommitted(
@@ -182,7 +205,8 @@ def uncommitted(
     return found
 
 
-def _floor(state: ClusterState, node_id: int) -> WalFloor:
+def floor_of(state: ClusterState, node_id: int) -> WalFloor:
+    """Return where the objects of a node's log begin."""
     node = state.nodes[node_id]
     return WalFloor(node.wal_epoch, node.wal_floor)
 
@@ -212,7 +236,7 @@ async def _upload_records(
 
 async def recovered_blocks(
     wal: WriteAheadLog, state: ClusterState, node_id: int, block_size: int
-) -> AsyncIterator[tuple[CacheBlock, int]]:
+) -> AsyncGenerator[tuple[CacheBlock, int], None]:
     """Yield blocks of about `block_size` bytes to upload, with the WAL position each ends at.
 
     A record counts if its stream is still open on this node under the epoch it was written in, and

@@ -8,6 +8,7 @@ happen in the order of seals, so that every stream's ranges continue each other.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -175,13 +176,17 @@ class Uploader:
     ) -> None:
         self.stats = UploadStats()
         self._store = store
-        self._metadata = metadata
+        self.metadata = metadata
         self._writer = writer
         self._clock = clock
         self._rng = rng
         self._pace = pace
         self._settings = settings
         self._next_object = 0
+
+    def hurry(self) -> AbstractContextManager[None]:
+        """While somebody waits for what is written: no limit of speed."""
+        return self._pace.hurry()
 
     async def write(self, snapshot: Snapshot) -> None:
         """Write the snapshot's objects: those of each large stream, and what the others share."""
@@ -211,7 +216,7 @@ class Uploader:
             is_empty = not (snapshot.objects or floor or closed)
             return () if is_empty else (committed, *closed)
 
-        await self._metadata.commit_with(plan)
+        await self.metadata.commit_with(plan)
         self.stats.snapshots += 1
         failpoint("upload_committed")
 

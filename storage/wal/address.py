@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from urllib.parse import parse_qsl
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 from storage.errors import SettingsError
 from storage.wal.block import BlockWal
@@ -19,6 +20,7 @@ from storage.wal.block_settings import BlockWalSettings
 from storage.wal.memory import MemoryWal
 from storage.wal.object.address import open_object_wal
 from storage.wal.protocol import WalOwner, WriteAheadLog
+from storage.wal.takeover import IsLive
 
 
 async def open_wal(
@@ -73,6 +75,8 @@ async def take_wal(
     host_id: str = "",
     other_hosts: Sequence[str] = (),
     timeout_s: float = 10.0,
+    taker: tuple[int, int] | None = None,
+    is_live: IsLive | None = None,
 ) -> BlockWal:
     """Fence whoever holds the slice of `node_id` in the block WAL at `uri`, and open it.
 
@@ -90,7 +94,27 @@ async def take_wal(
         cluster_id=cluster_id,
         other_hosts=other_hosts,
         timeout_s=timeout_s,
+        taker=taker,
+        is_live=is_live,
     )
+
+
+def public_address(uri: str) -> str:
+    """Return what the cluster is told of a WAL's address: what others need to find it, and nothing
+    that opens a store. Raises SettingsError.
+    """
+    kind, place, options = _parts(uri)
+    if kind in {"object", "memory"}:
+        return f"{kind}:{place}"
+    if kind != "block" or not place:
+        raise SettingsError(f"{uri} is no WAL: write block:/path/to/file, object: or memory:")
+    kept = [(name, value) for name, value in options.items() if name in _FENCING]
+    path = f"block:{Path(place).absolute()}"
+    return f"{path}?{urlencode(kept)}" if kept else path
+
+
+_FENCING = ("reservations", "preempt")
+"""The options of a block WAL that a taker needs too."""
 
 
 def _parts(uri: str) -> tuple[str, str, dict[str, str]]:

@@ -22,7 +22,7 @@ from storage.wal.device import FileDevice, IoThreads
 from storage.wal.holder import host_name
 from storage.wal.reservation import Reservation, hold, reservation_key
 from storage.wal.reservation_ioctl import IoctlReservation
-from storage.wal.takeover import take_slice
+from storage.wal.takeover import IsLive, take_slice
 from storage.wal.volume import (
     SIZE_MIN,
     Division,
@@ -164,6 +164,8 @@ async def take_block_wal(
     other_hosts: Sequence[str] = (),
     settings: BlockWalSettings | None = None,
     timeout_s: float = 10.0,
+    taker: tuple[int, int] | None = None,
+    is_live: IsLive | None = None,
 ) -> BlockWal:
     """Fence whoever holds the slice of `node_id` there, and return its log; see `take_slice`."""
     host_id = host_id or host_name()
@@ -187,6 +189,8 @@ async def take_block_wal(
             other_hosts=other_hosts,
             settings=settings,
             timeout_s=timeout_s,
+            taker=taker,
+            is_live=is_live,
         )
     except BaseException as error:
         await (place.device if place else threads).close()

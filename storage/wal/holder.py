@@ -9,8 +9,9 @@ integers big-endian::
     0   magic `LKHDHOLD`            32  start time u64, clock ticks after boot (`proc(5)`, field 22)
     8   version u16 = 1             40  pid namespace u64, its inode
     10  host id length u16          48  boot id 16 bytes
-    12  pid u32, 0: nobody          64  host id, UTF-8
-    16  volume id 16 bytes          4092  checksum of the bytes before
+    12  pid u32, 0: nobody          64  host id, UTF-8; after it:
+    16  volume id 16 bytes              taker's node id + 1 u64, its node epoch u64; 0: no taker
+                                    4092  checksum of the bytes before
 
 A sector that does not decode says nothing: the holder may be writing it at this moment.
 """
@@ -31,19 +32,24 @@ from storage.wal.block_format import FORMAT_VERSION, is_sealed, seal
 
 _MAGIC = b"LKHDHOLD"
 _HOLDER = struct.Struct(">8sHHI16sQQ16s")
+_TAKER = struct.Struct(">QQ")
 _START_TIME_FIELD = 22  # of proc(5), counted from 1; the name in field 2 may hold blanks
 NO_BOOT = bytes(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process, named so that no other one ever has the same name. `pid` 0 is nobody."""
+    """A process, named so that no other one ever has the same name. `pid` 0 is nobody.
+
+    `taker` is the node id and epoch of a node that holds the slice of another, to recover it.
+    """
 
     pid: int
     start_time: int = 0
     pid_namespace: int = 0
     boot_id: bytes = NO_BOOT
     host_id: str = ""
+    taker: tuple[int, int] | None = None
 
     def encode(self, volume_id: bytes) -> bytes:
         """Return the sector."""
@@ -58,7 +64,8 @@ class Holder:
             self.pid_namespace,
             self.boot_id,
         )
-        return seal(fixed + host)
+        taker = (0, 0) if self.taker is None else (self.taker[0] + 1, self.taker[1])
+        return seal(fixed + host + _TAKER.pack(*taker))
 
     @classmethod
     def decode(cls, sector: memoryview, volume_id: bytes) -> Holder | None:
@@ -69,12 +76,15 @@ class Holder:
         _, _, host_length, pid, written_for, start_time, namespace, boot_id = fields
         if written_for != volume_id:
             return None
+        host_end = _HOLDER.size + host_length
+        taker_after, taker_epoch = _TAKER.unpack_from(sector, host_end)
         return cls(
             pid=pid,
             start_time=start_time,
             pid_namespace=namespace,
             boot_id=boot_id,
-            host_id=bytes(sector[_HOLDER.size : _HOLDER.size + host_length]).decode(),
+            host_id=bytes(sector[_HOLDER.size : host_end]).decode(),
+            taker=(taker_after - 1, taker_epoch) if taker_after else None,
         )
 
 

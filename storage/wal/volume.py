@@ -296,10 +296,11 @@ async def locked_slice(
     processes: Processes,
     host_id: str,
     settings: BlockWalSettings | None,
+    taker: tuple[int, int] | None = None,
 ) -> BlockWal:
     """Sign a slice whose lock this process has, and return its log."""
     store = await SliceStore.open(device, entry, volume.volume_id)
-    await store.hold(replace(processes.current(), host_id=host_id))
+    await store.hold(replace(processes.current(), host_id=host_id, taker=taker))
     return BlockWal(device, entry, store, settings=settings)
 
 

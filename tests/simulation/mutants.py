@@ -66,7 +66,7 @@ def seal_without_a_tombstone(patch: Patch) -> None:
 
 
 def recover_from_the_first_number(patch: Patch) -> None:
-    patch.setattr(recovery, "_floor", lambda state, node_id: WalFloor(0, 0))
+    patch.setattr(recovery, "floor_of", lambda state, node_id: WalFloor(0, 0))
 
 
 def forget_sealed_objects(patch: Patch) -> None:

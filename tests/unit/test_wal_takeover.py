@@ -118,7 +118,9 @@ async def open_process(platter: MemoryDevice, host: Host, pid: int) -> BlockWal:
     )
 
 
-async def take_process(platter: MemoryDevice, host: Host, pid: int) -> BlockWal:
+async def take_process(
+    platter: MemoryDevice, host: Host, pid: int, live: frozenset[tuple[int, int]] = frozenset()
+) -> BlockWal:
     device = platter.attach()
     host.running[pid] = device
     return await take_slice(
@@ -128,6 +130,8 @@ async def take_process(platter: MemoryDevice, host: Host, pid: int) -> BlockWal:
         cluster_id="c",
         processes=host.process(pid),
         settings=SMALL,
+        taker=(pid, 7),
+        is_live=lambda node_id, epoch: (node_id, epoch) in live,
     )
 
 
@@ -141,6 +145,21 @@ async def test_a_holder_that_is_alive_is_killed_before_its_slice_is_read() -> No
     assert host.killed == [1]
     assert next(r.end_position for r in await recovered(taken)) == end
     await append_released(taken, await started(taken, 2), b"goes on")
+
+
+async def test_a_taker_is_ended_by_another_only_once_it_is_fenced() -> None:
+    disk, host = Disk(), Host("h")
+    await disk.format("h")
+    wal = await open_process(disk.platter, host, 1)
+    await append_released(wal, await started(wal, 1), b"acknowledged")
+    first = await take_process(disk.platter, host, 2, frozenset({(2, 7), (3, 7)}))
+    with pytest.raises(StorageError, match="node 2 recovers the slice of node 0"):
+        await take_process(disk.platter, host, 3, frozenset({(2, 7), (3, 7)}))
+    assert host.killed == [1]
+    assert len(await recovered(first)) == 1
+    third = await take_process(disk.platter, host, 4, frozenset({(2, 8), (4, 7)}))
+    assert host.killed == [1, 2]
+    assert len(await recovered(third)) == 1
 
 
 async def test_nobody_is_killed_for_a_slice_that_is_free() -> None:

@@ -1,0 +1,69 @@
+"""Which logs of fenced nodes a node can reach, and opening them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storage.errors import SettingsError
+from storage.metadata.state import NodeState
+from storage.wal.address import open_wal, take_wal
+from storage.wal.protocol import WalOwner, WriteAheadLog
+
+if TYPE_CHECKING:
+    from storage.stream.engine import StreamEngine
+
+_IN_CLUSTER = ("object:", "memory:")
+"""Nothing is left elsewhere: everything is in the cluster's store, or gone with its process."""
+
+
+def reaches(survivor: NodeState, dead: NodeState) -> bool:
+    """Whether a node can recover the log of another: one in the cluster's store from anywhere, a
+    block log inside its host, one in another store if it has its own there.
+    """
+    return dead.wal in _IN_CLUSTER or _reaches(survivor.wal, survivor.host_id, dead)
+
+
+def _reaches(wal: str, host_id: str, dead: NodeState) -> bool:
+    if dead.wal.startswith("block:"):
+        return bool(dead.host_id) and host_id == dead.host_id
+    return bool(dead.wal) and wal == dead.wal
+
+
+class LeftLogs:
+    """Opens what fenced nodes left, for an engine's `take_over`. `wal_uri` is the address of the
+    engine's own log, with all its options.
+    """
+
+    def __init__(self, engine: StreamEngine, wal_uri: str) -> None:
+        self._engine = engine
+        self._wal_uri = wal_uri
+
+    async def open(self, node: NodeState, owner: WalOwner) -> WriteAheadLog | None:
+        """Fence a node where it writes and open its log; `owner` stands for it. None: all of it is
+        in the cluster's store.
+
+        Raises SettingsError (not to be reached from here), and what `take_wal` and `open_wal`
+        raise.
+        """
+        if node.wal in _IN_CLUSTER:
+            return None
+        own = self._engine.node
+        if not _reaches(own.wal, own.host_id, node):
+            raise SettingsError(
+                f"node {node.node_id} of host {node.host_id or '?'} left its log at "
+                f"{node.wal or 'no address'}, which node {own.node_id} does not reach"
+            )
+        if node.wal.startswith("block:"):
+            return await take_wal(
+                node.wal,
+                node_id=node.node_id,
+                cluster_id=owner.cluster_id,
+                host_id=own.host_id,
+                taker=(own.node_id, self._engine.node_epoch),
+                is_live=self._is_live,
+            )
+        return await open_wal(self._wal_uri, rng=owner.rng, owner=owner)
+
+    def _is_live(self, node_id: int, epoch: int) -> bool:
+        known = self._engine.metadata.state.nodes.get(node_id)
+        return known is not None and known.epoch == epoch and not known.is_fenced

@@ -1,0 +1,205 @@
+"""Recovering another node: what a fenced one acknowledged and had not uploaded is committed for it,
+and then its streams may be opened anywhere.
+
+A log of objects in the cluster's store is sealed, and one entry lists what is in it. Any other log
+is opened in the place of its node, which fences it where it writes, and read; what counts is
+uploaded, and one entry commits all of it. That entry moves the node's floor beyond its last epoch,
+which says that it is recovered. So a taker may be killed anywhere and another begins again; of
+several that try, one commits and the others find nothing left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+import structlog
+
+from storage.clock import Clock
+from storage.errors import StorageError
+from storage.failpoints import failpoint
+from storage.metadata.records import CommittedObject, Record
+from storage.metadata.state import ClusterState, NodeState
+from storage.object_store.protocol import ObjectStore
+from storage.stream.recovery import (
+    Owner,
+    Taker,
+    commit_left_in_cluster,
+    discard_uncommitted,
+    floor_of,
+    recovered_blocks,
+    take_objects,
+)
+from storage.stream.stream_info import stream_info
+from storage.stream.uploader import Snapshot, Uploader, Writer
+from storage.tasks import TaskScope
+from storage.wal.object import LogSealer
+from storage.wal.protocol import WalFloor, WalOwner, WriteAheadLog
+
+_log = structlog.get_logger("storage.takeover")
+
+OpenLeftLog = Callable[[NodeState, WalOwner], Awaitable[WriteAheadLog | None]]
+"""Opens what a fenced node left in a log of its own, once nothing can be acknowledged there any
+more; None when all that it had is in the cluster's store. The owner stands for the fenced node.
+Raises StorageError, SettingsError.
+"""
+
+_BLOCK_SIZE = 64 * 1024 * 1024
+_WRITES_MAX = 3
+
+
+class Takeovers:
+    """The takeovers by one live node. At most `_WRITES_MAX + 1` blocks of a log are in memory at
+    once.
+    """
+
+    def __init__(
+        self,
+        uploader: Uploader,
+        *,
+        store: ObjectStore,
+        writer: Writer,
+        clock: Clock,
+        rng: random.Random,
+        scope: TaskScope,
+    ) -> None:
+        self._metadata = uploader.metadata
+        self._uploader = uploader
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._rng = rng
+        self._scope = scope
+
+    async def run(self, node: NodeState, open_log: OpenLeftLog) -> int:
+        """See `StreamEngine.take_over`."""
+        if not _is_due(await self._metadata.refresh(), node):
+            return 0
+        log = await open_log(node, self.owner_of(node))
+        failpoint("left_log_opened")
+        try:
+            if log is None:
+                return await self._take_objects(node)
+            if not _is_due(await self._metadata.refresh(), node):
+                return 0
+            return await self._copy(node, log)
+        except StorageError:
+            if not _is_due(await self._metadata.refresh(), node):
+                return 0  # somebody else was quicker, and cleaned up
+            raise
+        finally:
+            if log is not None:
+                await log.close()
+
+    def owner_of(self, node: NodeState) -> WalOwner:
+        """Return who stands for a fenced node where its log is opened."""
+        return WalOwner(
+            cluster_id=self._writer.cluster_id,
+            node_id=node.node_id,
+            incarnation=self._writer.incarnation,
+            store=self._store,
+            describe=lambda stream_id: stream_info(self._metadata.state, stream_id, None),
+            clock=self._clock,
+            rng=self._rng,
+            scope=self._scope,
+        )
+
+    async def _take_objects(self, node: NodeState) -> int:
+        return await take_objects(
+            self._in_cluster(node),
+            self._metadata,
+            node_id=node.node_id,
+            last_epoch=node.epoch,
+            taker=self._taker(),
+        )
+
+    def _taker(self) -> Taker:
+        return Taker(self._writer.node_id, self._writer.node_epoch)
+
+    def _in_cluster(self, node: NodeState) -> LogSealer:
+        return LogSealer(
+            self._store,
+            cluster_id=self._writer.cluster_id,
+            node_id=node.node_id,
+            sealer_id=self._writer.node_id,
+            incarnation=self._writer.incarnation,
+            clock=self._clock,
+            rng=self._rng,
+        )
+
+    async def _copy(self, node: NodeState, log: WriteAheadLog) -> int:
+        """Upload and commit what counts in a log that is not in the cluster's store."""
+        owner = Owner(node.node_id, node.epoch, self._taker())
+        in_cluster = self._in_cluster(node)
+        await commit_left_in_cluster(in_cluster, self._metadata, owner, WalFloor(node.epoch, 0))
+        end, objects = WalFloor(node.epoch + 1, 0), log.objects
+        now = floor_of(self._metadata.state, node.node_id)
+        sealed = None if objects is None else await objects.seal(now, before=end.epoch)
+        snapshots, position = await self._upload(node, log)
+        written = [known for snapshot in snapshots for known in snapshot.objects]
+        found: list[CommittedObject] = []
+
+        def plan(state: ClusterState) -> Sequence[Record]:
+            is_due = floor_of(state, node.node_id) < end
+            found[:] = written if is_due else []
+            return (owner.commit(found, end),) if is_due else ()
+
+        state = await self._metadata.commit_with(plan)
+        failpoint("left_log_committed")
+        if objects is not None and sealed is not None:
+            await discard_uncommitted(objects, sealed, state)
+        elif position is not None:
+            await _trim(log, position)
+        _log.info("log_taken_over", node_id=node.node_id, epoch=node.epoch, objects=len(found))
+        return len(found)
+
+    async def _upload(
+        self, node: NodeState, log: WriteAheadLog
+    ) -> tuple[list[Snapshot], int | None]:
+        """Write what counts as objects, while more is read; return them in the order of the log."""
+        snapshots: list[Snapshot] = []
+        writes: deque[asyncio.Task[None]] = deque()
+        state, end = self._metadata.state, None
+        blocks = recovered_blocks(log, state, node.node_id, _BLOCK_SIZE)
+        try:
+            async with aclosing(blocks):
+                async for block, position in blocks:
+                    end = position
+                    if not block.batches:
+                        continue
+                    infos = {one: stream_info(state, one, None) for one in block.batches}
+                    snapshots.append(Snapshot(block=block, infos=infos))
+                    writes.append(self._begin(snapshots[-1]))
+                    if len(writes) == _WRITES_MAX:
+                        await writes.popleft()
+            while writes:
+                await writes.popleft()
+        finally:
+            for write in writes:
+                write.cancel()
+        return snapshots, end
+
+    def _begin(self, snapshot: Snapshot) -> asyncio.Task[None]:
+        async def write() -> None:
+            with self._uploader.hurry():
+                await self._uploader.write(snapshot)
+            snapshot.block.batches = {}
+
+        return self._scope.spawn(write(), name="upload for a fenced node", is_awaited=True)
+
+
+def _is_due(state: ClusterState, node: NodeState) -> bool:
+    """Whether a node is still in the epoch that is to be recovered, and nobody has done it."""
+    now = state.nodes.get(node.node_id)
+    return now is not None and now.epoch == node.epoch and not now.is_recovered
+
+
+async def _trim(log: WriteAheadLog, position: int) -> None:
+    """Spare the node's next start the reading of what is committed."""
+    try:
+        await log.trim(position)
+    except (StorageError, OSError) as error:
+        _log.warning("left_log_not_trimmed", error=str(error))
