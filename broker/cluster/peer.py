@@ -55,6 +55,8 @@ class PeerLine:
         self.peer = peer
         self.known_entry = -1
         """It has said that it has the metadata below this number."""
+        self.agreed_at = float("-inf")
+        """When it was asked last (monotonic seconds) and knew this node, and no more than it."""
         self._network = network
         self._listener = listener
         self._clock = clock

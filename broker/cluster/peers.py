@@ -56,7 +56,12 @@ class Peers:
             own.node_id, interval_s=interval_s, session_s=session_s, now=clock.monotonic()
         )
         self.session = Session(
-            metadata, clock, scope, session_s=session_s, is_unfenced=self._is_unfenced
+            metadata,
+            clock,
+            scope,
+            session_s=session_s,
+            is_unfenced=self._is_unfenced,
+            is_unanimous=self._is_unanimous,
         )
         self.is_starting = True
         self.is_leaving = False
@@ -201,6 +206,9 @@ class Peers:
             return
         if answer.is_known and not answer.is_fenced:
             self.session.note_answer(sent_at, answer.fresh_ms, answer.next_entry)
+            line = self._lines.get(peer.node_id)
+            if line is not None and answer.next_entry <= self._metadata.state.next_entry:
+                line[0].agreed_at = sent_at
         self.membership.reached(peer.node_id, peer.epoch)
         is_news = self.membership.heard(
             peer.node_id,
@@ -254,6 +262,9 @@ class Peers:
     def _is_unfenced(self) -> bool:
         known = self._metadata.state.nodes.get(self.own.node_id)
         return known is not None and known.epoch == self.own.epoch and not known.is_fenced
+
+    def _is_unanimous(self, since: float) -> bool:
+        return all(line.agreed_at >= since for line, _ in self._lines.values())
 
     def _nudge_all(self) -> None:
         for line, _ in self._lines.values():

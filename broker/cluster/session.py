@@ -12,6 +12,11 @@ of this node passes on to others only if this node has every entry that the answ
 One fresh reader of the log is thus enough for a cluster: the first node reads when half of its
 session is over, the others only if nothing was heard from it by three quarters. Nobody reads while
 nobody fetches. Produce needs none of this: the write-ahead log fences.
+
+A store that answers nobody must not stop consumers that read what is in memory. So when reading the
+log has failed, one thing more is taken for a proof: every other registered node has answered since
+the attempt began, and none of them knows more than this one. Then only a node that none of them
+knows, and that reaches the store alone, could have fenced this one.
 """
 
 import asyncio
@@ -23,11 +28,13 @@ from storage.metadata.log import MetadataLog
 from storage.tasks import TaskScope
 
 REQUEST_TIMEOUT_S = 1.0
-"""A read waits this long for the metadata; then it is refused, and the client asks again."""
+"""A read waits this long for the metadata; then the other nodes have the word, or it is refused."""
 
 
 class Session:
-    """The proofs of one node. `is_unfenced` says what its own state says of it."""
+    """The proofs of one node. `is_unfenced` says what its own state says of it, `is_unanimous(since)`
+    whether every other registered node has answered since then and knows no more than this one.
+    """
 
     def __init__(
         self,
@@ -37,6 +44,7 @@ class Session:
         *,
         session_s: float,
         is_unfenced: Callable[[], bool],
+        is_unanimous: Callable[[float], bool],
     ) -> None:
         self._metadata = metadata
         self._clock = clock
@@ -45,6 +53,7 @@ class Session:
         self.is_first = True
         """Whether this node is the one that reads the log before the others do."""
         self._is_unfenced = is_unfenced
+        self._is_unanimous = is_unanimous
         self._told_at = float("-inf")
         self._told_state_at = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
@@ -81,21 +90,22 @@ class Session:
 
     async def ensure(self) -> bool:
         """Return whether reads may be answered, after asking the metadata if need be."""
-        if self.is_current():
-            return True
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await asyncio.shield(self._renew())
-        except (TimeoutError, StorageError):
-            return False
+        if not self.is_current():
+            await asyncio.shield(self._renew())
         return self.is_current()
 
     def _renew(self) -> asyncio.Task[None]:
         if self._renewal is None or self._renewal.done():
             self._renewal = self._scope.spawn(
-                self._refresh(), name="renew the session", is_awaited=True
+                self._ask(), name="renew the session", is_awaited=True
             )
         return self._renewal
 
-    async def _refresh(self) -> None:
-        await self._metadata.refresh(surely=True)
+    async def _ask(self) -> None:
+        began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                await self._metadata.refresh(surely=True)
+        except (TimeoutError, StorageError):
+            if self._is_unanimous(began):
+                self._told_at = max(self._told_at, began)

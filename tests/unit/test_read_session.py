@@ -23,6 +23,7 @@ class World:
         self.clock = clock
         self.store = MemoryStore()
         self.crashes: list[str] = []
+        self.agreed_at = float("-inf")
         self.scope = TaskScope(lambda name, error: self.crashes.append(f"{name}: {error!r}"))
 
     async def node(self, node_id: int) -> tuple[MetadataLog, Session]:
@@ -39,6 +40,7 @@ class World:
             self.scope,
             session_s=SESSION,
             is_unfenced=lambda: not log.state.nodes[node_id].is_fenced,
+            is_unanimous=lambda since: since <= self.agreed_at,
         )
         return log, session
 
@@ -144,6 +146,10 @@ def test_a_store_that_does_not_answer_ends_the_session() -> None:
             raise StoreUnavailable("down")
 
         log.refresh = fail  # type: ignore[method-assign, assignment]
+        assert not await session.ensure()
+        world.agreed_at = world.clock.monotonic()
+        assert await session.ensure()  # nobody reads the log, and everybody knows this node
+        await asyncio.sleep(SESSION)
         assert not await session.ensure()
 
     run(scenario)
