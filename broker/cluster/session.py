@@ -32,7 +32,7 @@ REQUEST_TIMEOUT_S = 1.0
 
 
 class Session:
-    """The proofs of one node. `is_unfenced` says what its own state says of it, `is_unanimous(since)`
+    """The proofs of one node. `is_unfenced` is what its own state says of it; `is_unanimous(since)`
     whether every other registered node has answered since then and knows no more than this one.
     """
 
