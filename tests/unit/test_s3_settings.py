@@ -83,20 +83,3 @@ def test_what_cannot_be_is_one_clear_line(uri: str, complaint: str) -> None:
 def test_every_option_is_documented() -> None:
     text = (DOCS / "storage" / "object-stores.md").read_text()
     assert [name for name in OPTIONS if f"`{name}`" not in text] == []
-
-
-@pytest.mark.parametrize(
-    ("uri", "signs"),
-    [
-        ("s3://b/p", False),
-        ("s3://b/p?endpoint=https://host", False),
-        ("s3://b/p?endpoint=http://127.0.0.1:9000", False),
-        ("s3://b/p?endpoint=http://localhost:9000", False),
-        ("s3://b/p?endpoint=http://host:9000", True),
-        ("s3://b/p?endpoint=http://localhost.example:9000", True),
-        ("s3://b/p?endpoint=http://host:9000&sign_payload=false", False),
-        ("s3://b/p?sign_payload=true", True),
-    ],
-)
-def test_what_goes_over_an_open_network_is_signed(uri: str, signs: bool) -> None:
-    assert parse_uri(uri, {}).signs_payload is signs

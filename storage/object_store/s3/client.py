@@ -39,7 +39,6 @@ def object_client(settings: S3Settings) -> Client:
     config: S3Config = {
         "virtual_hosted_style_request": not settings.is_path_style,
         "conditional_put": "etag",  # whatever the environment says
-        "unsigned_payload": not settings.signs_payload,
     }
     session = None
     if not _has_plain_credentials(settings):
@@ -88,11 +87,11 @@ def control_client(settings: S3Settings) -> Any:
             read_timeout=READ_TIMEOUT_S,
             retries={"total_max_attempts": 1},
             max_pool_connections=16,
-            # No trailing checksums, as obstore: a body goes out in one write.
+            # A body is signed whole by its SHA-256, as obstore does: one checksum, and one write.
             request_checksum_calculation="when_required",
             s3={
                 "addressing_style": "path" if settings.is_path_style else "virtual",
-                "payload_signing_enabled": settings.signs_payload,
+                "payload_signing_enabled": True,
             },
         ),
     )

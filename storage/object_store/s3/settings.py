@@ -15,8 +15,6 @@ OPTIONS = {
     "sse": "AES256, aws:kms or aws:kms:dsse: encryption by the server",
     "kms_key": "the KMS key's id or ARN, with sse=aws:kms",
     "bucket_key": "true or false: one KMS data key for the bucket, for fewer calls of KMS",
-    "sign_payload": "true or false: whether requests carry the SHA-256 of what they send (default: "
-    "not over TLS, which vouches for it already, nor to this machine)",
     "multipart": "false: write large objects in one request, for servers that need it",
 }
 """The options of a store's URI, each with its meaning."""
@@ -38,7 +36,6 @@ class S3Settings:
     encryption: str = ""
     kms_key: str = ""
     has_bucket_key: bool | None = None
-    signs_payload: bool = False
     may_multipart: bool = True
 
     @property
@@ -82,7 +79,6 @@ def parse_uri(uri: str, environment: Mapping[str, str] = os.environ) -> S3Settin
         raise SettingsError("a kms_key needs sse=aws:kms")
     bucket_key = given.get("bucket_key") or environment.get("AWS_SSE_BUCKET_KEY_ENABLED", "")
     path_style = given.get("path_style", "")
-    sign_payload = given.get("sign_payload", "")
     return S3Settings(
         bucket=parts.netloc,
         prefix=parts.path.strip("/"),
@@ -96,17 +92,8 @@ def parse_uri(uri: str, environment: Mapping[str, str] = os.environ) -> S3Settin
         encryption=encryption,
         kms_key=kms_key,
         has_bucket_key=_truth("bucket_key", bucket_key) if bucket_key else None,
-        signs_payload=_truth("sign_payload", sign_payload)
-        if sign_payload
-        else not _is_safe_way(endpoint),
         may_multipart=_truth("multipart", given.get("multipart", "true")),
     )
-
-
-def _is_safe_way(endpoint: str) -> bool:
-    """Whether what is sent arrives as it was, or TCP's word is enough. No endpoint: AWS, by TLS."""
-    url = urllib.parse.urlsplit(endpoint)
-    return url.scheme in ("", "https") or url.hostname in ("localhost", "127.0.0.1", "::1")
 
 
 def _first(environment: Mapping[str, str], *names: str) -> str:
