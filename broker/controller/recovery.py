@@ -13,6 +13,7 @@ import structlog
 from storage.errors import LakeheadError
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState, NodeState
+from storage.stream.left_logs import reaches
 from storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.recovery")
@@ -25,22 +26,10 @@ TakeOver = Callable[[NodeState], Awaitable[int]]
 """Fences the node's log, commits what counts of it, and returns how much that was."""
 
 
-def can_reach(node: NodeState, dead: NodeState) -> bool:
-    """Whether a node can read another's log: one of objects in the cluster's store, or a block log
-    of the same machine.
-    """
-    kind, _, place = dead.wal.partition(":")
-    if kind == "object" and not place:
-        return True
-    return kind == "block" and bool(dead.host_id) and node.host_id == dead.host_id
-
-
 def recoverer(state: ClusterState, dead: NodeState) -> int:
     """Return who recovers a dead node; -1 if nobody can."""
     able = sorted(
-        node.node_id
-        for node in state.nodes.values()
-        if not node.is_fenced and can_reach(node, dead)
+        node.node_id for node in state.nodes.values() if not node.is_fenced and reaches(node, dead)
     )
     return able[dead.node_id % len(able)] if able else _NOBODY
 
