@@ -22,6 +22,7 @@ from broker.cluster.network import PeerNetwork, TcpNetwork
 from broker.cluster.peers import Peers
 from broker.cluster.session import Session
 from broker.controller.controller import Controller, ControllerSettings
+from broker.controller.recovery import Recoveries
 from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.network.dispatcher import Dispatcher
 from broker.network.server import Server
@@ -34,12 +35,14 @@ from broker.settings import Settings
 from storage.clock import Clock, SystemClock
 from storage.errors import LakeheadError
 from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState
+from storage.metadata.state import ClusterState, NodeState
 from storage.object_store import ObjectStore, check_store, open_store
 from storage.object_store.counted import CountedStore
 from storage.stream.engine import NodeIdentity, StreamEngine
+from storage.stream.left_logs import LeftLogs
 from storage.tasks import TaskScope
 from storage.wal import WalOwner, WriteAheadLog, open_wal
+from storage.wal.address import public_address
 from storage.wal.holder import host_name
 
 EXPIRY_S = 600.0
@@ -76,6 +79,7 @@ class Node:
         self.network: PeerNetwork = TcpNetwork()
         self.peers: Peers
         self.controller: Controller
+        self.recoveries: Recoveries
         self.engine: StreamEngine
         self.wal: WriteAheadLog
         self.catalog: TopicCatalog
@@ -222,6 +226,7 @@ class Node:
                 port=self.advertised_port,
                 rack=settings.broker_rack or None,
                 host_id=settings.host_id or host_name(),
+                wal=public_address(settings.wal_uri),
             ),
             clock=self.clock,
             rng=self.rng,
@@ -251,6 +256,8 @@ class Node:
         """Serve, and share the work of the cluster."""
         settings, metadata = self.settings, self.engine.metadata
         self.peers.serve()
+        self.recoveries = Recoveries(settings.node_id, metadata, self.scope, self._take_over)
+        self.recoveries.start()
         self.controller = Controller(
             metadata,
             self.peers,
@@ -263,6 +270,9 @@ class Node:
             ),
         )
         self.controller.start()
+
+    async def _take_over(self, dead: NodeState) -> int:
+        return await self.engine.take_over(dead, LeftLogs(self.engine, self.settings.wal_uri).open)
 
     def _read_metadata(self) -> None:
         """Poll the log now: another node says that there is news."""
