@@ -5,9 +5,11 @@ again; nothing does so by itself.
 """
 
 import contextlib
+import re
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,14 +39,15 @@ class ClusterNode:
 
     def __init__(self, node_id: int, folder: Path, flags: Sequence[str], place: Place) -> None:
         self.node_id = node_id
-        self.is_paused = False
+        self.metrics_port = free_port()
         self.server = ServerProcess(
             f"node {node_id}",
             [
                 *place.under,
                 *(sys.executable, "-m", "broker.cli", "start", "--node.id", str(node_id)),
                 *("--host", place.host, "--port", str(place.port)),
-                *("--data", str(folder / "data"), *flags),
+                *("--data", str(folder / "data"), "--metrics.port", str(self.metrics_port)),
+                *flags,
             ],
             port=place.port,
             log=folder / f"node-{node_id}.log",
@@ -55,18 +58,24 @@ class ClusterNode:
     def pause(self) -> None:
         """SIGSTOP, if it runs."""
         self._signal(signal.SIGSTOP)
-        self.is_paused = True
 
     def resume(self) -> None:
         """SIGCONT, if it runs."""
         self._signal(signal.SIGCONT)
-        self.is_paused = False
 
     def kill(self) -> None:
         """`kill -9`, whatever it does, and wait for the end."""
         if self.server.is_running:
             self.server.kill()
-        self.is_paused = False
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over all its labels, as the node's page has it now."""
+        page = f"http://{self.server.host}:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(page, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}[ {{]", line)
+        )
 
     def log_tail(self, lines: int = 15) -> str:
         """The end of what it printed in all its lives."""

@@ -22,11 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Producer
-
 from bench.cluster.load import (
-    CLIENT,
     PATIENCE,
+    fill,
     leaders,
     make_topic,
     pauses,
@@ -47,7 +45,6 @@ NODES, PARTITIONS, RATE = 3, 12, 600.0
 PAUSED_S, SETTLE_S, BALANCED_S, ENDED_S, BACK_S = 10.0, 1.0, 20.0, 10.0, 60.0
 MEDIAN_S, P99_S, AFTER_DETECTION_S = 3.0, 5.0, 1.0
 GIB = 1 << 30
-BULK_BYTES = 100_000
 EVENTS = ("node_fenced", "node_recovered")
 
 
@@ -197,7 +194,9 @@ def _with_a_full_log(folder: Path, wal: str, size: int) -> list[Figure]:
         make_topic(cluster.bootstrap, TOPIC, PARTITIONS)
         victim = _leader_of_most(cluster)
         make_topic(cluster.bootstrap, "bulk", PARTITIONS)
-        filled = _fill(cluster, victim, size)
+        led = leaders(cluster.bootstrap, "bulk")
+        mine = [partition for partition, node in led.items() if node == victim.node_id]
+        filled = fill(cluster.bootstrap, "bulk", mine, size)
         producer = _producer(cluster, history, "killed")
         producer.start()
         _wait_answers(history)
@@ -210,17 +209,3 @@ def _with_a_full_log(folder: Path, wal: str, size: int) -> list[Figure]:
             _figure(f"{what}: after detection", found.after_detection, "s", AFTER_DETECTION_S)
         )
     return rows
-
-
-def _fill(cluster: LakeheadCluster, victim: ClusterNode, size: int) -> int:
-    """Send so many bytes to the partitions of one node; return how many."""
-    led = leaders(cluster.bootstrap, "bulk")
-    mine = [partition for partition, node in led.items() if node == victim.node_id]
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, **CLIENT, "linger.ms": 20})
-    value, count = os.urandom(BULK_BYTES), size // BULK_BYTES
-    for number in range(count):
-        while len(producer) > 500:
-            producer.poll(0.05)
-        producer.produce("bulk", value=value, partition=mine[number % len(mine)])
-    assert producer.flush(BACK_S) == 0, "not everything was taken"
-    return count * BULK_BYTES

@@ -1,10 +1,12 @@
 """What the parts share: topics, leaders, waiting, and producers whose every answer is noted."""
 
 import itertools
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -12,6 +14,7 @@ from tests.checker.history import History, Outcome
 from tests.support.traffic import ProducerThread
 
 ANSWER_S = 60.0
+BULK_BYTES, BULK_QUEUE = 100_000, 500
 CLIENT: Mapping[str, str | int | float] = {
     "enable.idempotence": True,
     "linger.ms": 2,
@@ -43,6 +46,18 @@ def steady_producer(
         queued_max=100_000,
         records_per_s=records_per_s,
     )
+
+
+def fill(bootstrap: str, topic: str, partitions: Sequence[int], size: int) -> int:
+    """Send so many bytes to these partitions, in turn; return how many were taken."""
+    producer = Producer({"bootstrap.servers": bootstrap, **CLIENT, "linger.ms": 20})
+    value, count = os.urandom(BULK_BYTES), size // BULK_BYTES
+    for number in range(count):
+        while len(producer) > BULK_QUEUE:
+            producer.poll(0.05)
+        producer.produce(topic, value=value, partition=partitions[number % len(partitions)])
+    assert producer.flush(ANSWER_S) == 0, "not everything was taken"
+    return count * BULK_BYTES
 
 
 def quantile(values: Sequence[float], share: float) -> float:
