@@ -82,7 +82,8 @@ def _many(folder: Path, wal: str, crowd: int, probed: int) -> list[Figure]:
             for topic, history in histories.items()
             for line in violations(history, read_log(cluster.bootstrap, topic, sizes[topic]))
         ]
-    what = f"{wal} WAL, {crowd:,} partitions moved under {sum(rates[t] * sizes[t] for t in sizes):,.0f} records/s"
+    rate = sum(rates[topic] * sizes[topic] for topic in sizes)
+    what = f"{wal} WAL, {crowd:,} partitions moved under {rate:,.0f} records/s"
     return [
         _figure(f"{what}: pause, median", statistics.median(found), "ms", MEDIAN_MS),
         _figure(f"{what}: pause, p99", quantile(found, 0.99), "ms", P99_MS),
