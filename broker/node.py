@@ -16,6 +16,7 @@ import structlog
 from broker import api
 from broker.catalog import TopicCatalog
 from broker.catalog.offsets_topic import OffsetsTopic
+from broker.cluster.leaving import hand_over_all
 from broker.cluster.loads import LoadMeter, Traffic
 from broker.cluster.namesake import refuse_namesake
 from broker.cluster.network import PeerNetwork, TcpNetwork
@@ -181,18 +182,21 @@ class Node:
     async def close(self) -> None:
         """Stop cleanly: everything acknowledged is in objects when this returns.
 
-        With an object store that does not answer it gives up after shutdown.timeout.ms; what is not
-        uploaded then is in the WAL, and is recovered at the next start.
+        What this node leads is handed over to other nodes first, if there are any. With an object
+        store that does not answer it gives up after shutdown.timeout.ms, half of it for handing
+        over; what is not uploaded then is in the WAL, and is recovered at the next start.
         """
+        now = asyncio.get_running_loop().time()
+        timeout_s = self.settings.shutdown_timeout_ms / 1000
+        if self._is_ready and self.failure is None:
+            await self._hand_over(now + timeout_s / 2)
         self.server.stop_accepting()
-        if hasattr(self, "peers"):
-            self.peers.leave()
         if hasattr(self, "groups"):
             self.groups.close()
             self.catalog.leadership.stop()
         if hasattr(self, "engine"):
             try:
-                async with asyncio.timeout(self.settings.shutdown_timeout_ms / 1000):
+                async with asyncio.timeout_at(now + timeout_s):
                     await self.engine.close()
             except TimeoutError:
                 _log.warning("shutdown_timed_out", node_id=self.node_id)
@@ -203,6 +207,14 @@ class Node:
         await self.store.close()
         if self._is_ready:
             _log.info("node_stopped", node_id=self.node_id)
+
+    async def _hand_over(self, until: float) -> None:
+        metadata, leadership = self.engine.metadata, self.catalog.leadership
+        try:
+            async with asyncio.timeout_at(until):
+                await hand_over_all(self.peers, metadata, leadership, self.clock)
+        except TimeoutError:
+            _log.warning("hand_over_timed_out", node_id=self.node_id)
 
     async def _open_engine(self) -> None:
         settings = self.settings

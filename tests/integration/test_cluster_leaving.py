@@ -1,0 +1,82 @@
+"""A clean stop gives everything away first; it waits for nobody who could not take it."""
+
+import asyncio
+from collections import Counter
+
+from broker.node import Node
+from storage.metadata.records import DrainNode
+from storage.metadata.state import ClusterState
+from tests.support.node_cluster import NodeCluster, node_cluster
+
+QUICK_S = 3.0
+
+
+def led_by(state: ClusterState) -> Counter[int]:
+    return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
+
+
+async def seconds(*nodes: Node) -> float:
+    """How long it takes to close nodes at once."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with asyncio.TaskGroup() as group:
+        for node in nodes:
+            group.create_task(node.close())
+    return loop.time() - began
+
+
+async def with_topic(cluster: NodeCluster) -> None:
+    await cluster.nodes[1].catalog.create("t", 9)
+    assert set(cluster.leaders("t")) == {1, 2, 3}
+
+
+async def test_others_lead_what_a_node_led_when_it_has_stopped() -> None:
+    async with node_cluster() as cluster:
+        await with_topic(cluster)
+        leaving = cluster.nodes.pop(2)
+        assert await seconds(leaving) < QUICK_S
+        state = cluster.nodes[1].state
+        assert leaving.catalog.leadership.moved_away == 3
+        await cluster.until(lambda: led_by(cluster.nodes[1].state).total() == 9)
+        assert led_by(cluster.nodes[1].state)[2] == 0
+        assert state.nodes[2].is_draining
+        await cluster.until(lambda: -1 not in cluster.leaders("t"))
+
+
+async def test_the_controller_gives_its_own_away_too() -> None:
+    async with node_cluster() as cluster:
+        await with_topic(cluster)
+        await cluster.until(lambda: cluster.nodes[3].state.controller.node_id == 1)
+        assert await seconds(cluster.nodes.pop(1)) < QUICK_S
+        await cluster.until(lambda: -1 not in cluster.leaders("t"))
+        await cluster.until(lambda: cluster.nodes[3].state.controller.node_id == 2)
+
+
+async def test_a_cluster_that_stops_at_once_does_not_pass_things_round() -> None:
+    async with node_cluster() as cluster:
+        await with_topic(cluster)
+        last = cluster.nodes[3]
+        assert await seconds(*cluster.nodes.values()) < QUICK_S
+        state = last.state
+        await last.engine.metadata.refresh()
+        cluster.nodes.clear()
+    assert led_by(state)[3] == 0
+
+
+async def test_nobody_waits_for_nodes_that_drain() -> None:
+    async with node_cluster() as cluster:
+        await with_topic(cluster)
+        metadata = cluster.nodes[1].engine.metadata
+        drains = [DrainNode(node_id=n, epoch=0, is_draining=True) for n in (1, 2, 3)]
+        await metadata.commit(drains)
+        assert await seconds(cluster.nodes.pop(3)) < QUICK_S
+        assert led_by(await metadata.refresh())[3] == 0, "closed all the same"
+
+
+async def test_a_node_alone_closes_what_it_has() -> None:
+    async with node_cluster(1) as cluster:
+        await cluster.nodes[1].catalog.create("t", 4)
+        node = cluster.nodes[1]
+        assert await seconds(node) < QUICK_S
+        assert not node.state.nodes[1].is_draining
+        assert led_by(node.state).total() == 0
