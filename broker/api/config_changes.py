@@ -13,6 +13,17 @@ from storage.errors import LakeheadError
 from storage.metadata.records import Record, TopicConfig
 from storage.metadata.state import ClusterState, TopicState
 
+DELETE = 1
+"""The operation of IncrementalAlterConfigs that resets a config."""
+THROTTLES = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""What `kafka-reassign-partitions` sets on brokers while partitions move, and resets afterwards."""
+
 Changes: TypeAlias = Callable[[Any, TopicState], dict[str, str | None]]
 """Returns what a resource of a request changes; None resets. Raises KafkaError."""
 
@@ -41,10 +52,17 @@ async def answer_changes(
     return entity(context.response, response, responses=responses)
 
 
+def _is_without_effect(change: Any) -> bool:
+    """Whether a change of a broker's config changes nothing, here or anywhere: no config is set
+    while a broker runs, so there is nothing to reset, and reassignments copy nothing to throttle.
+    """
+    return change.name in THROTTLES or getattr(change, "config_operation", None) == DELETE
+
+
 async def _change(
     resource: Any, validate_only: bool, context: RequestContext, changes: Changes
 ) -> None:
-    if resource.resource_type == BROKER and not resource.configs:
+    if resource.resource_type == BROKER and all(map(_is_without_effect, resource.configs)):
         return
     if resource.resource_type != TOPIC:
         raise KafkaError(

@@ -1,14 +1,15 @@
 """IncrementalAlterConfigs, key 44, versions 0-1: set, reset, add to or take from configs (KIP-339).
 
 v1: flexible. Configs of brokers are settings that are given when a broker starts: altering them is
-refused with INVALID_REQUEST, as are those of loggers, client metrics and groups.
+refused with INVALID_REQUEST, as are those of loggers, client metrics and groups. Resetting what was
+never set is taken, and so are throttles of replication, of which there is none.
 """
 
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.config_changes import answer_changes
+from broker.api.config_changes import DELETE, answer_changes
 from broker.configs import TOPIC_CONFIGS, ConfigType, check_topic_configs
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError
@@ -16,7 +17,7 @@ from storage.metadata.state import TopicState
 
 API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1))
 
-_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_SET, _APPEND, _SUBTRACT = 0, 2, 3
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -36,7 +37,7 @@ def _changes(resource: Any, topic: TopicState) -> dict[str, str | None]:
 
 def _new_value(change: Any, topic: TopicState) -> str | None:
     operation, name = change.config_operation, change.name
-    if operation == _DELETE:
+    if operation == DELETE:
         return None
     value: str | None = change.value
     if value is None:

@@ -1,0 +1,78 @@
+"""Kafka's own tools move leadership between nodes, and elect preferred leaders."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from tests.support.kafka_tools import require_kafka_tools, run
+from tests.support.node_cluster import NodeCluster, node_cluster
+
+TOOL_S = 60.0
+
+
+async def tool(cluster: NodeCluster, name: str, *arguments: str) -> str:
+    """Run a tool beside the nodes; one that fails fails the test."""
+    at = ("--bootstrap-server", f"127.0.0.1:{cluster.nodes[1].advertised_port}")
+    done = await asyncio.to_thread(run, name, *at, *arguments, timeout_s=TOOL_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def plan_file(folder: Path, replicas: list[list[int]]) -> str:
+    """Write a reassignment of topic `t` as the tool reads it."""
+    partitions = [
+        {"topic": "t", "partition": index, "replicas": nodes}
+        for index, nodes in enumerate(replicas)
+    ]
+    path = folder / "plan.json"
+    path.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    return str(path)
+
+
+async def test_partitions_are_reassigned_and_verified(tmp_path: Path) -> None:
+    require_kafka_tools()
+    async with node_cluster() as cluster:
+        await cluster.nodes[1].catalog.create("t", 3, replicas=[(1,), (2,), (3,)])
+        plan = plan_file(tmp_path, [[3], [1], [2]])
+        arguments = ("--reassignment-json-file", plan)
+        started = await tool(cluster, "kafka-reassign-partitions", *arguments, "--execute")
+        assert "Successfully started partition reassignments" in started
+        await cluster.until(lambda: cluster.leaders("t") == [3, 1, 2])
+        verified = await tool(cluster, "kafka-reassign-partitions", *arguments, "--verify")
+        assert verified.count("is completed") == 3
+        listed = await tool(cluster, "kafka-reassign-partitions", "--list")
+        assert "No partition reassignments found" in listed
+        described = await tool(cluster, "kafka-topics", "--describe", "--topic", "t")
+        assert "Leader: 3\tReplicas: 3\tIsr: 3" in described
+
+
+async def test_a_tool_makes_a_plan_for_the_brokers_that_are_named(tmp_path: Path) -> None:
+    require_kafka_tools()
+    async with node_cluster() as cluster:
+        await cluster.nodes[1].catalog.create("t", 4)
+        topics = tmp_path / "topics.json"
+        topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "t"}]}))
+        made = await tool(
+            cluster,
+            *("kafka-reassign-partitions", "--topics-to-move-json-file", str(topics)),
+            *("--broker-list", "1,2", "--generate"),
+        )
+        plan = tmp_path / "plan.json"
+        plan.write_text(made.rpartition("Proposed partition reassignment configuration\n")[2])
+        execute = ("--reassignment-json-file", str(plan), "--execute")
+        await tool(cluster, "kafka-reassign-partitions", *execute)
+        await cluster.until(lambda: set(cluster.leaders("t")) == {1, 2})
+
+
+async def test_preferred_leaders_are_elected() -> None:
+    require_kafka_tools()
+    async with node_cluster() as cluster:
+        await cluster.nodes[1].catalog.create("t", 2, replicas=[(2,), (2,)])
+        await cluster.stop(2)
+        await cluster.until(lambda: 2 not in cluster.leaders("t"))
+        await cluster.start(2)
+        await cluster.until(cluster.is_whole)
+        election = ("--election-type", "preferred", "--all-topic-partitions")
+        elected = await tool(cluster, "kafka-leader-election", *election)
+        assert "Successfully completed leader election (PREFERRED) for partitions" in elected
+        assert cluster.leaders("t") == [2, 2]
