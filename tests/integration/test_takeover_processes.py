@@ -1,0 +1,143 @@
+"""A node process is killed, or stopped, while it acknowledges; others take over what it left."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.errors import SettingsError, StorageError
+from storage.format.record_batch import read_header
+from storage.metadata.records import FenceNode
+from storage.metadata.state import NodeState
+from storage.stream.engine import StreamEngine
+from storage.stream.left_logs import LeftLogs
+from storage.tasks import TaskScope
+from tests.support.engine_process import OPENED, open_engine
+
+
+@contextlib.contextmanager
+def node_process(
+    store: str, wal: str, node_id: int, first: int = 0
+) -> Iterator["subprocess.Popen[str]"]:
+    """A node that appends until it is ended."""
+    arguments = [store, wal, str(node_id), str(first)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.engine_process", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+class Acknowledged:
+    """The end of what a process said it acknowledged, by stream."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        self._stdout = process.stdout
+        self.ends = dict.fromkeys(range(OPENED), 0)
+
+    def read(self, lines: int | None = None) -> None:
+        """Read some lines, or all there are until the process ended."""
+        seen = 0
+        for line in self._stdout:
+            words = line.split()
+            if len(words) == 2 and line.endswith("\n") and all(map(str.isdecimal, words)):
+                self.ends[int(words[0])] = int(words[1])
+                seen += 1
+            if lines is not None and seen >= lines:
+                return
+
+
+async def fence(engine: StreamEngine, node_id: int) -> NodeState:
+    state = await engine.metadata.refresh()
+    node = state.nodes[node_id]
+    if not node.is_fenced:
+        state = await engine.metadata.commit([FenceNode(node_id=node_id, epoch=node.epoch)])
+    return state.nodes[node_id]
+
+
+async def check_streams(engine: StreamEngine, ends: dict[int, int]) -> None:
+    """Open every stream and read it: all offsets, once, in order."""
+    await engine.metadata.refresh()
+    for stream in await engine.open_streams(range(OPENED)):
+        assert stream.next_offset >= ends[stream.stream_id] > 0
+        offset = 0
+        while offset < stream.next_offset:
+            for payload in await stream.fetch(offset, 1 << 20):
+                header = read_header(payload)
+                assert header.base_offset == offset
+                offset = header.end_offset
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("kind", ["block", "object"])
+async def test_what_a_node_acknowledged_is_there_after_a_takeover(
+    tmp_path: Path, kind: str, how: signal.Signals
+) -> None:
+    store = f"file:{tmp_path / 'store'}"
+    wal = f"block:{tmp_path / 'wal'}?size=24MiB&slices=3" if kind == "block" else "object:"
+    scope = TaskScope(lambda name, error: None)
+    taker = await open_engine(store, wal, 1, scope)
+    try:
+        with node_process(store, wal, 0) as victim:
+            said = Acknowledged(victim)
+            await asyncio.to_thread(said.read, 60)
+            victim.send_signal(how)
+            node = await fence(taker, 0)
+            await taker.take_over(node, LeftLogs(taker, wal).open)
+            if how is signal.SIGSTOP and kind == "object":
+                victim.send_signal(signal.SIGCONT)  # it wakes, and finds the log sealed
+                await asyncio.sleep(0.2)
+                victim.kill()
+            victim.wait(timeout=30)
+            said.read()
+        await check_streams(taker, said.ends)
+        assert taker.metadata.state.nodes[0].is_recovered
+        await taker.close()
+    finally:
+        await scope.close()
+
+
+async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
+    """The second finds the slice held by the first, which lives: it leaves it alone."""
+    store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB&slices=3"
+    scope = TaskScope(lambda name, error: None)
+    taker = await open_engine(store, wal, 1, scope)
+    try:
+        with (
+            node_process(store, wal, 0) as victim,
+            node_process(store, wal, 2, OPENED) as neighbour,
+        ):
+            said = Acknowledged(victim)
+            await asyncio.to_thread(said.read, 30)
+            node = await fence(taker, 0)
+            logs = LeftLogs(taker, wal)
+            held = await logs.open(node, taker._takeovers.owner_of(node))
+            assert held is not None
+            victim.wait(timeout=30)  # killed, or gone by itself when it saw that it was fenced
+            with pytest.raises(StorageError, match="node 1 recovers the slice of node 0"):
+                await taker.take_over(node, logs.open)
+            with pytest.raises(SettingsError, match="in use by process"):
+                await open_engine(store, wal, 0, scope)
+            await held.close()
+            await taker.take_over(node, logs.open)
+            said.read()
+            assert neighbour.poll() is None
+        await check_streams(taker, said.ends)
+    finally:
+        await scope.close()

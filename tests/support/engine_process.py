@@ -1,0 +1,96 @@
+"""A node without a broker, in a process of its own: it appends to streams until it is ended, and
+says what was acknowledged.
+
+`python -m tests.support.engine_process STORE WAL NODE_ID FIRST_STREAM` prints, for each batch that
+is durable, `<stream id> <end offset>`. It opens three streams of the six of a topic. Nothing is
+uploaded before a gigabyte has gathered.
+"""
+
+import asyncio
+import random
+import sys
+
+from storage.clock import SystemClock
+from storage.format.record_batch import patch
+from storage.metadata.records import CreateStream, CreateTopic, Record
+from storage.metadata.state import ClusterState
+from storage.object_store import open_store
+from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from storage.stream.stream import Stream
+from storage.tasks import TaskScope
+from storage.wal import WalOwner, WriteAheadLog, open_wal
+from storage.wal.address import public_address
+from tests.support.record_batches import TestRecord, encode_batch
+
+HOST = "host-of-the-test"
+OPENED = 3
+"""Streams that a process opens."""
+LAZY = StorageSettings(
+    upload_size=1 << 30, cache_size=1 << 32, upload_age_s=3600, metadata_poll_s=0.02
+)
+RECORDS = [TestRecord(offset=n, timestamp=1000 + n, key=None, value=b"v" * 50) for n in range(10)]
+BATCH = encode_batch(RECORDS)
+
+
+async def open_engine(store_uri: str, wal_uri: str, node_id: int, scope: TaskScope) -> StreamEngine:
+    """Open the engine of a node, on the host that all nodes of a test share."""
+
+    async def opener(owner: WalOwner) -> WriteAheadLog:
+        return await open_wal(
+            wal_uri,
+            rng=owner.rng,
+            node_id=node_id,
+            cluster_id=owner.cluster_id,
+            host_id=HOST,
+            owner=owner,
+        )
+
+    return await StreamEngine.open(
+        store=open_store(store_uri),
+        open_wal=opener,
+        node=NodeIdentity(
+            node_id=node_id, host="h", port=1, host_id=HOST, wal=public_address(wal_uri)
+        ),
+        clock=SystemClock(),
+        rng=random.Random(),
+        settings=LAZY,
+        scope=scope,
+    )
+
+
+def creation(state: ClusterState) -> list[Record]:
+    """Return what makes the topic, unless it is there."""
+    if state.topics:
+        return []
+    streams = [CreateStream(stream_id=n, topic_id="a" * 32, partition=n) for n in range(2 * OPENED)]
+    return [CreateTopic(name="t", topic_id="a" * 32), *streams]
+
+
+def append(stream: Stream) -> None:
+    """Append a batch; say so once it is durable."""
+    batch = bytearray(BATCH)
+    patch(batch, 0, stream.next_offset, stream.epoch)
+    end = stream.next_offset + len(RECORDS)
+
+    def on_done(error: Exception | None) -> None:
+        if error is None:
+            print(stream.stream_id, end, flush=True)
+
+    stream.append(memoryview(batch), count=len(RECORDS), max_timestamp=1009, on_done=on_done)
+
+
+async def main(store_uri: str, wal_uri: str, node_id: int, first: int) -> None:
+    """Append until the process is ended or fenced."""
+    scope = TaskScope(lambda name, error: None)
+    engine = await open_engine(store_uri, wal_uri, node_id, scope)
+    await engine.metadata.commit_with(creation)
+    streams = await engine.open_streams(range(first, first + OPENED))
+    while all(stream.is_open for stream in streams):
+        for stream in streams:
+            if stream.next_offset - stream.confirmed_offset < 100:
+                append(stream)
+        await asyncio.sleep(0.001)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
