@@ -1,8 +1,8 @@
 """Who is alive, as this node sees it: a synchronous state machine, told what happened and when.
 
-A node that is silent for a session is dead. A node whose connection ended and whose address refuses
-a new one is dead sooner, after a heartbeat interval: its process is gone. Being wrong costs a
-take-over and no data, since fencing does not rest on any of this.
+A node that is silent for a session is dead. A node whose connection ended and whose address goes on
+refusing new ones is dead sooner, after half a heartbeat interval: its process is gone. Being wrong
+costs a take-over and no data, since fencing does not rest on any of this.
 
 Silence alone has two explanations, and one of them is that this node is the one cut off. Who hears
 less than half of the cluster waits another session before it takes anyone for dead, so that the
@@ -166,6 +166,12 @@ class Membership:
             loads={node_id: member.load for node_id, member in self._members.items()},
         )
 
+    def refusing(self) -> frozenset[int]:
+        """Return the nodes whose addresses refuse connections: clients need not be sent there."""
+        return frozenset(
+            node_id for node_id, member in self._members.items() if member.refused_at is not None
+        )
+
     def next_change(self, now: float) -> float | None:
         """Return when somebody would be thought dead if nothing happens until then."""
         times = [at for m in self._members.values() if (at := self._dead_at(m, now)) > now]
@@ -188,7 +194,7 @@ class Membership:
             silent += self._hesitation(now)
         if member.refused_at is None:
             return silent
-        return min(silent, member.refused_at + self._interval_s)
+        return min(silent, member.refused_at + self._interval_s / 2)
 
     def _hesitation(self, now: float) -> float:
         """Return how much longer silence must last, by how many others are heard."""

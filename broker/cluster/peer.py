@@ -22,7 +22,7 @@ from storage.metadata.state import NodeState
 
 _log = structlog.get_logger("broker.cluster")
 
-_RETRIES = 4
+_RETRIES = 8
 """Attempts to connect within an interval."""
 
 

@@ -110,6 +110,12 @@ class Peers:
         own = () if self.is_starting or self.is_leaving else (self.own.node_id,)
         return frozenset(self.view().ready).union(own)
 
+    def refusing(self) -> frozenset[int]:
+        """Return the nodes that nobody can connect to now: they are about to be fenced, or to start
+        again. Who tells clients of no leader in their place has them ask again soon.
+        """
+        return self.membership.refusing()
+
     @property
     def own_load(self) -> NodeLoad:
         """What this node does."""

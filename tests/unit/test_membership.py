@@ -48,19 +48,21 @@ def test_silence_lasts_a_session_before_it_means_death() -> None:
     assert membership.view(3.0).dead == {2: 0}
 
 
-def test_an_address_that_goes_on_refusing_means_death_after_an_interval() -> None:
+def test_an_address_that_goes_on_refusing_means_death_after_half_an_interval() -> None:
     membership = members(0, [1, 2])
     membership.refused(2, 0, 0.1)
     membership.refused(2, 0, 0.3)
-    assert membership.standing(2, 0.59) is Standing.SUSPECT
-    assert membership.next_change(0.59) == 0.6
-    assert membership.standing(2, 0.6) is Standing.DEAD
+    assert membership.refusing() == {2}
+    assert membership.standing(2, 0.34) is Standing.SUSPECT
+    assert membership.next_change(0.34) == 0.35
+    assert membership.standing(2, 0.35) is Standing.DEAD
 
 
 def test_a_sign_of_life_takes_a_refusal_back() -> None:
     membership = members(0, [1, 2])
     membership.refused(2, 0, 0.1)
-    assert membership.heard(2, 0, 0.5)
+    assert membership.heard(2, 0, 0.3)
+    assert membership.refusing() == frozenset()
     assert membership.standing(2, 0.7) is Standing.ALIVE
 
 
