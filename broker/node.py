@@ -16,6 +16,8 @@ import structlog
 from broker import api
 from broker.catalog import TopicCatalog
 from broker.catalog.offsets_topic import OffsetsTopic
+from broker.cluster.admission import refuse_meta_address, refuse_other_cluster
+from broker.cluster.advertised_address import check_advertised_address
 from broker.cluster.leaving import hand_over_all
 from broker.cluster.loads import LoadMeter, Traffic
 from broker.cluster.namesake import refuse_namesake
@@ -142,6 +144,7 @@ class Node:
         Raises SettingsError for an address that is taken, and the errors of storage.
         """
         settings = self.settings
+        refuse_meta_address(self.advertised_host)
         port = self.server.bind(settings.host, settings.port)
         self.advertised_port = settings.advertised_port or port
         await self._open_engine()
@@ -165,6 +168,7 @@ class Node:
         await self.server.listen()
         self._is_ready = True
         self._take_part()
+        self.scope.spawn(self._check_address(), name="check the advertised address")
         _log.info(
             "node_ready",
             node_id=settings.node_id,
@@ -244,9 +248,14 @@ class Node:
             rng=self.rng,
             settings=settings.engine,
             scope=self.scope,
-            admit=lambda state: refuse_namesake(self.network, state, settings.node_id),
+            admit=self._admit,
             on_registered=self._join,
         )
+
+    async def _admit(self, state: ClusterState) -> None:
+        """Refuse to start in another cluster, or beside a node that has this id."""
+        refuse_other_cluster(state, self.settings.cluster_id, self.settings.store_uri)
+        await refuse_namesake(self.network, state, self.settings.node_id)
 
     def _join(self, metadata: MetadataLog) -> None:
         """Let the other nodes hear of this one, which does not serve yet."""
@@ -285,6 +294,9 @@ class Node:
 
     async def _take_over(self, dead: NodeState) -> int:
         return await self.engine.take_over(dead, LeftLogs(self.engine, self.settings.wal_uri).open)
+
+    async def _check_address(self) -> None:
+        await check_advertised_address(self.network, self.peers.own, self.state)
 
     def _read_metadata(self) -> None:
         """Poll the log now: another node says that there is news."""

@@ -86,6 +86,11 @@ class Settings:
     )
 
     # cluster
+    cluster_id: str = _setting(
+        "",
+        "Id of the cluster that the store must hold, so that a node with a wrong store does not "
+        "start. Empty: any; in an empty store a new cluster begins.",
+    )
     broker_heartbeat_interval_ms: int = _setting(
         500, "How often nodes tell each other that they live.", unit="ms", least=10
     )

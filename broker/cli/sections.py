@@ -8,7 +8,7 @@ from broker.setting_sources import SETTINGS, Setting
 _FIRST = {
     "data": "Where things are",
     "node_id": "Node and network",
-    "broker_heartbeat_interval_ms": "Cluster",
+    "cluster_id": "Cluster",
     "num_partitions": "Topics and messages",
     "fetch_max_bytes": "Fetch",
     "group_min_session_timeout_ms": "Groups and transactions",

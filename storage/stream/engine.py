@@ -130,19 +130,19 @@ class StreamEngine:
 
         The WAL is opened before the node registers, so that its lock comes before its fencing of an
         earlier incarnation; and with the cluster's id, so that another cluster's is refused.
-        `admit` may refuse to go on before any of that; `on_registered` is called before what the
-        WAL holds is committed, which may take long. Raises UnsupportedFormat, WalCorrupted,
-        SettingsError, StoreUnavailable (after a few attempts; once it runs, the engine waits a
-        failing store out).
+        `admit` may refuse to go on before any of that (in an empty store the state that it is given
+        names no cluster); `on_registered` is called before what the WAL holds is committed, which
+        may take long. Raises UnsupportedFormat, WalCorrupted, SettingsError, StoreUnavailable
+        (after a few attempts; once it runs, the engine waits a failing store out).
         """
         incarnation = f"{rng.getrandbits(64):016x}"
         retrying = RetryingStore(store, rng=rng)
         metadata = await MetadataLog.open(
             retrying, writer_id=f"{node.node_id}/{incarnation}", clock=clock, rng=rng
         )
-        state = await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
         if admit is not None:
-            await admit(state)
+            await admit(metadata.state)
+        await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
         owner = _wal_owner(store, metadata, node.node_id, incarnation, clock, rng, scope)
         wal = await open_wal(owner)
         try:

@@ -1,0 +1,52 @@
+"""Whether the address that clients and other nodes are told leads to this node."""
+
+from ipaddress import ip_address
+
+import structlog
+
+from broker.cluster.heartbeat import Heartbeat
+from broker.cluster.namesake import ask_once
+from broker.cluster.network import PeerNetwork
+from storage.metadata.state import ClusterState, NodeState
+
+TIMEOUT_S = 5.0
+_log = structlog.get_logger("broker.cluster")
+
+
+async def check_advertised_address(
+    network: PeerNetwork, own: NodeState, state: ClusterState
+) -> bool:
+    """Ask there who answers, as a client would, and warn when it is not this node, or could not be
+    for somebody on another machine; return whether all is well.
+
+    A warning and no refusal: some networks lead everybody to a node except the node itself.
+    """
+    asking = Heartbeat(node_id=-1, epoch=-1, next_entry=0, cluster_id=state.cluster_id)
+    answer = await ask_once(network, own.host, own.port, asking, TIMEOUT_S)
+    if answer is None or answer.incarnation != own.incarnation:
+        _warn(own, "nobody answers there" if answer is None else f"node {answer.node_id} answers")
+        return False
+    hosts = {node.host_id for node in state.nodes.values() if not node.is_fenced}
+    if _is_loopback(own.host) and not hosts <= {"", own.host_id}:
+        _warn(own, "nodes on other machines cannot reach a loopback address")
+        return False
+    return True
+
+
+def _warn(own: NodeState, reason: str) -> None:
+    _log.warning(
+        "advertised_address_unreachable",
+        node_id=own.node_id,
+        host=own.host,
+        port=own.port,
+        reason=reason,
+        remedy="clients and other nodes are sent there: set advertised.host and advertised.port "
+        "to what they reach",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
