@@ -172,12 +172,14 @@ class TopicCatalog:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while missing := [one for one in missing if not self._is_led(one)]:
+                    if self.leadership.is_stopped:
+                        break
                     await self.leadership.wait()
         return missing
 
     async def wait_empty(self) -> None:
         """Wait until this node leads nothing."""
-        while self.leadership.held:
+        while self.leadership.held and not self.leadership.is_stopped:
             await self.leadership.wait()
 
     def led(self) -> Iterator[Partition]:

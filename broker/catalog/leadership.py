@@ -65,7 +65,7 @@ class Leadership:
         self._may_hand_over = asyncio.Event()
         self._changed: list[asyncio.Future[None]] = []
         self._batch_size = OPENED_AT_ONCE
-        self._is_stopped = False
+        self.is_stopped = False
 
     async def start(self) -> None:
         """Open what is assigned to this node, then follow. Raises StorageError,
@@ -77,8 +77,9 @@ class Leadership:
         self._scope.spawn(self._keep_handing_over(), name="hand partitions over")
 
     def stop(self) -> None:
-        """Open and hand over nothing more: the node ends."""
-        self._is_stopped = True
+        """Open and hand over nothing more: the node ends. Nobody waits for that any more."""
+        self.is_stopped = True
+        self.tell()
 
     def note(self, state: ClusterState, news: News) -> None:
         """Judge what an entry is about."""
@@ -145,7 +146,7 @@ class Leadership:
         while True:
             await self._may_open.wait()
             self._may_open.clear()
-            while self._due[Duty.OPEN] and not self._is_stopped:
+            while self._due[Duty.OPEN] and not self.is_stopped:
                 streams = await self._open_some()
                 if streams:
                     loading = self._load_all(streams, is_patient=True)
@@ -237,7 +238,7 @@ class Leadership:
         while True:
             await self._may_hand_over.wait()
             self._may_hand_over.clear()
-            while self._due[Duty.HAND_OVER] and not self._is_stopped:
+            while self._due[Duty.HAND_OVER] and not self.is_stopped:
                 batch = list(islice(self._due[Duty.HAND_OVER], HANDED_OVER_AT_ONCE))
                 try:
                     await self._hand_over(batch)

@@ -12,6 +12,7 @@ from broker.coordinator.group.coordinator import partition_of
 from broker.coordinator.group.record_formats import CommittedOffset
 from broker.protocol.errors import KafkaError as Refusal
 from broker.protocol.messages import entity
+from storage.errors import LakeheadError
 from storage.metadata.records import AssignStreams, DrainNode
 from tests.support.node_client import Client, close_clients
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
@@ -287,3 +288,54 @@ async def commit(cluster: NodeCluster, offset: int) -> int:
 async def move_stream(cluster: NodeCluster, stream_id: int, node_id: int) -> None:
     record = AssignStreams(node_id=node_id, stream_ids=(stream_id,))
     await cluster.nodes[1].engine.metadata.commit([record])
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_whatever_is_asked_everything_is_led_once(seed: int) -> None:
+    """Topics come, grow and go, leadership moves, nodes stop and start, all at random and at once;
+    at the end every partition is served by the node it is assigned to.
+    """
+    rng = random.Random(seed)
+    async with node_cluster() as cluster:
+
+        async def worker(number: int) -> None:
+            for _ in range(40):
+                await one_change(cluster, f"{number}-{rng.randrange(3)}", rng)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(worker(number))
+            group.create_task(restart_nodes(cluster, rng))
+        await cluster.until(cluster.is_whole)
+        await cluster.until(cluster.is_even)
+        state = cluster.nodes[1].state
+        for name, topic in state.topics.items():
+            assigned = [state.streams[stream_id].assigned for stream_id in topic.partitions]
+            await cluster.until(lambda name=name, at=assigned: cluster.leaders(name) == at)
+
+
+async def one_change(cluster: NodeCluster, name: str, rng: random.Random) -> None:
+    """Create, move, extend or delete a topic, through any node that takes requests."""
+    node = cluster.nodes[rng.choice(sorted(cluster.nodes))]
+    topic = node.state.topics.get(name)
+    try:
+        if topic is None:
+            await node.catalog.create(name, rng.randint(1, 4))
+        elif (choice := rng.random()) < 0.2:
+            await node.catalog.delete(topic.topic_id)
+        elif choice < 0.4:
+            await node.catalog.add_partitions(name, len(topic.partitions) + 1)
+        else:
+            target = rng.choice(sorted(cluster.nodes))
+            move = AssignStreams(node_id=target, stream_ids=topic.partitions, is_preferred=True)
+            await node.engine.metadata.commit([move])
+    except LakeheadError:
+        pass  # another came first, or the node stopped
+
+
+async def restart_nodes(cluster: NodeCluster, rng: random.Random) -> None:
+    for _ in range(3):
+        node_id = rng.choice((2, 3))
+        await cluster.stop(node_id)
+        await cluster.start(node_id)
+        await cluster.until(cluster.is_whole)

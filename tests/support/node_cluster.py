@@ -39,8 +39,12 @@ class NodeCluster:
         given = {name.replace("_", "."): value for name, value in flags.items()}
         settings = load({**FLAGS, "node.id": node_id, **given})
         node = Node(settings, SystemClock(), random.Random(node_id), self.store)
+        try:
+            await node.start()
+        except BaseException:
+            await node.close()
+            raise
         self.nodes[node_id] = node
-        await node.start()
         return node
 
     async def stop(self, node_id: int) -> None:
@@ -65,15 +69,16 @@ class NodeCluster:
                 await asyncio.sleep(0.005)
 
     def leaders(self, topic: str) -> list[int]:
-        """The nodes on which each partition of a topic is open; -1: none."""
+        """The nodes that serve each partition of a topic; -1: none. Never are there two."""
+        count = max(len(node.topics.by_name[topic].partitions) for node in self.nodes.values())
         found = []
-        for index in range(len(next(iter(self.nodes.values())).state.topics[topic].partitions)):
+        for index in range(count):
             here = [
                 node_id
                 for node_id, node in self.nodes.items()
-                if node.topics.partition(topic, index) is not None
+                if (partition := node.topics.partition(topic, index)) and partition.stream.is_open
             ]
-            assert len(here) <= 1, f"{topic}-{index} is open on nodes {here}"
+            assert len(here) <= 1, f"{topic}-{index} is served by nodes {here}"
             found.append(here[0] if here else -1)
         return found
 
