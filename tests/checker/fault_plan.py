@@ -11,6 +11,8 @@ from dataclasses import dataclass
 QUIET = 0.25
 WINDOW_S = (4.0, 11.0)
 SHORTEST_S = 0.5
+WHOLE = 0.5
+"""The share of faults that last to the end of their window: longer than a session, mostly."""
 HOW_MANY = (60, 30, 8, 2)
 """Weights of one, two, three, four targets at once."""
 
@@ -47,8 +49,8 @@ def plan(seed: int, seconds: float, kinds: Mapping[int, Sequence[str]]) -> tuple
         if rng.random() >= QUIET:
             [count] = rng.choices(range(1, len(HOW_MANY) + 1), HOW_MANY)
             for target in rng.sample(targets, min(count, len(targets))):
-                begins = rng.uniform(start, end - SHORTEST_S)
-                ends = rng.uniform(begins + SHORTEST_S, end)
+                begins = rng.uniform(start, (3 * start + end) / 4)
+                ends = end if rng.random() < WHOLE else rng.uniform(begins + SHORTEST_S, end)
                 kind = rng.choice(kinds[target])
                 faults.append(Fault(kind=kind, node=target, begins=begins, ends=ends))
         start = end

@@ -1,0 +1,20 @@
+"""`make chaos` in short: a cluster of real processes under every fault that can be had here."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(("wal", "seed"), [("block", 13), ("object", 35)])
+def test_a_cluster_under_faults_keeps_its_promises(tmp_path: Path, wal: str, seed: int) -> None:
+    command = [
+        *(sys.executable, "-m", "tests.checker", "--seconds", "12", "--seed", str(seed)),
+        *("--wal", wal, "--rate", "50", "--report", str(tmp_path)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "No anomaly." in (tmp_path / "report.txt").read_text()
+    assert "</svg>" in (tmp_path / "report.html").read_text()
