@@ -63,7 +63,7 @@ class Node:
         self, settings: Settings, clock: Clock, rng: random.Random, store: ObjectStore
     ) -> None:
         self.settings = settings
-        self.clock = clock
+        self.clock: Clock = clock
         self.rng = rng
         self.scope = TaskScope(self._crashed)
         self.store: CountedStore = CountedStore(store, clock=clock)
@@ -91,7 +91,8 @@ class Node:
         self._writable_waiters: dict[Callable[[], None], None] = {}
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._page: ObservabilityPage | None = None
-        self._is_ready = False
+        self.is_ready: bool = False
+        """Whether this node has begun to serve, and has all its parts."""
 
     # What handlers use.
 
@@ -166,8 +167,8 @@ class Node:
             self._page = ObservabilityPage(self)
             self._page.start(settings.host, settings.metrics_port)
         await self.server.listen()
-        self._is_ready = True
         self._take_part()
+        self.is_ready = True
         self.scope.spawn(self._check_address(), name="check the advertised address")
         _log.info(
             "node_ready",
@@ -192,7 +193,7 @@ class Node:
         """
         now = asyncio.get_running_loop().time()
         timeout_s = self.settings.shutdown_timeout_ms / 1000
-        if self._is_ready and self.failure is None:
+        if self.is_ready and self.failure is None:
             await self._hand_over(now + timeout_s / 2)
         self.server.stop_accepting()
         if hasattr(self, "groups"):
@@ -209,7 +210,7 @@ class Node:
         if self._page is not None:
             self._page.close()
         await self.store.close()
-        if self._is_ready:
+        if self.is_ready:
             _log.info("node_stopped", node_id=self.node_id)
 
     async def _hand_over(self, until: float) -> None:

@@ -4,7 +4,7 @@ import json
 import re
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +102,29 @@ def test_health_says_when_the_store_is_failing_and_when_it_is_back(
             server.start()
             assert wait_until(lambda: page.health()["status"] == "ok", 60)
             assert wait_until(lambda: page.metrics()["lakehead_uploads_total"][""] > before, 30)
+
+
+def test_a_cluster_on_the_page_of_each_of_its_nodes(tmp_path: Path) -> None:
+    flags = ("--wal", "object:", "--store", f"file:{tmp_path}/store")
+    with ExitStack() as stack:
+        pages, brokers = [], []
+        for node_id in (0, 1):
+            folder = tmp_path / str(node_id)
+            folder.mkdir()
+            given = (*flags, "--node.id", str(node_id), "--num.partitions", "4")
+            broker, page = stack.enter_context(running(folder, *given))
+            brokers.append(broker)
+            pages.append(page)
+        assert wait_until(lambda: all(alive(page) == 2 for page in pages), 30)
+        assert produce(brokers[0]) == 0
+        seen = [page.metrics() for page in pages]
+        assert [one["lakehead_partitions_led"][""] for one in seen] == [2, 2]
+        assert [one["lakehead_partitions_unled"][""] for one in seen] == [0, 0]
+        assert [one["lakehead_controller"][""] for one in seen] == [1, 0]
+        assert brokers[1].stop() == 0
+        assert wait_until(lambda: pages[0].metrics()["lakehead_partitions_led"][""] == 4, 30)
+        assert wait_until(lambda: alive(pages[0]) == 1, 30)
+
+
+def alive(page: Page) -> float:
+    return page.metrics()["lakehead_cluster_nodes"]["alive"]

@@ -1,10 +1,11 @@
 """Every metric of a node, by subject, in the order of the documentation."""
 
-from broker.observability.measures import caches, clients, metadata, store, uploads, wal
+from broker.observability.measures import caches, clients, cluster, metadata, store, uploads, wal
 from broker.observability.measures.measure import Measure, Values
 
 SUBJECTS: dict[str, tuple[Measure, ...]] = {
     "Clients": clients.MEASURES,
+    "Cluster": cluster.MEASURES,
     "Write-ahead log": wal.MEASURES,
     "Uploads": uploads.MEASURES,
     "Object store": store.MEASURES,
