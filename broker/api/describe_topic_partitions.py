@@ -91,7 +91,8 @@ def _known(topic: TopicState, indexes: range, state: ClusterState, context: Requ
 
 def _partition(index: int, topic: TopicState, state: ClusterState, context: RequestContext) -> Any:
     stream = state.streams[topic.partitions[index]]
-    leader, replicas = leader_of(state, stream), replicas_of(state, stream)
+    leader = leader_of(state, stream, context.node.peers.refusing())
+    replicas = replicas_of(state, stream)
     return entity(
         context.response,
         "DescribeTopicPartitionsResponsePartition",

@@ -70,7 +70,8 @@ async def _node_of(key: str, key_type: int, context: RequestContext) -> NodeStat
     state = context.node.engine.metadata.state
     topic = state.topics.get(OFFSETS_TOPIC)
     stream = None if topic is None else state.streams.get(topic.partitions[index])
-    leader = None if stream is None else leader_of(state, stream)
+    refusing = context.node.peers.refusing()
+    leader = None if stream is None else leader_of(state, stream, refusing)
     if leader is None:
         raise KafkaError(ErrorCode.coordinator_not_available)
     return leader.node

@@ -91,10 +91,12 @@ async def _by_name(name: str, context: RequestContext, *, may_create: bool) -> A
 
 def _described(topic: Topic, context: RequestContext) -> Any:
     module, state = context.response, context.node.state
+    refusing = context.node.peers.refusing()
     partitions = []
     for index, stream_id in enumerate(topic.stream_ids):
         stream = state.streams[stream_id]
-        leader, replicas = leader_of(state, stream), replicas_of(state, stream)
+        leader = leader_of(state, stream, refusing)
+        replicas = replicas_of(state, stream)
         partitions.append(
             entity(
                 module,

@@ -5,6 +5,7 @@ are its preferred leader, the node that is to lead it and the one that does: mos
 node. Those that live are in sync.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from broker.partition.topic import Topic
@@ -27,10 +28,16 @@ class Replicas(NamedTuple):
     offline: tuple[int, ...]
 
 
-def leader_of(state: ClusterState, stream: StreamState) -> Leader | None:
-    """Return who has the stream open; None when nobody does, or who does was fenced."""
+def leader_of(
+    state: ClusterState, stream: StreamState, refusing: Collection[int] = ()
+) -> Leader | None:
+    """Return who has the stream open; None when nobody does, or who does was fenced, or is
+    `refusing`: clients that are told so ask again soon, and do not wait for who is gone.
+    """
     node = _live(state, stream.node_id) if stream.is_open else None
-    return None if node is None else Leader(node, stream.epoch)
+    if node is None or node.node_id in refusing:
+        return None
+    return Leader(node, stream.epoch)
 
 
 def leader_beside(state: ClusterState, stream: StreamState, node_id: int) -> Leader | None:
