@@ -1,13 +1,13 @@
 """Moves of leadership that even out what nodes do: pure.
 
 A stream weighs its share of all streams, and of the traffic: half by its bytes, half by the CPU
-that its node spends, as its part of the node's bytes. While little is going on, traffic counts less
-than the number of streams, so that noise moves nothing.
+that its node spends, as its part of the node's bytes. While little is going on, the number of
+streams is what counts, so that noise moves nothing; under load it counts for a fifth.
 
 Nothing is moved while every node is within `imbalance` of the average. Else streams go from the
-heaviest node to the lightest until half of that is reached. A stream goes only if the receiver is
-no heavier afterwards than the giver was relieved to: so no two moves undo each other, and one
-stream that is too large for any node stays where it is.
+heaviest node to the lightest until half of that is reached: each time the one that evens the two
+out best. It must leave at most half of the difference between them, the other way round at worst:
+so no later move undoes it, and one stream that is too large for any node stays where it is.
 """
 
 from bisect import bisect_right, insort
@@ -18,7 +18,7 @@ from broker.cluster.heartbeat import NodeLoad
 MOVES_MAX = 5000
 """Moves of one plan."""
 TRAFFIC_FLOOR = 1 << 20
-"""With this many bytes per second in the cluster, traffic counts as much as numbers do."""
+"""With this many bytes per second in the cluster, traffic counts in full."""
 
 _EPSILON = 1e-9
 
@@ -39,12 +39,13 @@ def balance(
     if _is_within(totals, average, imbalance):
         return []
     target: dict[int, int] = {}
-    while len(target) < MOVES_MAX and not _is_within(totals, average, imbalance / 2):
+    for _ in range(MOVES_MAX):
+        if _is_within(totals, average, imbalance / 2):
+            break
         heavy = max(totals, key=lambda node_id: (totals[node_id], node_id))
         light = min(totals, key=lambda node_id: (totals[node_id], node_id))
-        room = (totals[heavy] - totals[light]) / 2 + _EPSILON
-        place = bisect_right(heaps[heavy], (room, 1 << 63)) - 1
-        if place < 0:
+        place = _best_place(heaps[heavy], totals[heavy] - totals[light])
+        if place is None:
             break
         weight, stream_id = heaps[heavy].pop(place)
         insort(heaps[light], (weight, stream_id))
@@ -72,6 +73,7 @@ def stream_weights(
     traffic = sum(rates.values())
     cpu = sum(load.cpu for load in known.values())
     part = min(1.0, traffic / TRAFFIC_FLOOR)
+    by_number = 1 - 0.75 * part
     weights: dict[int, float] = {}
     for node_id, streams in leads.items():
         carried = sum(rates[stream_id] for stream_id in streams)
@@ -81,8 +83,16 @@ def stream_weights(
             by_bytes = rate / traffic if traffic else 0.0
             by_cpu = cost * rate / carried if carried else 0.0
             share = (by_bytes + by_cpu) / 2
-            weights[stream_id] = (1 / number + part * share) / (1 + part)
+            weights[stream_id] = (by_number / number + part * share) / (by_number + part)
     return weights
+
+
+def _best_place(heap: Sequence[tuple[float, int]], gap: float) -> int | None:
+    """Return the place of the stream that evens out a difference best; None if none does well."""
+    above = bisect_right(heap, (gap / 2 + _EPSILON, 1 << 63))
+    places = [place for place in (above - 1, above) if 0 <= place < len(heap)]
+    best = min(places, key=lambda place: abs(heap[place][0] - gap / 2), default=None)
+    return best if best is not None and heap[best][0] <= gap * 0.75 else None
 
 
 def _is_within(totals: Mapping[int, float], average: float, share: float) -> bool:
