@@ -51,11 +51,9 @@ class ReadBudget:
         self._grant()
 
     def hurry(self, ticket: Ticket) -> None:
-        """Make a read that was fetched ahead one that somebody waits for."""
+        """Make a read that was fetched ahead one that somebody waits for, queued already or not."""
         if not ticket.is_urgent:
-            waits = not ticket.granted.done()
-            if waits:
-                self._remove(ticket)
+            waits = self._remove(ticket)
             ticket.is_urgent = True
             if waits:
                 self._enqueue(ticket)
@@ -65,13 +63,16 @@ class ReadBudget:
         queue = self._urgent if ticket.is_urgent else self._ahead
         queue.setdefault(ticket.stream_id, deque()).append(ticket)
 
-    def _remove(self, ticket: Ticket) -> None:
+    def _remove(self, ticket: Ticket) -> bool:
+        """Take a read out of its queue; False: it was in none."""
         queue = self._urgent if ticket.is_urgent else self._ahead
         tickets = queue.get(ticket.stream_id)
-        if tickets is not None and ticket in tickets:
-            tickets.remove(ticket)
-            if not tickets:
-                del queue[ticket.stream_id]
+        if tickets is None or ticket not in tickets:
+            return False
+        tickets.remove(ticket)
+        if not tickets:
+            del queue[ticket.stream_id]
+        return True
 
     def _grant(self) -> None:
         for queue, limit in (

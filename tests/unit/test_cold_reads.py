@@ -223,6 +223,18 @@ async def test_a_stream_that_wants_much_delays_another_by_one_read_only() -> Non
     assert order[-1] == 9
 
 
+async def test_a_read_that_turns_urgent_before_it_is_queued_takes_one_turn() -> None:
+    budget = ReadBudget(100)
+    ticket = Ticket(1, 60, False)
+    budget.hurry(ticket)
+    assert budget.in_flight == 0
+    await budget.acquire(ticket)
+    assert budget.in_flight == 60
+    budget.release(ticket)
+    await budget.acquire(Ticket(1, 100, True))
+    assert budget.in_flight == 100
+
+
 async def test_a_cancelled_read_gives_its_bytes_back_and_leaves_others_theirs() -> None:
     store, wal = await filled(4, 500_000)
     async with running(store, wal, settings=SETTINGS) as (engine, streams):
