@@ -24,7 +24,7 @@ from storage.tasks import TaskScope
 
 LOADS_MAX = 16
 """Partitions whose producer states are read at once."""
-OPENED_AT_ONCE = 2000
+OPENED_AT_ONCE = 500
 HANDED_OVER_AT_ONCE = 100
 """Streams that move together: each waits for the last writes of all of them."""
 _YIELD_EVERY = 64
