@@ -49,7 +49,7 @@ def text(run: Run) -> str:
     """The report for a terminal."""
     lines = [run.title, "=" * len(run.title), "", *_verdict(run), ""]
     lines += [f"{name:<28} {value}" for name, value in _facts(run)]
-    lines += ["", "faults", *(f"  {kind:<24} {count}" for kind, count in _kinds(run))]
+    lines += ["", "what happened", *_happenings(run)]
     lines += ["", "longest pauses of a partition"]
     lines += [
         f"  partition {gap.partition:<3} {gap.seconds:6.2f} s, from {gap.begins:.1f} s"
@@ -114,6 +114,14 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ),
         ("longest pause", longest),
         ("faults", str(len(run.events))),
+    ]
+
+
+def _happenings(run: Run) -> list[str]:
+    return [
+        f"  {event.begun - run.began:7.1f} s to {event.ended - run.began:7.1f} s  "
+        f"{event.target:<8} {event.kind}"
+        for event in run.events
     ]
 
 
