@@ -90,9 +90,9 @@ def stream_weights(
 def _best_place(heap: Sequence[tuple[float, int]], gap: float) -> int | None:
     """Return the place of the stream that evens out a difference best; None if none does well."""
     above = bisect_right(heap, (gap / 2 + _EPSILON, 1 << 63))
-    places = [place for place in (above - 1, above) if 0 <= place < len(heap)]
-    best = min(places, key=lambda place: abs(heap[place][0] - gap / 2), default=None)
-    return best if best is not None and heap[best][0] <= gap * 0.75 else None
+    near = [place for place in (above - 1, above) if 0 <= place < len(heap)]
+    places = [place for place in near if heap[place][0] <= gap * 0.75]
+    return min(places, key=lambda place: abs(heap[place][0] - gap / 2), default=None)
 
 
 def _is_within(totals: Mapping[int, float], average: float, share: float) -> bool:
