@@ -82,7 +82,7 @@ class Controller:
         self._vacant_since: float | None = None
         self._started_at = self._balance_at = clock.monotonic()
         self._seen: _Signs | None = None
-        self._surveyed: ClusterState = metadata.state
+        self._balanced: tuple[ClusterState, Situation] | None = None
         self._nodes, self._topics = metadata.state.nodes, metadata.state.topics
 
     @property
@@ -140,26 +140,34 @@ class Controller:
             made[:] = plan(newest, self._situation(now))
             return tuple(made)
 
-        self._surveyed = await self._metadata.commit_with(decide)
+        state = await self._metadata.commit_with(decide)
         if situation.is_balance_due:
             self._balance_at = now + self._settings.balance_s
+            self._balanced = (state, situation)
         elif self._seen is None or self._seen.ready != signs.ready:
             self._balance_at = min(self._balance_at, now + self._settings.balance_s)
         self._seen = signs
-        self._note(made, situation)
+        self._note(made)
 
     def _is_due(self, state: ClusterState, situation: Situation, signs: _Signs) -> bool:
         if not is_controller(state, situation.node_id, situation.node_epoch):
             return situation.may_lead
         if self._seen != signs or unfenced_dead(state, situation):
             return True
-        if not situation.is_balance_due:
-            return False
-        is_idle = not any(load.hottest for load in situation.loads.values())
-        if is_idle and state.streams is self._surveyed.streams:
+        if situation.is_balance_due and self._is_as_balanced(state, situation):
             self._balance_at += self._settings.balance_s
             return False
-        return True
+        return situation.is_balance_due
+
+    def _is_as_balanced(self, state: ClusterState, situation: Situation) -> bool:
+        """Whether nothing has happened since balance was last looked at: an idle cluster is not
+        surveyed again and again.
+        """
+        if self._balanced is None or any(load.hottest for load in situation.loads.values()):
+            return False
+        then, before = self._balanced
+        is_same = (before.ready, before.settled) == (situation.ready, situation.settled)
+        return is_same and state.streams is then.streams
 
     def _situation(self, now: float) -> Situation:
         peers, view = self._peers, self._peers.view()
@@ -190,7 +198,7 @@ class Controller:
         rank = sum(node_id < self._peers.own.node_id for node_id in ready)
         return now - self._vacant_since >= rank * 2 * self._peers.interval_s
 
-    def _note(self, made: Sequence[Record], situation: Situation) -> None:
+    def _note(self, made: Sequence[Record]) -> None:
         stats, own_id = self.stats, self._peers.own.node_id
         for record in made:
             match record:
@@ -209,7 +217,6 @@ class Controller:
                         "streams_assigned",
                         to_node_id=record.node_id,
                         streams=len(record.stream_ids),
-                        is_balance=situation.is_balance_due,
                     )
                 case _:
                     pass

@@ -13,18 +13,20 @@ class Placement:
 
     `leads` are the streams of each node that may be given more. `homeless` are those whose leader
     is gone or on its way out; `strays` those that are led well, but not by their preferred leader,
-    which could. `moving` is how many are being moved now.
+    which could. `moving` is how many are being moved now, `waiting` how many could go back to a
+    preferred leader that is not settled yet.
     """
 
     leads: Mapping[int, Sequence[int]]
     homeless: Sequence[StreamState]
     strays: Sequence[StreamState]
     moving: int
+    waiting: int
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether something more urgent than balance is going on."""
-        return bool(self.homeless) or self.moving > 0
+        """Whether balance has to wait until something else is over."""
+        return bool(self.homeless) or self.moving + self.waiting > 0
 
 
 def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> Placement:
@@ -37,8 +39,7 @@ def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> P
     leaving = {n for n, known in nodes.items() if known.is_draining or n in situation.leaving}
     takers = sorted(n for n in nodes if n in situation.ready and n not in leaving)
     leads: dict[int, list[int]] = {node_id: [] for node_id in takers}
-    settled = situation.settled.intersection(takers)
-    homeless, strays, moving = [], [], 0
+    homeless, strays, moving, waiting = [], [], 0, 0
     for stream in state.streams.values():
         leader = leader_of(stream)
         if leader not in nodes or (leader in leaving and leads):
@@ -48,9 +49,13 @@ def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> P
             leads[leader].append(stream.stream_id)
         if stream.is_open and stream.node_id != leader and stream.node_id in nodes:
             moving += 1
-        elif stream.preferred != leader and stream.preferred in settled:
+        elif stream.preferred == leader or stream.preferred not in leads:
+            continue
+        elif stream.preferred in situation.settled:
             strays.append(stream)
-    return Placement(leads=leads, homeless=homeless, strays=strays, moving=moving)
+        else:
+            waiting += 1
+    return Placement(leads=leads, homeless=homeless, strays=strays, moving=moving, waiting=waiting)
 
 
 def leader_of(stream: StreamState) -> int:

@@ -168,8 +168,7 @@ def test_preferred_leaders_are_kept_through_a_failure_and_return_when_settled() 
     assert {s.preferred for s in state.streams.values()} == {0, 1, 2}
     state = carried_out(state, [registration(2, 1)])
     early = seen(state, is_balance_due=True, settled=frozenset({0, 1}))
-    balanced = carried_out(state, plan(state, early))
-    assert leaders(balanced)[2] in {0, 2, 3}  # by balance at most
+    assert plan(state, early) == []  # balance would only be in the way
     state = moved(carried_out(state, plan(state, seen(state, is_balance_due=True))))
     assert all(s.assigned == s.preferred for s in state.streams.values())
     assert plan(state, seen(state, is_balance_due=True)) == []
