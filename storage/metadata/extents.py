@@ -121,12 +121,15 @@ class Extents(Sequence[Extent]):
             )
         )
 
-    def append(self, extent: Extent) -> "Extents":
-        """Return these extents and one more."""
-        last = self.segments[-1] if self.segments else None
+    def extend(self, values: Sequence[Extent]) -> "Extents":
+        """Return these extents and more."""
+        segments, first = self.segments, 0
+        last = segments[-1] if segments else None
         if isinstance(last, ExtentChunk) and len(last) < _SEGMENT_MAX:
-            return Extents((*self.segments[:-1], ExtentChunk((*last.values, extent))))
-        return Extents((*self.segments, ExtentChunk((extent,))))
+            first = _SEGMENT_MAX - len(last)
+            segments = (*segments[:-1], ExtentChunk((*last.values, *values[:first])))
+        more = Extents.of(values[first:]).segments
+        return Extents((*segments, *more))
 
     def trim(self, offset: int) -> tuple["Extents", list[Extent]]:
         """Return the extents that reach beyond `offset`, and those that do not."""

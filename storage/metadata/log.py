@@ -41,10 +41,12 @@ class _Proposal(NamedTuple):
     cancelled: a proposal that may have landed must not be planned a second time.
     """
 
-    number: int
+    base: ClusterState
     entry: Entry
     body: bytes
     planned: list[_Planned]
+    after: ClusterState
+    """What the records make of the base, by the rules."""
 
 
 class MetadataLog:
@@ -171,32 +173,36 @@ class MetadataLog:
                 future.set_result(self.state)
 
     def _propose(self) -> "_Proposal":
-        state = self.state
+        state, time_ms = self.state, self._clock.now_ms()
         records: list[Record] = []
         planned: list[_Planned] = []
+        only: tuple[Entry, bytes] | None = None
         while self._waiting and len(records) < _RECORDS_MAX:
             plan, future = self._waiting.popleft()
             if future.done():
                 continue
             try:
                 wanted = tuple(plan(state))
-                entry = self._entry(wanted)
-                encode_entry(entry)
-                state = state.with_records(wanted, entry.time_ms)
+                entry = self._entry(wanted, time_ms)
+                body = encode_entry(entry)
+                state = state.with_records(wanted, time_ms)
             except Exception as error:  # noqa: BLE001 - whatever a plan raises is for its caller
                 future.set_exception(error)
                 continue
+            only = None if planned else (entry, body)
             records += wanted
             planned.append((plan, future))
-        entry = self._entry(tuple(records))
-        return _Proposal(self.state.next_entry, entry, encode_entry(entry), planned)
+        if only is None:
+            entry = self._entry(tuple(records), time_ms)
+            only = entry, encode_entry(entry)
+        return _Proposal(self.state, *only, planned, state)
 
-    def _entry(self, records: tuple[Record, ...]) -> Entry:
+    def _entry(self, records: tuple[Record, ...], time_ms: int) -> Entry:
         return Entry(
             version=ENTRY_VERSION,
             writer=self.writer_id,
             nonce=f"{self._rng.getrandbits(64):016x}",
-            time_ms=self._clock.now_ms(),
+            time_ms=time_ms,
             records=records,
         )
 
@@ -205,7 +211,7 @@ class MetadataLog:
 
         Raises OutcomeUnknown when the log has moved on so far that nothing tells any more.
         """
-        number, entry = proposal.number, proposal.entry
+        number, entry = proposal.base.next_entry, proposal.entry
         pause = _RETRY_S
         while self._reader.state.next_entry <= number:
             failpoint("metadata_entry_planned")
@@ -223,7 +229,8 @@ class MetadataLog:
                 self.stats.entries_put += 1
                 if await self._reader.holds(number):
                     self.fresh_at = begun  # the number was free: nothing before it is unknown
-                    self._reader.apply(entry)
+                    is_base = self._reader.state is proposal.base
+                    self._reader.apply(entry, proposal.after if is_base else None)
                 else:  # the name was free because its entry had been deleted: too late
                     await self._reader.load()
                 break

@@ -183,10 +183,12 @@ class LogReader:
         self.boundary = Listing.of(await self._store.list(BOUNDARIES)).boundary
         return self.boundary is None or self.boundary.number <= number
 
-    def apply(self, entry: Entry) -> None:
-        """Apply the next entry and tell the subscribers."""
+    def apply(self, entry: Entry, after: ClusterState | None = None) -> None:
+        """Apply the next entry and tell the subscribers. `after` is what its records make of the
+        present state, where that is known already.
+        """
         try:
-            self.state = self.state.apply(entry)
+            self.state = self.state.apply(entry) if after is None else after.refuse(entry)
             self.stats.entries_applied += 1
         except EntryRejected:
             # Every reader refuses it by the same rules: it takes its number and does nothing.

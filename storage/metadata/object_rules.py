@@ -20,18 +20,25 @@ def commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -
     """Let a node's streams grow by what its new objects hold."""
     state = _move_wal_floor(state, _committing_node(state, record), record)
     state = _remove_wal_objects(state, record.removed_wal_objects)
-    streams, added = state.streams, dict[str, ObjectState]()
+    growths, added = dict[int, _Growth | None](), dict[str, ObjectState]()
     for committed in record.objects:
         _require_new(state, committed.key, added)
         held: set[int] = set()
         for span in committed.ranges:
-            stream = streams.get(span.stream_id)
-            if stream is not None:  # else deleted while its data was on the way
-                streams = streams.set(span.stream_id, _extended(stream, record, committed, span))
-                held.add(span.stream_id)
+            stream_id = span.stream_id
+            if stream_id not in growths:
+                growths[stream_id] = _growth(state.streams.get(stream_id), record)
+            growth = growths[stream_id]
+            if growth is not None:
+                growth.add(committed.key, span)
+                held.add(stream_id)
         added[committed.key] = object_state(
             committed, record.node_id, record.node_epoch, frozenset(held), time_ms
         )
+    streams = state.streams
+    for growth in growths.values():
+        if growth is not None:
+            streams = streams.set(growth.stream.stream_id, growth.grown())
     return set_objects(replace(state, streams=streams), added.values())
 
 
@@ -66,27 +73,42 @@ def _move_wal_floor(state: ClusterState, node: NodeState, record: r.CommitObject
     return replace(state, nodes=state.nodes.set(node.node_id, node))
 
 
-def _extended(
-    stream: StreamState,
-    record: r.CommitObjects,
-    committed: r.CommittedObject,
-    span: r.CommittedRange,
-) -> StreamState:
+class _Growth:
+    """What a commit adds to one stream: a recovery commits tens of thousands of ranges at once."""
+
+    __slots__ = ("end", "extents", "stream")
+
+    def __init__(self, stream: StreamState) -> None:
+        self.stream = stream
+        self.end = stream.end_offset
+        self.extents: list[Extent] = []
+
+    def add(self, key: str, span: r.CommittedRange) -> None:
+        if span.epoch != self.stream.epoch:
+            require(False, f"stream {span.stream_id}: epoch {span.epoch}, now {self.stream.epoch}")
+        if span.start_offset != self.end or span.end_offset <= span.start_offset:
+            require(
+                False,
+                f"stream {span.stream_id}: [{span.start_offset}, {span.end_offset}) does not "
+                f"continue {self.end}",
+            )
+        self.end = span.end_offset
+        self.extents.append(_extent(key, span))
+
+    def grown(self) -> StreamState:
+        extents = self.stream.extents.extend(self.extents)
+        return replace(self.stream, end_offset=self.end, extents=extents)
+
+
+def _growth(stream: StreamState | None, record: r.CommitObjects) -> _Growth | None:
+    """None: the stream was deleted while its data was on the way."""
+    if stream is None:
+        return None
     require(
         stream.is_open and stream.node_id == record.node_id,
-        f"stream {span.stream_id} is not open on node {record.node_id}",
+        f"stream {stream.stream_id} is not open on node {record.node_id}",
     )
-    require(
-        span.epoch == stream.epoch,
-        f"stream {span.stream_id}: epoch {span.epoch}, now {stream.epoch}",
-    )
-    require(
-        span.start_offset == stream.end_offset and span.end_offset > span.start_offset,
-        f"stream {span.stream_id}: [{span.start_offset}, {span.end_offset}) does not continue "
-        f"{stream.end_offset}",
-    )
-    extents = stream.extents.append(_extent(committed.key, span))
-    return replace(stream, end_offset=span.end_offset, extents=extents)
+    return _Growth(stream)
 
 
 def _extent(key: str, span: r.CommittedRange) -> Extent:

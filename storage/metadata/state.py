@@ -180,8 +180,8 @@ class ClusterState:
         return state
 
     def refuse(self, entry: Entry) -> "ClusterState":
-        """Return the state after an entry that the rules refuse: it takes a number and does
-        nothing.
+        """Return the state after an entry of which the rules refuse every record: it takes a number
+        and does nothing else.
         """
         last = WriterState(entry=self.next_entry, nonce=entry.nonce)
         writers, forgotten = self.writers.set(entry.writer, last), self.forgotten_entry

@@ -172,26 +172,32 @@ def uncommitted(
     A range counts if its stream is still open on the node under the epoch it was written in, and
     continues the stream's committed end. Raises WalCorrupted when data is missing in between.
     """
-    ends: dict[int, int] = {}
+    ends: dict[int, tuple[int, int]] = {}
     found = []
     for item in sealed:
         ranges = []
-        for span in item.ranges:
-            stream = state.streams.get(span.stream_id)
-            if stream is None or not stream.is_open or stream.node_id != node_id:
+        for stream_id, epoch, start, end, max_timestamp, size in item.ranges:
+            known = ends.get(stream_id)
+            if known is None:
+                known = ends[stream_id] = _epoch_and_end(state, stream_id, node_id)
+            if epoch != known[0] or end <= known[1]:
                 continue
-            if stream.epoch != span.epoch:
-                continue
-            end = ends.get(span.stream_id, stream.end_offset)
-            if span.end_offset <= end:
-                continue
-            if span.start_offset != end:
+            if start != known[1]:
                 raise WalCorrupted(
-                    f"{item.key}: stream {span.stream_id} goes on at offset {span.start_offset}, "
-                    f"and what is before ends at {end}"
+                    f"{item.key}: stream {stream_id} goes on at offset {start}, "
+                    f"and what is before ends at {known[1]}"
                 )
-            ends[span.stream_id] = span.end_offset
-            ranges.append(CommittedRange(**span._asdict()))
+            ends[stream_id] = (epoch, end)
+            ranges.append(
+                CommittedRange(
+                    stream_id=stream_id,
+                    epoch=epoch,
+                    start_offset=start,
+                    end_offset=end,
+                    max_timestamp=max_timestamp,
+                    size=size,
+                )
+            )
         if ranges:
             found.append(
                 CommittedObject(
@@ -203,6 +209,14 @@ def uncommitted(
                 )
             )
     return found
+
+
+def _epoch_and_end(state: ClusterState, stream_id: int, node_id: int) -> tuple[int, int]:
+    """Return under which epoch a node may add to a stream, and from where on; -1: it may not."""
+    stream = state.streams.get(stream_id)
+    if stream is None or not stream.is_open or stream.node_id != node_id:
+        return -1, 0
+    return stream.epoch, stream.end_offset
 
 
 def floor_of(state: ClusterState, node_id: int) -> WalFloor:

@@ -149,12 +149,13 @@ def replacement(state: ClusterState, number: int, rng: random.Random) -> Record:
     return r.ReplaceObjects(sources=keys, objects=(merged,))
 
 
-@given(st.lists(st.integers(1, 3), max_size=400), st.data())
+@given(st.lists(st.integers(1, 3), max_size=400), st.integers(1, 300), st.data())
 @settings(max_examples=60, deadline=None)
-def test_extents_behave_as_a_list_does(lengths: list[int], data: st.DataObject) -> None:
+def test_extents_behave_as_a_list_does(lengths: list[int], step: int, data: st.DataObject) -> None:
     plain: list[Extent] = []
     extents, offset = Extents(), 0
-    for length in lengths:
+    added: list[Extent] = []
+    for number, length in enumerate(lengths):
         extent = Extent(
             start_offset=offset,
             end_offset=offset + length,
@@ -162,11 +163,14 @@ def test_extents_behave_as_a_list_does(lengths: list[int], data: st.DataObject) 
             max_timestamp=0,
             size=length,
         )
-        before = extents
-        extents = extents.append(extent)
-        assert len(before) == len(plain)
-        plain.append(extent)
+        added.append(extent)
         offset += length
+        if number % step == 0 or number + 1 == len(lengths):
+            before = extents
+            extents = extents.extend(added)
+            assert len(before) == len(plain)
+            plain += added
+            added = []
     cut = data.draw(st.integers(0, offset))
     kept, dropped = extents.trim(cut)
     assert list(extents) == plain

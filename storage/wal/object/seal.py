@@ -28,7 +28,12 @@ from storage.errors import (
     StoreUnavailable,
     WalCorrupted,
 )
-from storage.format.stream_object import ObjectIndex, metadata_start, parse_index
+from storage.format.stream_object import (
+    INDEX_ITEM,
+    ObjectIndex,
+    metadata_start,
+    parse_index,
+)
 from storage.object_store.protocol import ObjectStore
 from storage.wal.object.calls import CALLS_AT_ONCE, in_order
 from storage.wal.object.names import (
@@ -214,21 +219,26 @@ class LogSealer:
                 f"{key} was written as {index.kind} of node {index.node_id} in epoch "
                 f"{index.node_epoch}"
             )
-        ranges = []
-        for stream_id in sorted(index.streams):
-            items = index.items_of(stream_id)
-            ranges.append(
-                SealedRange(
-                    stream_id=stream_id,
-                    epoch=index.streams[stream_id].epoch,
-                    start_offset=items[0].start_offset,
-                    end_offset=items[-1].end_offset,
-                    max_timestamp=max(item.max_timestamp for item in items),
-                    size=sum(item.size for item in items),
-                )
-            )
-        sealed = SealedObject(key, index.size, index.created_ms, tuple(ranges))
+        sealed = SealedObject(key, index.size, index.created_ms, _ranges(index))
         return sealed, index.writer_id
+
+
+def _ranges(index: ObjectIndex) -> tuple[SealedRange, ...]:
+    """Return what an object holds of each stream."""
+    ranges: dict[int, SealedRange] = {}
+    rows = zip(INDEX_ITEM.iter_unpack(index.table), index.max_timestamps, strict=True)
+    for (stream_id, start, delta, _, _, size), timestamp in rows:
+        known = ranges.get(stream_id)
+        if known is None:
+            epoch = index.streams[stream_id].epoch
+            found = SealedRange(stream_id, epoch, start, start + delta, timestamp, size)
+        else:
+            newest = max(known.max_timestamp, timestamp)
+            found = SealedRange(
+                stream_id, known.epoch, known.start_offset, start + delta, newest, known.size + size
+            )
+        ranges[stream_id] = found
+    return tuple(ranges.values())
 
 
 def _check_one_writer(epoch: int, objects: Sequence[tuple[SealedObject, str]]) -> None:
