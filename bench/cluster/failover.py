@@ -6,9 +6,9 @@ order. The node with the most partitions is the one that is hit; then it starts 
 run begins when it leads some.
 
 The phases: *detection* until the dead node's fence is in the metadata log, *recovery* until what
-its write-ahead log held is committed, *reopening* until every partition has answered again. With a
-gibibyte not uploaded, the recovery has that much to read and upload (block WAL) or to list (object
-WAL).
+its write-ahead log held is committed, *reopening* until a survivor tells clients of a live leader
+for every partition, *client* until every partition has answered the producer again. With a gibibyte
+not uploaded, the recovery has that much to read and upload (block WAL) or to list (object WAL).
 
     FAILOVERS=20    kills for each WAL, and a quarter as many pauses
 """
@@ -21,6 +21,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
 
 from bench.cluster.load import (
     PATIENCE,
@@ -56,12 +58,8 @@ class Failover:
     detection: float | None
     recovery: float | None
     reopening: float | None
-
-    @property
-    def after_detection(self) -> float | None:
-        if self.recovery is None or self.reopening is None:
-            return None
-        return self.recovery + self.reopening
+    client: float | None
+    after_detection: float | None
 
 
 def run(folder: Path, quick: bool) -> Sequence[Figure]:
@@ -110,7 +108,7 @@ def _summary(what: str, found: Sequence[Failover]) -> list[Figure]:
         ("longest gap, median", statistics.median(gaps), MEDIAN_S),
         ("longest gap, p99", quantile(gaps, 0.99), P99_S),
     ]
-    for phase in ("detection", "recovery", "reopening", "after_detection"):
+    for phase in ("detection", "recovery", "reopening", "client", "after_detection"):
         values = [value for one in found if (value := getattr(one, phase)) is not None]
         if values:
             rows.append((f"{phase.replace('_', ' ')}, median", statistics.median(values), None))
@@ -132,25 +130,50 @@ def _fail_over(
         victim.kill()
     else:
         victim.pause()
-        time.sleep(PAUSED_S)
+    led = _wait_led(cluster, victim) - begun
+    if cause == "paused":
+        time.sleep(max(begun + PAUSED_S - time.monotonic(), 0.0))
         victim.resume()
     _wait_answers(history)
-    result = _judged(cluster, history, begun, wall)
+    result = _judged(cluster, history, (begun, wall), led)
     _heal(cluster, victim, cause)
     return result
 
 
-def _judged(cluster: LakeheadCluster, history: History, begun: float, wall: float) -> Failover:
-    found = pauses(history, begun, time.monotonic())
+def _wait_led(cluster: LakeheadCluster, victim: ClusterNode) -> float:
+    """Wait until a survivor tells of live leaders alone, and of one for every partition; when."""
+    survivor = next(node for node in cluster.nodes if node is not victim)
+    admin = AdminClient({"bootstrap.servers": survivor.server.bootstrap, "log_level": 0})
+
+    def is_led() -> bool:
+        partitions = admin.list_topics(TOPIC, timeout=5).topics[TOPIC].partitions.values()
+        led = [partition.leader for partition in partitions if partition.leader >= 0]
+        return len(led) == PARTITIONS and victim.node_id not in led
+
+    wait_for(is_led, BACK_S, "live leaders")
+    return time.monotonic()
+
+
+def _judged(
+    cluster: LakeheadCluster, history: History, begun: tuple[float, float], led: float
+) -> Failover:
+    at, wall = begun
+    found = pauses(history, at, time.monotonic())
     first = {e.name: e.when - wall for e in reversed(log_events(cluster.folder, EVENTS, wall))}
     fenced, recovered = first.get("node_fenced"), first.get("node_recovered")
     gap, back = max(found.values())
     return Failover(
         gap=gap,
         detection=fenced,
-        recovery=None if fenced is None or recovered is None else recovered - fenced,
-        reopening=None if recovered is None else max(back - begun - recovered, 0.0),
+        recovery=_between(fenced, recovered),
+        reopening=_between(recovered, led),
+        client=_between(led, back - at),
+        after_detection=_between(fenced, back - at),
     )
+
+
+def _between(earlier: float | None, later: float | None) -> float | None:
+    return None if earlier is None or later is None else max(later - earlier, 0.0)
 
 
 def _wait_answers(history: History) -> None:
@@ -204,8 +227,8 @@ def _with_a_full_log(folder: Path, wal: str, size: int) -> list[Figure]:
         producer.finish()
     what = f"{wal} WAL, killed with {filled / GIB:.2f} GiB not uploaded"
     rows = [_figure(f"{what}: longest gap", found.gap, "s", P99_S)]
-    if found.after_detection is not None:
-        rows.append(
-            _figure(f"{what}: after detection", found.after_detection, "s", AFTER_DETECTION_S)
-        )
+    for phase, goal in (("recovery", None), ("after_detection", AFTER_DETECTION_S)):
+        value = getattr(found, phase)
+        if value is not None:
+            rows.append(_figure(f"{what}: {phase.replace('_', ' ')}", value, "s", goal))
     return rows
