@@ -80,6 +80,7 @@ class Peers:
         """Begin to talk to every other node that is registered, now and later."""
         self._metadata.follow(self._changed)
         self._draw_lines(self._metadata.state)
+        self._scope.spawn(self._watch_own_time(), name="watch own time")
 
     def close(self) -> None:
         """Say no more."""
@@ -97,13 +98,21 @@ class Peers:
         self.is_leaving = True
         self._nudge_all()
 
-    def catch_up(self) -> None:
-        """Have the metadata read now: this node slept, and has missed what it would have heard."""
-        self._nudge()
-
     def view(self) -> MembershipView:
         """Return what this node thinks of the others now."""
+        self._turn()
         return self.membership.view(self._clock.monotonic())
+
+    def _turn(self) -> None:
+        stalled = self.membership.turn(self._clock.monotonic())
+        if stalled:
+            _log.warning("node_stalled", seconds=round(stalled, 3))
+            self._nudge()  # what it would have heard meanwhile
+
+    async def _watch_own_time(self) -> None:
+        while True:
+            await asyncio.sleep(self.interval_s / 2)
+            self._turn()
 
     def ready(self) -> frozenset[int]:
         """Return the nodes that serve, this one included unless it starts or leaves."""

@@ -27,8 +27,10 @@ _log = structlog.get_logger("broker.controller")
 _TURNS = 4
 """Looks at the others within a heartbeat interval."""
 _COOL_DOWN = 6
-"""After moves for balance nothing is moved for so many balance intervals, unless nodes come or go:
-what the moves did to the traffic has to show first."""
+"""For so many balance intervals nothing is moved after moves for balance (what they did to the
+traffic has to show first), and nothing goes back to a node that has just come."""
+_AFTER_FAILURE = 2
+"""Nothing is moved without need for so many balance intervals after something had to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +114,6 @@ class Controller:
             except TimeoutError:
                 pass
             self._wakeup.clear()
-            stalled = self._peers.membership.turn(self._clock.monotonic())
-            if stalled:
-                _log.warning("node_stalled", seconds=round(stalled, 3))
-                self._peers.catch_up()
-                continue
             try:
                 await self._act()
             except StorageError as error:
@@ -137,7 +134,7 @@ class Controller:
         made: list[Record] = []
 
         def decide(newest: ClusterState) -> Sequence[Record]:
-            made[:] = plan(newest, self._situation(now))
+            made[:] = plan(newest, self._situation(self._clock.monotonic()))
             return tuple(made)
 
         state = await self._metadata.commit_with(decide)
@@ -148,6 +145,9 @@ class Controller:
             self._balance_at = min(self._balance_at, now + self._settings.balance_s)
         self._seen = signs
         self._note(made)
+        if made:
+            quiet_s = _COOL_DOWN if situation.is_balance_due else _AFTER_FAILURE
+            self._balance_at = max(self._balance_at, now + quiet_s * self._settings.balance_s)
 
     def _is_due(self, state: ClusterState, situation: Situation, signs: _Signs) -> bool:
         if not is_controller(state, situation.node_id, situation.node_epoch):
@@ -171,7 +171,7 @@ class Controller:
 
     def _situation(self, now: float) -> Situation:
         peers, view = self._peers, self._peers.view()
-        own = peers.own
+        own, settled_s = peers.own, _COOL_DOWN * self._settings.balance_s
         ready = dict(view.ready)
         if not (peers.is_starting or peers.is_leaving):
             ready[own.node_id] = self._started_at
@@ -180,7 +180,7 @@ class Controller:
             node_id=own.node_id,
             node_epoch=own.epoch,
             ready=frozenset(ready),
-            settled=frozenset(n for n, at in ready.items() if now - at >= self._settings.balance_s),
+            settled=frozenset(n for n, at in ready.items() if now - at >= settled_s),
             leaving=leaving,
             dead=view.dead,
             loads={**view.loads, own.node_id: peers.own_load},
@@ -212,7 +212,6 @@ class Controller:
                     stats.streams_assigned += len(record.stream_ids)
                     if record.is_preferred:
                         stats.streams_balanced += len(record.stream_ids)
-                        self._balance_at += _COOL_DOWN * self._settings.balance_s
                     _log.info(
                         "streams_assigned",
                         to_node_id=record.node_id,

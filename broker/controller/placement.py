@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from broker.controller.situation import Situation
 from storage.metadata.state import ClusterState, StreamState
+from storage.stream.left_logs import reaches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,8 +14,9 @@ class Placement:
 
     `leads` are the streams of each node that may be given more. `homeless` are those whose leader
     is gone or on its way out; `strays` those that are led well, but not by their preferred leader,
-    which could. `moving` is how many are being moved now, `waiting` how many could go back to a
-    preferred leader that is not settled yet.
+    which could. `moving` is how many are on their way to their leader now, `waiting` how many could
+    go back to a preferred leader that is not settled yet. What lies in a log that nobody reaches
+    moves nowhere.
     """
 
     leads: Mapping[int, Sequence[int]]
@@ -39,6 +41,11 @@ def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> P
     leaving = {n for n, known in nodes.items() if known.is_draining or n in situation.leaving}
     takers = sorted(n for n in nodes if n in situation.ready and n not in leaving)
     leads: dict[int, list[int]] = {node_id: [] for node_id in takers}
+    lost = {
+        node_id
+        for node_id, known in state.nodes.items()
+        if known.is_fenced and not any(reaches(able, known) for able in nodes.values())
+    }
     homeless, strays, moving, waiting = [], [], 0, 0
     for stream in state.streams.values():
         leader = leader_of(stream)
@@ -47,8 +54,8 @@ def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> P
             continue
         if leader in leads:
             leads[leader].append(stream.stream_id)
-        if stream.is_open and stream.node_id != leader and stream.node_id in nodes:
-            moving += 1
+        if not stream.is_open or stream.node_id != leader:
+            moving += stream.node_id not in lost
         elif stream.preferred == leader or stream.preferred not in leads:
             continue
         elif stream.preferred in situation.settled:
