@@ -98,6 +98,8 @@ class Dispatcher:
         task = self._node.scope.spawn(
             self._run(answer, header, slot), name=f"request {header.schema.request_class.__name__}"
         )
+        if inspect.iscoroutine(answer):  # one that is cancelled before it began is not left over
+            task.add_done_callback(lambda _: answer.close())
         slot.cancel = task.cancel
 
     async def _run(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
