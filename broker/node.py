@@ -167,9 +167,9 @@ class Node:
             self._page = ObservabilityPage(self)
             self._page.start(settings.host, settings.metrics_port)
         await self.server.listen()
+        await check_advertised_address(self.network, self.peers.own, self.state)
         self._take_part()
         self.is_ready = True
-        self.scope.spawn(self._check_address(), name="check the advertised address")
         _log.info(
             "node_ready",
             node_id=settings.node_id,
@@ -295,9 +295,6 @@ class Node:
 
     async def _take_over(self, dead: NodeState) -> int:
         return await self.engine.take_over(dead, LeftLogs(self.engine, self.settings.wal_uri).open)
-
-    async def _check_address(self) -> None:
-        await check_advertised_address(self.network, self.peers.own, self.state)
 
     def _read_metadata(self) -> None:
         """Poll the log now: another node says that there is news."""

@@ -4,28 +4,36 @@ from ipaddress import ip_address
 
 import structlog
 
-from broker.cluster.heartbeat import Heartbeat
+from broker.cluster.heartbeat import ERROR_OTHER_CLUSTER, Heartbeat
 from broker.cluster.namesake import ask_once
 from broker.cluster.network import PeerNetwork
+from storage.errors import SettingsError
 from storage.metadata.state import ClusterState, NodeState
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 2.0
 _log = structlog.get_logger("broker.cluster")
 
 
 async def check_advertised_address(
     network: PeerNetwork, own: NodeState, state: ClusterState
 ) -> bool:
-    """Ask there who answers, as a client would, and warn when it is not this node, or could not be
-    for somebody on another machine; return whether all is well.
+    """Ask there who answers, as a client would; return whether all is well.
 
-    A warning and no refusal: some networks lead everybody to a node except the node itself.
+    Raises SettingsError when it is another node: clients would take that for this one. When nobody
+    answers, or nobody on another machine could be answered, it warns only: some networks lead
+    everybody to a node except the node itself.
     """
     asking = Heartbeat(node_id=-1, epoch=-1, next_entry=0, cluster_id=state.cluster_id)
     answer = await ask_once(network, own.host, own.port, asking, TIMEOUT_S)
-    if answer is None or answer.incarnation != own.incarnation:
-        _warn(own, "nobody answers there" if answer is None else f"node {answer.node_id} answers")
+    if answer is None:
+        _warn(own, "nobody answers there")
         return False
+    if answer.incarnation != own.incarnation:
+        other = "of another cluster" if answer.error == ERROR_OTHER_CLUSTER else "of this cluster"
+        raise SettingsError(
+            f"advertised.host and advertised.port of node {own.node_id} lead to node "
+            f"{answer.node_id} {other}, at {own.host}:{own.port}: give this node's own address"
+        )
     hosts = {node.host_id for node in state.nodes.values() if not node.is_fenced}
     if _is_loopback(own.host) and not hosts <= {"", own.host_id}:
         _warn(own, "nodes on other machines cannot reach a loopback address")

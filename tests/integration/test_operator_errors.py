@@ -9,7 +9,6 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,30 +19,12 @@ from crc32c import crc32c
 from tests.checker.history import History
 from tests.checker.rules import violations
 from tests.support.broker_process import HASTY, BrokerProcess
+from tests.support.refusal import refusal
 from tests.support.traffic import IDEMPOTENT, ProducerThread, create_topic, read_log
 from tests.support.waiting import wait_until
 
 TOPIC = "kept"
-ROOT = Path(__file__).resolve().parents[2]
 SECTOR = 4096
-
-
-def refusal(folder: Path, *flags: str) -> str:
-    """The one line with which `lakehead start` refuses; fails if it does anything else."""
-    command = [
-        *(sys.executable, "-m", "broker.cli", "start", "--data", str(folder / "data")),
-        *("--port", "0", *HASTY, *flags),
-    ]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode not in (0, -9, 137), done
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("lakehead: ")
-    assert "Traceback" not in done.stdout
-    assert "ready" not in done.stdout
-    return lines[0]
 
 
 @contextmanager

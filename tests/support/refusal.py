@@ -1,0 +1,27 @@
+"""What `lakehead start` says when it cannot work."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.broker_process import HASTY
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def refusal(folder: Path, *flags: str) -> str:
+    """The one line with which `lakehead start` refuses; fails if it does anything else."""
+    command = [
+        *(sys.executable, "-m", "broker.cli", "start", "--data", str(folder / "data")),
+        *("--port", "0", *HASTY, *flags),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode not in (0, -9, 137), done
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("lakehead: ")
+    assert "Traceback" not in done.stdout
+    assert "ready" not in done.stdout
+    return lines[0]
