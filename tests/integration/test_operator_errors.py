@@ -124,7 +124,8 @@ def test_a_write_ahead_log_of_an_unknown_kind(tmp_path: Path) -> None:
 def test_a_folder_held_by_another_broker(tmp_path: Path) -> None:
     with records_in(tmp_path) as broker:
         broker.start()
-        assert str(tmp_path) in refusal(tmp_path)
+        assert f"node 0 is alive at {broker.bootstrap}" in refusal(tmp_path)
+        assert str(tmp_path) in refusal(tmp_path, "--node.id", "1")
         other_store = refusal(tmp_path, "--store", f"file:{tmp_path}/other")
         assert "wal" in other_store
         assert broker.is_running
