@@ -36,14 +36,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
             code = error_code(error)
     results: dict[str, list[Any]] = {}
     for place in (*judged.moves, *judged.errors):
-        error = judged.errors.get(place)
+        refusal = judged.errors.get(place)
         results.setdefault(place[0], []).append(
             entity(
                 context.response,
                 "PartitionResult",
                 partition_id=place[1],
-                error_code=ErrorCode.none if error is None else error.code,
-                error_message=None if error is None else error.message,
+                error_code=ErrorCode.none if refusal is None else refusal.code,
+                error_message=None if refusal is None else refusal.message,
             )
         )
     return entity(

@@ -235,6 +235,7 @@ class Leadership:
     # Handing over.
 
     async def _keep_handing_over(self) -> None:
+        pause = _PAUSE_S
         while True:
             await self._may_hand_over.wait()
             self._may_hand_over.clear()
@@ -242,9 +243,11 @@ class Leadership:
                 batch = list(islice(self._due[Duty.HAND_OVER], HANDED_OVER_AT_ONCE))
                 try:
                     await self._hand_over(batch)
+                    pause = _PAUSE_S
                 except LakeheadError as error:
                     _log.error("hand_over_failed", partitions=len(batch), error=str(error))
-                    await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                    pause = min(pause * 2, _PAUSE_MAX_S)
 
     async def _hand_over(self, stream_ids: Sequence[int]) -> None:
         await self._engine.hand_over(stream_ids)

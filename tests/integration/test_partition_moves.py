@@ -108,6 +108,7 @@ async def test_partitions_move_and_back_and_only_where_they_can() -> None:
         assert await reassign(cluster, {0: None}) == [ErrorCode.no_reassignment_in_progress]
         assert await reassign(cluster, {0: (2, 3), 1: (3,), 2: (1,)}, asked=3) == [NONE] * 3
         await cluster.until(lambda: cluster.leaders("t") == [2, 3, 1])
+        await cluster.until(cluster.is_even)
         partitions = (await described(cluster, 2)).topics[0].partitions
         assert [p.replica_nodes for p in partitions] == [(2,), (3,), (1,)]
         assert [p.leader_epoch for p in partitions] == [1, 1, 1]
@@ -146,6 +147,7 @@ async def test_preferred_leaders_are_elected_again() -> None:
         await cluster.stop(2)
         await cluster.until(lambda: all(leader in {1, 3} for leader in cluster.leaders("t")))
         await cluster.until(lambda: cluster.nodes[3].state.nodes[2].is_fenced)
+        await cluster.until(cluster.is_even)
         partition = (await described(cluster, 3)).topics[0].partitions[1]
         assert partition.replica_nodes[0] == 2
         assert partition.isr_nodes == (partition.leader_id,)
@@ -185,7 +187,7 @@ async def test_clients_go_on_while_their_partitions_move() -> None:
             target = {index: (rng.choice((1, 2, 3)),) for index in range(3)}
             assert await reassign(cluster, {**target}, asked=rng.choice((1, 2, 3))) == [NONE] * 3
             wanted = [target[index][0] for index in range(3)]
-            await cluster.until(lambda wanted=wanted: cluster.leaders("t") == wanted)
+            await cluster.until_led("t", wanted)
         moved.set()
         sent = await producing
         assert sum(node.catalog.leadership.moved_away for node in cluster.nodes.values()) > 10
@@ -252,15 +254,16 @@ async def test_no_commit_is_lost_when_the_coordinator_moves() -> None:
         index = partition_of("team", 3)
         acknowledged = -1
         for round_number in range(20):
-            old = cluster.leaders("__consumer_offsets")[index]
-            new = old % 3 + 1
+            led = cluster.leaders("__consumer_offsets")
+            old = led[index]
+            new = led[index] = old % 3 + 1
             commits = [
                 asyncio.create_task(commit(cluster, 100 * round_number + n)) for n in range(5)
             ]
             stream_id = cluster.nodes[old].state.topics["__consumer_offsets"].partitions[index]
             await move_stream(cluster, stream_id, new)
             acknowledged = max([acknowledged, *await asyncio.gather(*commits)])
-            await cluster.until(lambda new=new: cluster.leaders("__consumer_offsets")[index] == new)
+            await cluster.until_led("__consumer_offsets", led)
             with pytest.raises(Refusal) as refused:
                 await cluster.nodes[old].groups.offsets("team")
             assert refused.value.code is ErrorCode.not_coordinator
@@ -311,7 +314,7 @@ async def test_whatever_is_asked_everything_is_led_once(seed: int) -> None:
         state = cluster.nodes[1].state
         for name, topic in state.topics.items():
             assigned = [state.streams[stream_id].assigned for stream_id in topic.partitions]
-            await cluster.until(lambda name=name, at=assigned: cluster.leaders(name) == at)
+            await cluster.until_led(name, assigned)
 
 
 async def one_change(cluster: NodeCluster, name: str, rng: random.Random) -> None:

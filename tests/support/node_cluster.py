@@ -20,7 +20,7 @@ FLAGS: dict[str, object] = {
     "offsets.topic.num.partitions": 3,
     "num.partitions": 3,
     "auto.leader.rebalance.enable": False,
-    "broker.heartbeat.interval.ms": 100,
+    "broker.heartbeat.interval.ms": 200,
     "group.initial.rebalance.delay.ms": 0,
 }
 
@@ -31,6 +31,8 @@ class NodeCluster:
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.nodes: dict[int, Node] = {}
+        self._lives = 0
+        self._lives = 0
 
     def client(self, node_id: int) -> ApiClient:
         return ApiClient(self.nodes[node_id])
@@ -38,7 +40,8 @@ class NodeCluster:
     async def start(self, node_id: int, **flags: object) -> Node:
         given = {name.replace("_", "."): value for name, value in flags.items()}
         settings = load({**FLAGS, "node.id": node_id, **given})
-        node = Node(settings, SystemClock(), random.Random(node_id), self.store)
+        self._lives += 1  # no two lives draw the same ids
+        node = Node(settings, SystemClock(), random.Random(self._lives), self.store)
         try:
             await node.start()
         except BaseException:
@@ -67,6 +70,10 @@ class NodeCluster:
         async with asyncio.timeout(LIMIT_S):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.005)
+
+    async def until_led(self, topic: str, nodes: list[int]) -> None:
+        """Wait until each partition of a topic is served by its node of the list."""
+        await self.until(lambda: self.leaders(topic) == nodes)
 
     def leaders(self, topic: str) -> list[int]:
         """The nodes that serve each partition of a topic; -1: none. Never are there two."""
