@@ -91,7 +91,7 @@ def _known(topic: TopicState, indexes: range, state: ClusterState, context: Requ
 
 def _partition(index: int, topic: TopicState, state: ClusterState, context: RequestContext) -> Any:
     stream = state.streams[topic.partitions[index]]
-    leader = leader_of(state, stream, context.node.peers.refusing())
+    leader = leader_of(state, stream, context.node.peers.unreachable())
     replicas = replicas_of(state, stream)
     return entity(
         context.response,

@@ -70,8 +70,8 @@ async def _node_of(key: str, key_type: int, context: RequestContext) -> NodeStat
     state = context.node.engine.metadata.state
     topic = state.topics.get(OFFSETS_TOPIC)
     stream = None if topic is None else state.streams.get(topic.partitions[index])
-    refusing = context.node.peers.refusing()
-    leader = None if stream is None else leader_of(state, stream, refusing)
+    unreachable = context.node.peers.unreachable()
+    leader = None if stream is None else leader_of(state, stream, unreachable)
     if leader is None:
         raise KafkaError(ErrorCode.coordinator_not_available)
     return leader.node

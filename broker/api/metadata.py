@@ -91,11 +91,11 @@ async def _by_name(name: str, context: RequestContext, *, may_create: bool) -> A
 
 def _described(topic: Topic, context: RequestContext) -> Any:
     module, state = context.response, context.node.state
-    refusing = context.node.peers.refusing()
+    unreachable = context.node.peers.unreachable()
     partitions = []
     for index, stream_id in enumerate(topic.stream_ids):
         stream = state.streams[stream_id]
-        leader = leader_of(state, stream, refusing)
+        leader = leader_of(state, stream, unreachable)
         replicas = replicas_of(state, stream)
         partitions.append(
             entity(

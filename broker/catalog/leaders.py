@@ -29,13 +29,13 @@ class Replicas(NamedTuple):
 
 
 def leader_of(
-    state: ClusterState, stream: StreamState, refusing: Collection[int] = ()
+    state: ClusterState, stream: StreamState, unreachable: Collection[int] = ()
 ) -> Leader | None:
     """Return who has the stream open; None when nobody does, or who does was fenced, or is
-    `refusing`: clients that are told so ask again soon, and do not wait for who is gone.
+    `unreachable`: clients that are told so ask again soon, and do not wait for who is gone.
     """
     node = _live(state, stream.node_id) if stream.is_open else None
-    if node is None or node.node_id in refusing:
+    if node is None or node.node_id in unreachable:
         return None
     return Leader(node, stream.epoch)
 

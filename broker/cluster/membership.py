@@ -39,6 +39,7 @@ class _Member:
     heard_at: float
     was_reached: bool = False
     refused_at: float | None = None
+    is_lost: bool = False
     is_starting: bool = True
     is_leaving: bool = False
     load: NodeLoad = field(default_factory=NodeLoad)
@@ -105,6 +106,7 @@ class Membership:
         before = (self._standing(member, now), member.is_starting, member.is_leaving)
         member.heard_at = max(member.heard_at, now)
         member.refused_at = None
+        member.is_lost = False
         if member.is_starting and not is_starting:
             member.since = now
         member.is_starting = is_starting
@@ -166,11 +168,17 @@ class Membership:
             loads={node_id: member.load for node_id, member in self._members.items()},
         )
 
-    def refusing(self) -> frozenset[int]:
-        """Return the nodes whose addresses refuse connections: clients need not be sent there."""
-        return frozenset(
-            node_id for node_id, member in self._members.items() if member.refused_at is not None
-        )
+    def lost(self, node_id: int, epoch: int) -> None:
+        """Take note that a connection to it has ended."""
+        member = self._member(node_id, epoch)
+        if member is not None and member.was_reached:
+            member.is_lost = True
+
+    def unreachable(self) -> frozenset[int]:
+        """Return the nodes that there is no connection to any more, and that nothing was heard of
+        since: perhaps for a moment only, but clients need not be sent there meanwhile.
+        """
+        return frozenset(node_id for node_id, member in self._members.items() if member.is_lost)
 
     def next_change(self, now: float) -> float | None:
         """Return when somebody would be thought dead if nothing happens until then."""

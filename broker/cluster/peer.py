@@ -35,6 +35,9 @@ class PeerListener(Protocol):
     def answered(self, peer: NodeState, answer: HeartbeatAnswer, sent_at: float) -> None:
         """Take note of an answer to a heartbeat sent at `sent_at` (monotonic seconds)."""
 
+    def lost(self, peer: NodeState) -> None:
+        """Take note that the connection to it has ended."""
+
     def refused(self, peer: NodeState) -> None:
         """Take note that nobody listens at its address."""
 
@@ -82,6 +85,10 @@ class PeerLine:
             if not was_answered:  # else at once: a refusal tells at once
                 self._wakeup.clear()
                 await self._pause(self._interval_s / _RETRIES)
+
+    def _closed(self) -> None:
+        self._listener.lost(self.peer)
+        self._wakeup.set()
 
     async def _connect(self) -> PeerChannel | None:
         try:

@@ -119,11 +119,12 @@ class Peers:
         own = () if self.is_starting or self.is_leaving else (self.own.node_id,)
         return frozenset(self.view().ready).union(own)
 
-    def refusing(self) -> frozenset[int]:
+    def unreachable(self) -> frozenset[int]:
         """Return the nodes that nobody can connect to now: they are about to be fenced, or to start
-        again. Who tells clients of no leader in their place has them ask again soon.
+        again. Who tells clients of no leader in their place has them ask again soon. A client
+        whose connection ended asks within a millisecond, so this is known as soon as that is.
         """
-        return self.membership.refusing()
+        return self.membership.unreachable()
 
     @property
     def own_load(self) -> NodeLoad:
@@ -234,6 +235,10 @@ class Peers:
         )
         if is_news:
             self._tell()
+
+    def lost(self, peer: NodeState) -> None:
+        """See `PeerListener.lost`."""
+        self.membership.lost(peer.node_id, peer.epoch)
 
     def refused(self, peer: NodeState) -> None:
         """See `PeerListener.refused`."""

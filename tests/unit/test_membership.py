@@ -52,7 +52,6 @@ def test_an_address_that_goes_on_refusing_means_death_after_half_an_interval() -
     membership = members(0, [1, 2])
     membership.refused(2, 0, 0.1)
     membership.refused(2, 0, 0.3)
-    assert membership.refusing() == {2}
     assert membership.standing(2, 0.34) is Standing.SUSPECT
     assert membership.next_change(0.34) == 0.35
     assert membership.standing(2, 0.35) is Standing.DEAD
@@ -62,8 +61,16 @@ def test_a_sign_of_life_takes_a_refusal_back() -> None:
     membership = members(0, [1, 2])
     membership.refused(2, 0, 0.1)
     assert membership.heard(2, 0, 0.3)
-    assert membership.refusing() == frozenset()
     assert membership.standing(2, 0.7) is Standing.ALIVE
+
+
+def test_clients_are_not_sent_to_a_node_whose_connection_ended_until_it_is_heard() -> None:
+    membership = members(0, [1, 2])
+    membership.lost(2, 0)
+    assert membership.unreachable() == {2}
+    assert membership.standing(2, 0.1) is Standing.ALIVE
+    membership.heard(2, 0, 0.2)
+    assert membership.unreachable() == frozenset()
 
 
 def test_a_node_that_starts_refuses_connections_and_is_not_dead() -> None:
