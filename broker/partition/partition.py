@@ -17,14 +17,12 @@ from storage.clock import Clock
 from storage.format.record_batch import (
     NO_PRODUCER_ID,
     BatchHeader,
-    iter_headers,
     patch,
     read_header,
 )
 from storage.stream.stream import Stream
 
 OnDone = Callable[[Exception | None], None]
-REPLAY_BYTES = 4 << 20
 
 
 class Plan(NamedTuple):
@@ -214,11 +212,6 @@ async def open_partition(topic: Topic, index: int, stream: Stream, clock: Clock)
         blob, offset = await stream.load_state()
     producers = ProducerStates() if blob is None else ProducerStates.restore(blob)
     now_ms = clock.now_ms()
-    offset = max(offset, stream.start_offset)
-    while offset < stream.confirmed_offset:
-        for piece in await stream.fetch(offset, REPLAY_BYTES):
-            for _, header in iter_headers(piece):
-                if header.base_offset >= offset:
-                    producers.add(header, header.base_offset, stream.confirmed_offset, now_ms)
-                offset = max(offset, header.end_offset)
+    async for header in stream.batch_headers(max(offset, stream.start_offset)):
+        producers.add(header, header.base_offset, stream.confirmed_offset, now_ms)
     return Partition(topic, index, stream, producers, clock)

@@ -45,6 +45,8 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LENGTH = struct.Struct(">i")
+_PRODUCER_ID = struct.Struct(">q")
+_PRODUCER_ID_POSITION = 43
 
 
 class BatchHeader(NamedTuple):
@@ -98,6 +100,12 @@ class BatchHeader(NamedTuple):
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header at `position`. Raises struct.error when fewer than 61 bytes are there."""
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def producer_id(batch: Buffer) -> int:
+    """Return who produced a batch; -1: nobody that is told from others."""
+    found: int = _PRODUCER_ID.unpack_from(batch, _PRODUCER_ID_POSITION)[0]
+    return found
 
 
 def patch(

@@ -73,7 +73,8 @@ class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an object tells of one stream: whose it is (topic id as 32 hex digits, name, partition),
     its newest partition state (opaque; valid up to the end of the stream's range in this object)
     and its aborted transactions. `epoch` is the stream epoch of all its records here, in objects of
-    kind `wal`, which are committed as they are found.
+    kind `wal`, which are committed as they are found. Where `state` is not given, `headers` are
+    those of the batches here that a state is made of (see `producer_headers`); None in old objects.
     """
 
     stream_id: int
@@ -83,6 +84,7 @@ class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     state: bytes | None = None
     aborted: tuple[AbortedTransaction, ...] = ()
     epoch: int = -1
+    headers: bytes | None = None
 
 
 class Extension(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -155,7 +157,9 @@ class ObjectIndex:
     @property
     def memory(self) -> int:
         """About how many bytes this index takes, for caches."""
-        blobs = sum(len(info.state or b"") for info in self.streams.values())
+        blobs = sum(
+            len(info.state or b"") + len(info.headers or b"") for info in self.streams.values()
+        )
         return len(self.table) + 12 * len(self) + blobs + _STREAM_MEMORY * (1 + len(self.streams))
 
     @property

@@ -77,12 +77,18 @@ class IndexCache:
         index = self.get_cached(key)
         if index is not None:
             return index
-        task = self._reading.get(key)
-        if task is None:
-            task = self._scope.spawn(self._read(key), name=f"index of {key}", is_awaited=True)
-            self._reading[key] = task
         # Shielded: another may wait for the same index when this one is cancelled.
-        return await asyncio.shield(task)
+        return await asyncio.shield(self._reading.get(key) or self._begin(key))
+
+    def expect(self, key: str) -> None:
+        """Begin to read an index that will be asked for soon."""
+        if key not in self._indexes and key not in self._reading:
+            self._begin(key)
+
+    def _begin(self, key: str) -> asyncio.Task[ObjectIndex]:
+        task = self._scope.spawn(self._read(key), name=f"index of {key}", is_awaited=True)
+        self._reading[key] = task
+        return task
 
     def drop(self, key: str) -> None:
         """Forget the index of an object that is gone."""

@@ -236,10 +236,8 @@ async def _upload_records(
     position = None
     async for block, end_position in recovered_blocks(wal, metadata.state, node_id, block_size):
         position = end_position
-        infos = {
-            stream_id: stream_info(metadata.state, stream_id, None) for stream_id in block.batches
-        }
         if block.batches:
+            infos = {one: stream_info(metadata.state, one, None) for one in block.batches}
             snapshot = Snapshot(block=block, infos=infos, wal_position=end_position)
             await uploader.write(snapshot)
             await uploader.commit(snapshot)

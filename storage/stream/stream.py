@@ -1,10 +1,11 @@
 """One stream, open on this node: the storage of one partition. Offsets are Kafka offsets."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import OffsetOutOfRange, StreamClosed
+from storage.format.producer_headers import parse_producer_headers
 from storage.format.record_batch import BatchHeader, read_header
 from storage.format.records import iter_kafka_records
 from storage.metadata.records import TrimStream
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from storage.stream.engine import StreamEngine
 
 _EXTENTS_AT_ONCE = 1000
+_INDEXES_AHEAD = 32
+_REPLAY_BYTES = 1024 * 1024
 
 OnDone = Callable[[Exception | None], None]
 
@@ -113,12 +116,53 @@ class Stream:
 
         Without any: (None, start offset). Batches from there on are to be replayed with `fetch`.
         """
+        objects = self._engine.metadata.state.objects
         for extent in reversed(self._state().extents):
+            known = objects.get(extent.object_key)
+            if known is not None and known.kind == "wal":
+                continue  # these have none, and after a crash they are many
             index = await self._engine.reader.index(extent.object_key)
             blob = index.streams[self.stream_id].state
             if blob is not None:
                 return blob, extent.end_offset
         return None, self.start_offset
+
+    async def batch_headers(self, offset: int) -> AsyncGenerator[BatchHeader, None]:
+        """Yield the headers of batches that end above `offset`, in offset order: of all that a
+        partition's state is made of (see `producer_headers`), and maybe of others.
+
+        Reads data only of objects that carry no headers. Raises StoreUnavailable, CorruptObject.
+        """
+        reader = self._engine.reader
+        extents = [extent for extent in self._state().extents if extent.end_offset > offset]
+        for number, extent in enumerate(extents):
+            first = number + _INDEXES_AHEAD - 1 if number else 0
+            for ahead in extents[first : number + _INDEXES_AHEAD]:
+                reader.indexes.expect(ahead.object_key)
+            index = await reader.index(extent.object_key)
+            headers = index.streams[self.stream_id].headers
+            found = (
+                await self._headers_between(max(offset, extent.start_offset), extent.end_offset)
+                if headers is None
+                else parse_producer_headers(headers)
+            )
+            for header in found:
+                if header.end_offset > offset:
+                    yield header
+        for batch in self._engine.cache.batches_from(self.stream_id, self._state().end_offset):
+            if batch.end_offset > offset:
+                yield read_header(batch.payload)
+
+    async def _headers_between(self, offset: int, end: int) -> list[BatchHeader]:
+        found: list[BatchHeader] = []
+        while offset < end:
+            for payload in await self._engine.reader.fetch(
+                self.stream_id, lambda: self._state().extents, offset, _REPLAY_BYTES
+            ):
+                header = read_header(payload)
+                offset = header.end_offset
+                found.append(header)
+        return found
 
     async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record whose timestamp is `timestamp` or later, if there is one."""

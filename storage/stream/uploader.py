@@ -20,6 +20,7 @@ from storage.errors import ObjectExists, OutcomeUnknown
 from storage.failpoints import failpoint
 from storage.format.object_names import DataName
 from storage.format.object_writer import ObjectWriter, WrittenObject
+from storage.format.producer_headers import producer_headers
 from storage.format.stream_object import StreamInfo
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import (
@@ -243,12 +244,10 @@ class Uploader:
         )
         epochs = {}
         for part in planned.parts:
-            info = snapshot.infos[part.stream_id]
-            # The state is as of the block's end.
-            writer.begin_stream(info if part.is_last else msgspec.structs.replace(info, state=None))
-            batches = snapshot.block.batches[part.stream_id]
-            epochs[part.stream_id] = batches[part.end - 1].epoch
-            await _add_batches(writer, batches[part.first : part.end])
+            batches = snapshot.block.batches[part.stream_id][part.first : part.end]
+            writer.begin_stream(_info_of(snapshot.infos[part.stream_id], part, batches))
+            epochs[part.stream_id] = batches[-1].epoch
+            await _add_batches(writer, batches)
         written = writer.finish()
         key = self._next_key()
         await self._create(key, written)
@@ -293,6 +292,16 @@ class Uploader:
                 _log.warning("put_unknown", key=key, error=str(error))
             await asyncio.sleep(pause * (0.5 + self._rng.random()))
             pause = min(pause * 2, _RETRY_MAX_S)
+
+
+def _info_of(info: StreamInfo, part: Part, batches: list[CachedBatch]) -> StreamInfo:
+    """Describe a stream in an object: its state is as of the block's end. Of a block that was
+    recovered nobody knows it: then the headers go along that it is made of.
+    """
+    if info.state is None:
+        headers = producer_headers([batch.payload for batch in batches])
+        return msgspec.structs.replace(info, headers=headers)
+    return info if part.is_last else msgspec.structs.replace(info, state=None)
 
 
 async def _add_batches(writer: ObjectWriter, batches: list[CachedBatch]) -> None:

@@ -22,7 +22,7 @@ from storage.wal.address import public_address
 from tests.support.object_wal_tools import QUICK
 from tests.unit.test_hand_over import assign
 from tests.unit.test_object_wal_recovery import LAZY, in_cluster, running, state_of
-from tests.unit.test_stream_engine import append, read_all
+from tests.unit.test_stream_engine import append, make_batch, read_all
 
 
 @dataclass
@@ -198,6 +198,42 @@ async def test_a_stream_that_was_assigned_elsewhere_is_opened_there_alone() -> N
             await one.open_streams([0])
         assert len(await _open(two, 0)) == 1
     assert (await state_of(store)).streams[0].preferred == 2
+
+
+async def append_as(stream: Stream, producer_id: int, sequence: int) -> None:
+    batch = bytearray(make_batch(stream.next_offset, 1, size=3000))
+    batch[43:51] = producer_id.to_bytes(8, "big", signed=True)
+    batch[51:57] = bytes(2) + sequence.to_bytes(4, "big")
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    stream.append(
+        memoryview(batch), count=1, max_timestamp=1, on_done=lambda _: done.set_result(None)
+    )
+    await done
+
+
+@pytest.mark.parametrize("name", PLACES)
+async def test_partition_states_are_made_anew_without_reading_data(name: str) -> None:
+    """The state that was uploaded, and headers of what came later."""
+    store, place = MemoryStore(), Place(name)
+    async with running(store, place.own) as (engine, streams):
+        streams[0].state_snapshot = lambda end: f"as of {end}".encode()
+        for sequence in range(9):
+            await append_as(streams[0], 7, sequence)
+        await engine.upload_now()
+        for sequence in range(9, 39):
+            await append_as(streams[0], 7, sequence)
+            await append_as(streams[0], -1, 0)
+    async with running(store, place.own, node_id=1, partitions=0, seed=1) as (taker, _):
+        await taker.take_over(await fence(taker, 0), place.left)
+        (stream,) = await _open(taker, 0)
+        blob, offset = await stream.load_state()
+        assert (blob, offset) == (b"as of 9", 9)
+        found = [h async for h in stream.batch_headers(offset) if h.producer_id == 7]
+        assert [h.base_sequence for h in found][-5:] == [34, 35, 36, 37, 38]
+        assert all(h.base_offset == 9 + 2 * (h.base_sequence - 9) for h in found)
+        assert taker.reader.stats.gets == 0
+        await append_as(stream, 7, 39)
+        assert [h.base_sequence async for h in stream.batch_headers(69)] == [39]
 
 
 # ------------------------------------------------------------------ which logs are reached

@@ -7,6 +7,7 @@ import struct
 import msgspec
 
 from storage.format.object_writer import ObjectWriter, WrittenObject
+from storage.format.producer_headers import producer_headers
 from storage.format.record_batch import HEADER_SIZE, MAX_TIMESTAMP_POSITION, NO_TIMESTAMP
 from storage.wal.protocol import Buffer, WalOwner
 
@@ -51,7 +52,9 @@ def build(group: Group, owner: WalOwner, node_epoch: int) -> WrittenObject:
     add, timestamp_of = writer.add, _MAX_TIMESTAMP.unpack_from
     for stream_id in sorted(group.streams):
         epoch, records = group.streams[stream_id]
-        writer.begin_stream(msgspec.structs.replace(owner.describe(stream_id), epoch=epoch))
+        headers = producer_headers([payload for _, _, payload in records])
+        info = msgspec.structs.replace(owner.describe(stream_id), epoch=epoch, headers=headers)
+        writer.begin_stream(info)
         for base_offset, count, payload in records:
             is_batch = len(payload) >= HEADER_SIZE
             newest = timestamp_of(payload, MAX_TIMESTAMP_POSITION)[0] if is_batch else NO_TIMESTAMP
