@@ -212,7 +212,10 @@ def _with_a_full_log(folder: Path, wal: str, size: int) -> list[Figure]:
     """Kill a node whose write-ahead log holds `size` bytes that were never uploaded."""
     folder.mkdir()
     history = History()
-    keep = ("--upload.size", "8g", "--upload.age.ms", "3600000", "--cache.size", "3g")
+    keep = (
+        *("--upload.size", "8g", "--upload.age.ms", "3600000", "--cache.size", "3g"),
+        *("--auto.leader.rebalance.enable", "false"),  # what is filled stays where it is
+    )
     with LakeheadCluster(folder, *keep, nodes=NODES, wal=wal, wal_size=size + size // 4) as cluster:
         make_topic(cluster.bootstrap, TOPIC, PARTITIONS)
         victim = _leader_of_most(cluster)
