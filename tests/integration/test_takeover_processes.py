@@ -12,27 +12,28 @@ from pathlib import Path
 import pytest
 
 from storage.errors import SettingsError, StorageError
+from storage.failpoints import KILLED
 from storage.format.record_batch import read_header
-from storage.metadata.records import FenceNode
-from storage.metadata.state import NodeState
 from storage.stream.engine import StreamEngine
 from storage.stream.left_logs import LeftLogs
 from storage.tasks import TaskScope
-from tests.support.engine_process import OPENED, open_engine
+from tests.support.engine_process import OPENED, fence, open_engine
+
+ROOT = str(Path(__file__).parents[2])
 
 
 @contextlib.contextmanager
 def node_process(
-    store: str, wal: str, node_id: int, first: int = 0
+    store: str, wal: str, node_id: int, first: int = 0, action: str = "", failpoint: str = ""
 ) -> Iterator["subprocess.Popen[str]"]:
     """A node that appends until it is ended."""
-    arguments = [store, wal, str(node_id), str(first)]
+    arguments = [store, wal, str(node_id), str(first), *([action] if action else [])]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.engine_process", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, "PYTHONPATH": ROOT, "LAKEHEAD_FAILPOINT": failpoint},
     )
     try:
         yield process
@@ -61,14 +62,6 @@ class Acknowledged:
                 seen += 1
             if lines is not None and seen >= lines:
                 return
-
-
-async def fence(engine: StreamEngine, node_id: int) -> NodeState:
-    state = await engine.metadata.refresh()
-    node = state.nodes[node_id]
-    if not node.is_fenced:
-        state = await engine.metadata.commit([FenceNode(node_id=node_id, epoch=node.epoch)])
-    return state.nodes[node_id]
 
 
 async def check_streams(engine: StreamEngine, ends: dict[int, int]) -> None:
@@ -138,6 +131,49 @@ async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
             await taker.take_over(node, logs.open)
             said.read()
             assert neighbour.poll() is None
+        await check_streams(taker, said.ends)
+    finally:
+        await scope.close()
+
+
+@pytest.mark.parametrize("kind", ["block", "object"])
+@pytest.mark.parametrize("failpoint", ["left_log_opened", "left_log_committed"])
+async def test_a_taker_that_dies_is_followed_by_another(
+    tmp_path: Path, kind: str, failpoint: str
+) -> None:
+    if (kind, failpoint) == ("object", "left_log_committed"):
+        failpoint = "wal_objects_committed"
+    store = f"file:{tmp_path / 'store'}"
+    wal = f"block:{tmp_path / 'wal'}?size=24MiB&slices=3" if kind == "block" else "object:"
+    scope = TaskScope(lambda name, error: None)
+    taker = await open_engine(store, wal, 1, scope)
+    try:
+        with node_process(store, wal, 0) as victim:
+            said = Acknowledged(victim)
+            await asyncio.to_thread(said.read, 60)
+            victim.kill()
+            said.read()
+        with node_process(store, wal, 2, action="take", failpoint=failpoint) as first:
+            assert await asyncio.to_thread(first.wait, 60) == KILLED
+        await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
+        await check_streams(taker, said.ends)
+        await taker.close()
+    finally:
+        await scope.close()
+
+
+async def test_an_owner_that_dies_while_it_hands_over_has_not_handed_over(tmp_path: Path) -> None:
+    store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB&slices=3"
+    scope = TaskScope(lambda name, error: None)
+    taker = await open_engine(store, wal, 1, scope)
+    try:
+        with node_process(store, wal, 0, action="give", failpoint="hand_over_stopped") as owner:
+            said = Acknowledged(owner)
+            assert await asyncio.to_thread(owner.wait, 60) == KILLED
+            said.read()
+        state = await taker.metadata.refresh()
+        assert all(stream.is_open for stream in list(state.streams.values())[:OPENED])
+        await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
         await check_streams(taker, said.ends)
     finally:
         await scope.close()

@@ -1,9 +1,10 @@
 """A node without a broker, in a process of its own: it appends to streams until it is ended, and
 says what was acknowledged.
 
-`python -m tests.support.engine_process STORE WAL NODE_ID FIRST_STREAM` prints, for each batch that
-is durable, `<stream id> <end offset>`. It opens three streams of the six of a topic. Nothing is
-uploaded before a gigabyte has gathered.
+`python -m tests.support.engine_process STORE WAL NODE_ID FIRST_STREAM [give|take]` prints, for each
+batch that is durable, `<stream id> <end offset>`. It opens three streams of the six of a topic.
+Nothing is uploaded before a gigabyte has gathered. With `give` it hands its streams over after a
+while; with `take` it takes over what node 0 left instead, and ends.
 """
 
 import asyncio
@@ -12,10 +13,11 @@ import sys
 
 from storage.clock import SystemClock
 from storage.format.record_batch import patch
-from storage.metadata.records import CreateStream, CreateTopic, Record
-from storage.metadata.state import ClusterState
+from storage.metadata.records import CreateStream, CreateTopic, FenceNode, Record
+from storage.metadata.state import ClusterState, NodeState
 from storage.object_store import open_store
 from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from storage.stream.left_logs import LeftLogs
 from storage.stream.stream import Stream
 from storage.tasks import TaskScope
 from storage.wal import WalOwner, WriteAheadLog, open_wal
@@ -79,12 +81,26 @@ def append(stream: Stream) -> None:
     stream.append(memoryview(batch), count=len(RECORDS), max_timestamp=1009, on_done=on_done)
 
 
-async def main(store_uri: str, wal_uri: str, node_id: int, first: int) -> None:
+async def fence(engine: StreamEngine, node_id: int) -> NodeState:
+    """End a node's epoch, unless somebody else did."""
+    state = await engine.metadata.refresh()
+    node = state.nodes[node_id]
+    if not node.is_fenced:
+        state = await engine.metadata.commit([FenceNode(node_id=node_id, epoch=node.epoch)])
+    return state.nodes[node_id]
+
+
+async def main(store_uri: str, wal_uri: str, node_id: int, first: int, action: str = "") -> None:
     """Append until the process is ended or fenced."""
     scope = TaskScope(lambda name, error: None)
     engine = await open_engine(store_uri, wal_uri, node_id, scope)
+    if action == "take":
+        await engine.take_over(await fence(engine, 0), LeftLogs(engine, wal_uri).open)
+        return
     await engine.metadata.commit_with(creation)
     streams = await engine.open_streams(range(first, first + OPENED))
+    if action == "give":
+        scope.spawn(give(engine), name="give")
     while all(stream.is_open for stream in streams):
         for stream in streams:
             if stream.next_offset - stream.confirmed_offset < 100:
@@ -92,5 +108,11 @@ async def main(store_uri: str, wal_uri: str, node_id: int, first: int) -> None:
         await asyncio.sleep(0.001)
 
 
+async def give(engine: StreamEngine) -> None:
+    """Hand everything over after a while."""
+    await asyncio.sleep(0.3)
+    await engine.hand_over(list(engine.streams))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:]))
