@@ -4,79 +4,23 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from bench.process import free_port
+from tests.support.supervised import Supervised, supervised
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
 NODES = 2
-FLAGS = ("--nodes", str(NODES), "--wal.size", "64m")
-
-
-class Supervised:
-    """A supervisor and its nodes on a folder."""
-
-    def __init__(self, folder: Path, *flags: str) -> None:
-        self._out = (folder / "out").open("w")
-        self._log = folder / "log"
-        command = [sys.executable, "-m", "broker.cli", "start", "--data", str(folder / "data")]
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*command, *FLAGS, *flags], cwd=ROOT, stdout=self._out, stderr=log
-            )
-        self.out = folder / "out"
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    @property
-    def addresses(self) -> list[str]:
-        found = re.search(r"lakehead is ready at (\S+),", self.out.read_text())
-        return found[1].split(",") if found else []
-
-    def pids(self, node_id: int) -> list[int]:
-        """Of all lives of a node."""
-        pattern = rf"node_id={node_id} event='node_started' pid=(\d+)"
-        return [int(pid) for pid in re.findall(pattern, self.log)]
-
-    def lives_ready(self, node_id: int) -> int:
-        return len(re.findall(rf"node_id={node_id} event='node_ready'", self.log))
-
-    def end(self) -> None:
-        """Leave nothing behind, whatever happened."""
-        nodes = [pid for node_id in range(NODES) for pid in self.pids(node_id)[-1:]]
-        self.process.kill()
-        self.process.wait(30)
-        for pid in nodes:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        self._out.close()
-
-
-@contextmanager
-def supervised(folder: Path, *flags: str) -> Iterator[Supervised]:
-    nodes = Supervised(folder, *flags)
-    try:
-        yield nodes
-    finally:
-        nodes.end()
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Supervised]:
-    with supervised(tmp_path, "--port", "0") as nodes:
-        assert wait_until(lambda: len(nodes.addresses) == NODES, 60), nodes.log
+    with supervised(tmp_path, NODES) as nodes:
+        nodes.wait_ready()
         yield nodes
 
 
@@ -121,8 +65,8 @@ def test_nodes_end_with_a_supervisor_that_was_killed(running: Supervised) -> Non
 
 def test_a_node_that_hangs_does_not_keep_the_others_from_stopping(tmp_path: Path) -> None:
     """It is killed when its time is over, and the exit status says so."""
-    with supervised(tmp_path, "--port", "0", "--shutdown.timeout.ms", "1") as nodes:
-        assert wait_until(lambda: len(nodes.addresses) == NODES, 60), nodes.log
+    with supervised(tmp_path, NODES, "--shutdown.timeout.ms", "1") as nodes:
+        nodes.wait_ready()
         frozen = nodes.pids(1)[0]
         os.kill(frozen, signal.SIGSTOP)
         nodes.process.send_signal(signal.SIGTERM)
@@ -136,7 +80,7 @@ def test_a_port_in_use_ends_the_start_and_names_the_node(tmp_path: Path) -> None
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with supervised(tmp_path, "--port", str(port - 1)) as nodes:
+        with supervised(tmp_path, NODES, "--port", str(port - 1)) as nodes:
             assert nodes.process.wait(60) == 1
             assert f"lakehead: node 1: cannot listen on 127.0.0.1:{port}" in nodes.log
             assert "lakehead: node 1 did not start" in nodes.log
@@ -147,7 +91,7 @@ def test_a_port_in_use_ends_the_start_and_names_the_node(tmp_path: Path) -> None
 
 def test_what_nodes_cannot_share_is_refused_at_once(tmp_path: Path) -> None:
     port = free_port()
-    with supervised(tmp_path, "--port", str(port), "--metrics.port", str(port + 1)) as nodes:
+    with supervised(tmp_path, NODES, "--port", str(port), "--metrics.port", str(port + 1)) as nodes:
         assert nodes.process.wait(30) == 1
         assert nodes.log.startswith("lakehead: metrics.port: ")
         assert nodes.log.count("\n") == 1

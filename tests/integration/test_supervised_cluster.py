@@ -1,0 +1,162 @@
+"""One machine with three nodes and a producer that must notice nothing: drained, replaced one by
+one, killed, stopped and started with more nodes.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.cluster import load_state
+from tests.checker.history import History
+from tests.checker.rules import violations
+from tests.support.supervised import ROOT, Supervised, supervised
+from tests.support.traffic import IDEMPOTENT, ProducerThread, create_topic, read_log
+from tests.support.waiting import wait_until
+
+TOPIC, PARTITIONS = "kept", 9
+SMALL = (
+    *("--offsets.topic.num.partitions", "3"),
+    *("--leader.imbalance.check.interval.seconds", "1"),
+)
+
+
+class Traffic:
+    """A producer at work on a cluster."""
+
+    def __init__(self, nodes: Supervised) -> None:
+        self._bootstrap = ",".join(nodes.addresses)
+        self._history = History()
+        create_topic(self._bootstrap, TOPIC, PARTITIONS)
+        self._producer = ProducerThread(
+            "kept",
+            self._bootstrap,
+            TOPIC,
+            partitions=PARTITIONS,
+            history=self._history,
+            config=IDEMPOTENT,
+            records_per_s=300,
+        )
+        self._producer.start()
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        """Wait until each partition has had more records acknowledged."""
+        mark = self._producer.acknowledged + 100
+        assert wait_until(lambda: self._producer.acknowledged >= mark, 30), "nothing goes on"
+
+    def finish(self) -> None:
+        """All that was acknowledged is there, and not one record was refused."""
+        assert self._producer.finish() == 0
+        log = read_log(self._bootstrap, TOPIC, PARTITIONS)
+        assert violations(self._history, log) == []
+        assert sum(map(len, log.values())) == self._producer.acknowledged
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Supervised]:
+    with supervised(tmp_path, 3, *SMALL) as made:
+        made.wait_ready()
+        yield made
+
+
+def lakehead(nodes: Supervised, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "broker.cli", *arguments, "--path", str(nodes.data)]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def listed(nodes: Supervised) -> list[dict[str, Any]]:
+    done = lakehead(nodes, "nodes", "--json")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def leads(nodes: Supervised) -> list[int]:
+    """How many partitions each node leads."""
+    state = asyncio.run(load_state(str(nodes.data)))
+    counts = Counter(s.node_id for s in state.streams.values() if s.is_open)
+    return [counts[node_id] for node_id in range(nodes.nodes)]
+
+
+def is_even(counts: list[int]) -> bool:
+    """Whether every partition is led, and no node leads two more than another."""
+    return sum(counts) >= PARTITIONS and max(counts) - min(counts) <= 1
+
+
+def soon(nodes: Supervised, condition: Callable[[list[int]], bool]) -> None:
+    """Wait until what the nodes lead is so."""
+    assert wait_until(lambda: condition(leads(nodes)), 30), leads(nodes)
+
+
+def test_nodes_are_listed_drained_and_take_part_again(nodes: Supervised) -> None:
+    traffic = Traffic(nodes)
+    rows = listed(nodes)
+    assert [row["node"] for row in rows] == [0, 1, 2]
+    assert [f"127.0.0.1:{row['address'].rpartition(':')[2]}" for row in rows] == nodes.addresses
+    assert {row["state"] for row in rows} == {"live"}
+    assert is_even([row["leads"] for row in rows])
+    assert [row["controller"] for row in rows].count(True) == 1
+    assert wait_until(lambda: all(row["bytes_in"] > 0 for row in listed(nodes)), 30)
+
+    done = lakehead(nodes, "drain", "1", "--wait")
+    assert done.stdout == "node 1 is drained: it leads nothing\n", done.stderr
+    rows = listed(nodes)
+    assert rows[1]["state"] == "draining"
+    assert rows[1]["leads"] == 0
+    assert sum(leads(nodes)) >= PARTITIONS
+    traffic.goes_on()
+    assert "drain" not in lakehead(nodes, "drain", "2").stderr
+    soon(nodes, lambda counts: counts[0] >= PARTITIONS and not any(counts[1:]))
+    refused = lakehead(nodes, "drain", "0")
+    assert refused.returncode == 1
+    assert "node 0 is the only one that may lead" in refused.stderr
+    for node_id in ("1", "2"):
+        assert lakehead(nodes, "drain", node_id, "--undo").returncode == 0
+    soon(nodes, is_even)
+    traffic.finish()
+
+    table = lakehead(nodes, "nodes").stdout.splitlines()
+    assert re.match(r"NODE +EPOCH +STATE +ADDRESS +RACK +HOST +LEADS +IN +OUT +CPU", table[0])
+    assert len(table) == 4
+    assert "no node 7" in lakehead(nodes, "drain", "7").stderr
+    assert "--undo" in lakehead(nodes, "drain", "1", "--undo", "--wait").stderr
+
+
+def test_a_rolling_restart_and_a_kill_cost_no_record(nodes: Supervised) -> None:
+    traffic = Traffic(nodes)
+    nodes.process.send_signal(signal.SIGHUP)
+    assert wait_until(lambda: "rolling_restart_done" in nodes.log, 90), nodes.log
+    assert [nodes.lives_ready(node_id) for node_id in range(3)] == [2, 2, 2]
+    left = re.findall(r"event='leaderships_handed_over'.* left=(\d+)", nodes.log)
+    assert left == ["0"] * 3, "each gave everything away before it stopped"
+    traffic.goes_on()
+    soon(nodes, is_even)
+    os.kill(nodes.pids(2)[-1], signal.SIGKILL)
+    assert wait_until(lambda: nodes.lives_ready(2) == 3, 30), nodes.log
+    soon(nodes, is_even)
+    traffic.finish()
+    nodes.process.send_signal(signal.SIGTERM)
+    assert nodes.process.wait(60) == 0, nodes.log
+
+
+def test_more_nodes_on_a_volume_that_was_made_for_one(tmp_path: Path) -> None:
+    with supervised(tmp_path, 1, *SMALL) as alone:
+        alone.wait_ready()
+        traffic = Traffic(alone)
+        traffic.finish()
+        alone.process.send_signal(signal.SIGTERM)
+        assert alone.process.wait(60) == 0
+    with supervised(tmp_path, 3, *SMALL) as nodes:
+        nodes.wait_ready()
+        soon(nodes, is_even)
