@@ -4,6 +4,7 @@ Every client is dropped now and then and replaced by a new one, as if it had cra
 producer's records, those without an answer are info. Producers are idempotent, with acks=all.
 """
 
+import contextlib
 import functools
 import random
 import threading
@@ -137,6 +138,7 @@ class Clients:
 
     def _produce_kafka_python(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
         from kafka import KafkaProducer
+        from kafka.errors import KafkaTimeoutError
 
         producer = KafkaProducer(
             bootstrap_servers=self._load.bootstrap.split(","),
@@ -169,7 +171,11 @@ class Clients:
                 future.add_callback(functools.partial(self._acknowledged, sent))
                 future.add_errback(functools.partial(self._refused, sent))
         finally:
-            producer.close(timeout=60 if is_last() else 0)
+            with contextlib.suppress(KafkaTimeoutError):
+                producer.close(timeout=60 if is_last() else 0)
+            if not producer._closed:  # it flushes first, and does not close where that fails
+                producer._sender.force_close()
+                producer._closed = True
 
     def _acknowledged(self, sent: Sent, metadata: Any) -> None:
         self._history.record_acknowledged(sent, metadata.partition, metadata.offset)
