@@ -1,15 +1,20 @@
-"""A group of consumers goes on while its coordinator moves about, and its partitions."""
+"""A group of consumers goes on while its coordinator moves about, and its partitions.
+
+Commits are made one by one: librdkafka's automatic ones overtake each other when they are tried
+again.
+"""
 
 import asyncio
 import threading
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from broker.coordinator.group.coordinator import partition_of
 from storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 
 GROUP, PARTITIONS, MOVES = "team", 3, 8
+ROUND, COMMITTED_AT_ONCE, COMMIT_TRIES = 20, 10, 20
 OFFSETS = "__consumer_offsets"
 
 
@@ -20,13 +25,14 @@ class Member:
         self.values: list[bytes] = []
         self.errors: list[str] = []
         self.rebalances = 0
+        self.retries = 0
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
-                "auto.commit.interval.ms": 50,
+                "enable.auto.commit": False,
                 "retry.backoff.ms": 50,
             }
         )
@@ -46,7 +52,21 @@ class Member:
                 self.errors.append(str(message.error()))
             else:
                 self.values.append(message.value() or b"")
+                if len(self.values) % COMMITTED_AT_ONCE == 0:
+                    self._commit()
         self._consumer.close()
+
+    def _commit(self) -> None:
+        """Commit what was read, again and again until the coordinator has it: while it moves, the
+        client finds it only after a while.
+        """
+        for _ in range(COMMIT_TRIES):
+            try:
+                self._consumer.commit(asynchronous=False)
+                return
+            except KafkaException:
+                self.retries += 1
+        self.errors.append("a commit never succeeded")
 
     async def close(self) -> None:
         """Leave the group; what was read is committed."""
@@ -67,7 +87,7 @@ async def test_a_group_goes_on_while_its_coordinator_moves() -> None:
             await cluster.until(lambda: member.rebalances > 0)
             for round_number in range(MOVES):
                 await move(cluster, round_number)
-                for _ in range(20):
+                for _ in range(ROUND):
                     sent.append(str(len(sent)).encode())
                     producer.produce("t", sent[-1], partition=len(sent) % PARTITIONS)
                 assert await asyncio.to_thread(producer.flush, LIMIT_S) == 0
@@ -83,12 +103,12 @@ async def test_a_group_goes_on_while_its_coordinator_moves() -> None:
 async def move(cluster: NodeCluster, round_number: int) -> None:
     """Move the group's coordinator, and every second time the topic's partitions too."""
     state = cluster.nodes[1].state
-    streams = (state.topics[OFFSETS].partitions[partition_of(GROUP, PARTITIONS)],)
+    streams = [state.topics[OFFSETS].partitions[partition_of(GROUP, PARTITIONS)]]
     if round_number % 2:
         streams += state.topics["t"].partitions
     target = round_number % 3 + 1
     await cluster.nodes[1].engine.metadata.commit(
-        [AssignStreams(node_id=target, stream_ids=streams)]
+        [AssignStreams(node_id=target, stream_ids=tuple(streams))]
     )
 
 
