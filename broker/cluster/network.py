@@ -74,6 +74,7 @@ class _Channel(asyncio.Protocol):
         self._received = bytearray()
         self._answer: asyncio.Future[memoryview] | None = None
         self._error: Exception | None = None
+        self._is_ended = False
 
     @property
     def is_open(self) -> bool:
@@ -117,11 +118,21 @@ class _Channel(asyncio.Protocol):
             if not self._answer.done():
                 self._answer.set_result(memoryview(frame))
 
+    def eof_received(self) -> bool:
+        """Tell at once: a client that lost its connection in the same moment is about to ask."""
+        self._end(ConnectionResetError("the other node closed the connection"))
+        return False
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell whoever waits."""
         self._transport = None
-        self._fail(exc or ConnectionResetError("the other node closed the connection"))
-        self._on_closed()
+        self._end(exc or ConnectionResetError("the connection was closed"))
+
+    def _end(self, error: Exception) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self._fail(error)
+            self._on_closed()
 
     def _fail(self, error: Exception) -> None:
         if self._error is None:

@@ -93,7 +93,7 @@ class PeerLine:
     async def _connect(self) -> PeerChannel | None:
         try:
             async with asyncio.timeout(self._session_s):
-                return await self._network.connect(self.peer.host, self.peer.port, self._wakeup.set)
+                return await self._network.connect(self.peer.host, self.peer.port, self._closed)
         except ConnectionRefusedError:
             self._listener.refused(self.peer)
         except (OSError, TimeoutError):

@@ -105,6 +105,18 @@ async def test_what_a_dead_node_led_goes_on_elsewhere_with_every_record(
         assert state.controller.term == controller.term + is_controller
 
 
+async def test_a_dead_leader_is_no_leader_long_before_it_is_fenced() -> None:
+    """A client that is told of no leader asks again soon; it asks as soon as it lost its own
+    connection.
+    """
+    async with node_cluster(**OBJECT) as cluster:
+        await crash(cluster, 2)
+        one, other = cluster.nodes.values()
+        async with asyncio.timeout(0.1):
+            await cluster.until(lambda: one.peers.unreachable() == other.peers.unreachable() == {2})
+        assert not one.state.nodes[2].is_fenced
+
+
 async def test_the_last_of_three_takes_what_two_left_at_once() -> None:
     async with node_cluster(**OBJECT) as cluster:
         await cluster.nodes[1].catalog.create("t", 6)
