@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.checker import campaign, namespaces, report
+from tests.checker import chaos_run, namespaces, report
 
 
 def main() -> None:
@@ -16,13 +16,13 @@ def main() -> None:
     options = _options()
     if not namespaces.obstacle():
         namespaces.enter()
-    result = campaign.run(options)
+    result = chaos_run.run(options)
     print(report.text(result))
     print(f"The report: {options.folder / 'report.html'}")
     sys.exit(bool(result.anomalies))
 
 
-def _options() -> campaign.Options:
+def _options() -> chaos_run.Options:
     parser = argparse.ArgumentParser(prog="python -m tests.checker", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long faults fall")
     parser.add_argument("--seed", type=int, default=1, help="which faults, when")
@@ -32,7 +32,7 @@ def _options() -> campaign.Options:
     parser.add_argument("--rate", type=float, default=100, help="records/s of each of 3 producers")
     parser.add_argument("--report", type=Path, help="a folder (default: chaos-WAL-SEED)")
     given = parser.parse_args()
-    return campaign.Options(
+    return chaos_run.Options(
         seconds=given.seconds,
         seed=given.seed,
         wal=given.wal,

@@ -165,7 +165,7 @@ def test_requirements_are_pinned_by_hash_and_name_no_place() -> None:
 
 def test_test_files_have_unique_names() -> None:
     names = [path.name for path in modules() if name(path).startswith("tests/")]
-    twice = {n for n in names if names.count(n) > 1} - {"__init__.py", "conftest.py"}
+    twice = {n for n in names if names.count(n) > 1} - {"__init__.py", "__main__.py", "conftest.py"}
     assert twice == set()
 
 

@@ -53,7 +53,7 @@ class Options:
     """Of each of three producers."""
 
 
-class Campaign:
+class ChaosRun:
     """Everything that one run needs, from its start to its report."""
 
     def __init__(self, options: Options, stack: ExitStack) -> None:
@@ -177,16 +177,16 @@ class Campaign:
 def run(options: Options) -> report.Run:
     """Run, and leave the report in its folder; with anomalies the logs, too."""
     with ExitStack() as stack:
-        campaign = Campaign(options, stack)
-        result = campaign.run()
+        chaos = ChaosRun(options, stack)
+        result = chaos.run()
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.txt").write_text(report.text(result))
     (folder / "report.html").write_text(report.page(result))
-    for log in campaign.work.glob("node-*.log"):
+    for log in chaos.work.glob("node-*.log"):
         shutil.copy(log, folder)
     if result.anomalies:
-        print(f"the cluster's folder is kept: {campaign.work}")
+        print(f"the cluster's folder is kept: {chaos.work}")
     else:
-        shutil.rmtree(campaign.work)
+        shutil.rmtree(chaos.work)
     return result
