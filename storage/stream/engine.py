@@ -271,8 +271,7 @@ class StreamEngine:
 
     async def upload_now(self) -> None:
         """Upload and commit everything that is confirmed. Raises what stopped the engine."""
-        self._uploads.start()
-        await self._uploads.wait_idle()
+        await self._uploads.all_now()
         self._check_alive()
 
     async def wait_durable(self) -> None:

@@ -77,9 +77,7 @@ class UploadQueue:
                 pass
             async with self._slots:
                 pass  # all slots taken: let the active block grow meanwhile
-            while self._holds:
-                self._unheld.clear()
-                await self._unheld.wait()
+            await self._wait_unheld()
             self._wanted.clear()
             self.start()
 
@@ -103,6 +101,12 @@ class UploadQueue:
             Snapshot(block=block, infos=self._infos(block), wal_position=position, wal_floor=floor)
         )
 
+    async def all_now(self) -> None:
+        """Upload and commit everything that is cached, or find that this will never be."""
+        await self._wait_unheld()
+        self.start()
+        await self.wait_idle()
+
     async def finish(self, stream_ids: Collection[int], closing: Sequence[int] = ()) -> None:
         """Upload and commit what is cached of these streams, and close those in `closing` in the
         same entry. Raises what stopped the queue.
@@ -120,13 +124,18 @@ class UploadQueue:
 
     @contextmanager
     def others_held(self) -> Iterator[None]:
-        """Begin no upload by size or age: what `finish` starts has none before it to wait for."""
+        """Begin no other uploads: what `finish` starts has none before it to wait for."""
         self._holds += 1
         try:
             yield
         finally:
             self._holds -= 1
             self._unheld.set()
+
+    async def _wait_unheld(self) -> None:
+        while self._holds:
+            self._unheld.clear()
+            await self._unheld.wait()
 
     def _infos(self, block: CacheBlock) -> dict[int, StreamInfo]:
         return {

@@ -92,7 +92,7 @@ def read_checkpoint(path: Path) -> Cluster:
         tables.setdefault(row["table"], []).append(row)
     (head,) = tables["cluster"]
     assert head["next_entry"] == int(path.stem)
-    nodes = tables["nodes"]
+    nodes = tables.get("nodes", [])
     objects = tables.get("objects", [])
     streams = {
         row["stream_id"]: Stream(
@@ -129,8 +129,10 @@ def read_checkpoint(path: Path) -> Cluster:
             if not row["is_retired"]
         },
         retired={row["node_id"]: row["node_epoch"] for row in nodes if row["is_retired"]},
-        topics={row["topic"]: row["topic_id"] for row in tables["topics"]},
-        partitions={row["topic_id"]: json.loads(row["partitions"]) for row in tables["topics"]},
+        topics={row["topic"]: row["topic_id"] for row in tables.get("topics", [])},
+        partitions={
+            row["topic_id"]: json.loads(row["partitions"]) for row in tables.get("topics", [])
+        },
         streams=streams,
         objects={row["key"]: row["kind"] for row in objects},
         next_stream=head["next_stream_id"],

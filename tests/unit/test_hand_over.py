@@ -163,3 +163,23 @@ async def test_a_fenced_node_closes_nothing_that_its_next_life_has_opened() -> N
             with pytest.raises(Fenced):
                 await new.hand_over([1])
     assert all(s.is_open for s in (await state_of(store)).streams.values())
+
+
+async def test_other_uploads_wait_for_the_pause_to_end() -> None:
+    """A trim of another stream would put an upload of everything before the small rest."""
+    store = FaultyStore(
+        MemoryStore(), profile=FaultProfile(latency_s_max=0.02), rng=random.Random(5)
+    )
+    async with running(store, partitions=3) as (engine, streams):
+        for stream in streams:
+            await append(stream)
+        snapshots = engine.uploader.stats.snapshots
+        moving = asyncio.ensure_future(engine.hand_over([0]))
+        while streams[0].is_open:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        trimming = asyncio.ensure_future(streams[2].trim(3))
+        await moving
+        assert engine.metadata.state.streams[2].end_offset == 0
+        assert engine.uploader.stats.snapshots == snapshots + 2  # ahead, and the rest
+        await trimming
+        assert engine.metadata.state.streams[2].start_offset == 3
