@@ -230,6 +230,7 @@ class Node:
                 rng=self.rng,
                 node_id=owner.node_id,
                 cluster_id=owner.cluster_id,
+                host_id=settings.host_id,
                 owner=owner,
             )
             return self.wal
