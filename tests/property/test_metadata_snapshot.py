@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,3 +210,28 @@ def test_tables_that_hold_no_state_are_corrupt() -> None:
             finish(state_of("k", Checkpoint(number=1, tables=tables)))
     with pytest.raises(CorruptObject, match="not 9"):
         finish(state_of("k", Checkpoint(number=9, tables=whole.tables)))
+
+
+def test_a_checkpoint_of_an_older_release_has_nobody_assigned() -> None:
+    """Its tables lack the columns that came later."""
+    state = ClusterState()
+    for records in (
+        [r.ClusterCreated(cluster_id="c")],
+        [r.RegisterNode(node_id=3, epoch=0, incarnation="i", host="h", port=1, host_id="m")],
+        [r.CreateTopic(name="t", topic_id="a" * 32)],
+        [r.CreateStream(stream_id=0, topic_id="a" * 32, partition=0)],
+        [r.AssignStreams(node_id=3, stream_ids=(0,))],
+    ):
+        state = state.with_records(records, 0)
+    checkpoint = finish(tables_of(state))
+    assert finish(state_of("key", checkpoint)).streams[0].assigned == 3
+    gone = {"assigned", "preferred", "host_id", "wal", "is_draining"}
+    tables = {
+        name: {column: values for column, values in columns.items() if column not in gone}
+        for name, columns in checkpoint.tables.items()
+    }
+    older = finish(state_of("key", replace(checkpoint, tables=tables)))
+    assert (older.streams[0].assigned, older.streams[0].preferred) == (-1, -1)
+    assert (older.nodes[3].host_id, older.nodes[3].wal) == ("", "")
+    again = finish(state_of("key", finish(tables_of(older))))
+    assert again == older

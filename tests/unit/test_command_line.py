@@ -118,7 +118,8 @@ def test_state_names_the_cluster_and_its_nodes(lakehead: CommandLine, data: str)
     assert (found["topics"], found["streams"]) == (1, 2)
     assert found["nodes"] == [
         {"node": 3, "epoch": 0, "address": "localhost:9092", "rack": "a", "fenced": False}
-        | {"wal_floor": "0/0", "streams": 2}
+        | {"wal_floor": "0/0", "streams": 2, "assigned": 0, "draining": False}
+        | {"host": None, "wal": None}
     ]
     assert "localhost:9092" in lakehead("inspect", "state", "--path", data).out
 

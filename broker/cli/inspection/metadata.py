@@ -39,7 +39,16 @@ def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) 
     columns = {"node": "NODE", "epoch": "EPOCH", "address": "ADDRESS", "rack": "RACK"}
     show_rows(
         nodes,
-        {**columns, "fenced": "FENCED", "streams": "STREAMS", "wal_floor": "WAL FLOOR"},
+        {
+            **columns,
+            "host": "HOST",
+            "fenced": "FENCED",
+            "draining": "DRAINING",
+            "streams": "STREAMS",
+            "assigned": "ASSIGNED",
+            "wal": "WAL",
+            "wal_floor": "WAL FLOOR",
+        },
         as_json,
     )
 
@@ -47,14 +56,19 @@ def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) 
 def _node(state: ClusterState, node_id: int) -> dict[str, Any]:
     node = state.nodes[node_id]
     owned = sum(stream.is_open and stream.node_id == node_id for stream in state.streams.values())
+    assigned = sum(stream.assigned == node_id for stream in state.streams.values())
     return {
         "node": node_id,
         "epoch": node.epoch,
         "address": f"{node.host}:{node.port}",
         "rack": node.rack,
+        "host": node.host_id or None,
         "fenced": node.is_fenced,
+        "draining": node.is_draining,
+        "wal": node.wal or None,
         "wal_floor": f"{node.wal_epoch}/{node.wal_floor}",
         "streams": owned,
+        "assigned": assigned,
     }
 
 
