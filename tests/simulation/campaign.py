@@ -8,7 +8,6 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from tests.simulation.quiet import silence_logs
@@ -61,22 +60,14 @@ def chunks(first: int, count: int, wal: str | None) -> Iterator[tuple[range, str
         yield range(start, min(start + CHUNK, first + count)), wal
 
 
-def _as_they_end(
-    pool: ProcessPoolExecutor, jobs: Iterator[tuple[range, str | None]]
-) -> Iterator[Tally]:
-    running = {pool.submit(run_chunk, job) for job in jobs}
-    for done in as_completed(running):
-        yield done.result()
-
-
 def run_many(first: int, count: int, wal: str | None, workers: int) -> int:
     """Run `count` worlds on all cores and say how it went. Returns the exit status."""
     started = time.monotonic()
     total = Tally()
     is_terminal = sys.stderr.isatty()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=50) as pool:
-        for tally in _as_they_end(pool, chunks(first, count, wal)):
+    with context.Pool(workers, maxtasksperchild=50) as pool:
+        for tally in pool.imap_unordered(run_chunk, chunks(first, count, wal)):
             for failure in tally.failures[: max(0, FAILURES_SHOWN - len(total.failures))]:
                 print(failure, flush=True)
             total.add(tally)
