@@ -26,41 +26,80 @@ class KafkaRecord(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
+class RecordTime(NamedTuple):
+    """The offset and the timestamp, in milliseconds, of one record."""
+
+    offset: int
+    timestamp: int
+
+
 def iter_kafka_records(batch: memoryview) -> Iterator[KafkaRecord]:
     """Yield the records of one batch. Raises ValueError when the batch is malformed or inflates too
     far.
     """
     try:
         header = read_header(batch)
-        data = inflate(header, batch[HEADER_SIZE : header.size])
-        position = 0
-        for _ in range(header.record_count):
-            length, position = _varint(data, position)
-            if length < 0 or position + length > len(data):
-                raise ValueError("a record reaches beyond its batch")
-            yield _record(header, data[position : position + length])
-            position += length
+        for data in _bodies(header, batch, INFLATED_SIZE_MAX):
+            yield _record(header, data)
     except (struct.error, IndexError) as error:
         raise ValueError(f"malformed record batch: {error}") from error
 
 
-def inflate(header: BatchHeader, data: memoryview) -> memoryview:
+def iter_record_times(
+    batch: memoryview, *, inflated_size_max: int = INFLATED_SIZE_MAX
+) -> Iterator[RecordTime]:
+    """Yield where and when the records of one batch are, and nothing else of them. Raises as
+    `iter_kafka_records`.
+    """
+    try:
+        header = read_header(batch)
+        for data in _bodies(header, batch, inflated_size_max):
+            time, _ = _time(header, data)
+            yield time
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"malformed record batch: {error}") from error
+
+
+def _bodies(header: BatchHeader, batch: memoryview, inflated_size_max: int) -> Iterator[memoryview]:
+    data = inflate(header, batch[HEADER_SIZE : header.size], inflated_size_max)
+    position = 0
+    for _ in range(header.record_count):
+        length, position = _varint(data, position)
+        if length < 0 or position + length > len(data):
+            raise ValueError("a record reaches beyond its batch")
+        yield data[position : position + length]
+        position += length
+
+
+def inflate(header: BatchHeader, data: memoryview, size_max: int = INFLATED_SIZE_MAX) -> memoryview:
     """Return the records, decompressed. Raises ValueError: unknown codec, bad data, a bomb."""
     if header.codec == 0:
         return data
-    size = max(_INFLATED_SIZE_MIN, 4 * len(data))
-    while size <= INFLATED_SIZE_MAX:
+    size = min(size_max, max(_INFLATED_SIZE_MIN, 4 * len(data)))
+    while True:
         target = memoryview(bytearray(size))
         try:
             return target[: Inflater().inflate(header.codec, data, target)]
         except BufferTooSmall:
-            size *= 4
-    raise ValueError(f"a batch inflates beyond {INFLATED_SIZE_MAX} bytes")
+            if size == size_max:
+                raise ValueError(f"a batch inflates beyond {size_max} bytes") from None
+            size = min(size_max, size * 4)
+
+
+def _time(header: BatchHeader, data: memoryview) -> tuple[RecordTime, int]:
+    """Return when a record is, and the position behind that."""
+    timestamp_delta, position = _varint(data, 1)
+    offset_delta, position = _varint(data, position)
+    timestamp = (
+        header.max_timestamp
+        if header.attributes & LOG_APPEND_TIME
+        else header.base_timestamp + timestamp_delta
+    )
+    return RecordTime(header.base_offset + offset_delta, timestamp), position
 
 
 def _record(header: BatchHeader, data: memoryview) -> KafkaRecord:
-    timestamp_delta, position = _varint(data, 1)
-    offset_delta, position = _varint(data, position)
+    (offset, timestamp), position = _time(header, data)
     key, position = _bytes(data, position)
     value, position = _bytes(data, position)
     count, position = _varint(data, position)
@@ -69,12 +108,7 @@ def _record(header: BatchHeader, data: memoryview) -> KafkaRecord:
         name, position = _bytes(data, position)
         content, position = _bytes(data, position)
         headers.append(((name or b"").decode(errors="replace"), content))
-    timestamp = (
-        header.max_timestamp
-        if header.attributes & LOG_APPEND_TIME
-        else header.base_timestamp + timestamp_delta
-    )
-    return KafkaRecord(header.base_offset + offset_delta, timestamp, key, value, tuple(headers))
+    return KafkaRecord(offset, timestamp, key, value, tuple(headers))
 
 
 def _bytes(data: memoryview, position: int) -> tuple[bytes | None, int]:

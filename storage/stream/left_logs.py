@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 from storage.errors import SettingsError
 from storage.metadata.state import NodeState
 from storage.wal.address import open_wal, take_wal
+from storage.wal.holder import Holder
 from storage.wal.protocol import WalOwner, WriteAheadLog
+from storage.wal.takeover import Verdict
 
 if TYPE_CHECKING:
     from storage.stream.engine import StreamEngine
 
 _IN_CLUSTER = ("object:", "memory:")
 """Nothing is left elsewhere: everything is in the cluster's store, or gone with its process."""
+_START_S = 5.0
+"""A node that was started again has registered after so long, or hangs."""
 
 
 def reaches(survivor: NodeState, dead: NodeState) -> bool:
@@ -60,10 +64,23 @@ class LeftLogs:
                 cluster_id=owner.cluster_id,
                 host_id=own.host_id,
                 taker=(own.node_id, self._engine.node_epoch),
-                is_live=self._is_live,
+                judge=lambda holder, waited_s: self._judge(node, holder, waited_s),
             )
         return await open_wal(self._wal_uri, rng=owner.rng, owner=owner)
 
-    def _is_live(self, node_id: int, epoch: int) -> bool:
-        known = self._engine.metadata.state.nodes.get(node_id)
-        return known is not None and known.epoch == epoch and not known.is_fenced
+    def _judge(self, dead: NodeState, holder: Holder, waited_s: float) -> Verdict:
+        """End the process that was fenced, and a taker that was. One that the node was started as
+        since then recovers its log itself, once it has registered: it is ended only if that takes
+        too long.
+        """
+        nodes = self._engine.metadata.state.nodes
+        if holder.taker is not None:
+            taker = nodes.get(holder.taker[0])
+            is_live = taker is not None and taker.epoch == holder.taker[1] and not taker.is_fenced
+            return Verdict.LEAVE if is_live else Verdict.END
+        if holder.incarnation in {"", dead.incarnation}:
+            return Verdict.END
+        now = nodes.get(dead.node_id)
+        if now is not None and now.epoch > dead.epoch:
+            return Verdict.LEAVE
+        return Verdict.WAIT if waited_s < _START_S else Verdict.END

@@ -1,31 +1,23 @@
 """One stream, open on this node: the storage of one partition. Offsets are Kafka offsets."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from storage.errors import OffsetOutOfRange, StreamClosed
 from storage.format.producer_headers import parse_producer_headers
 from storage.format.record_batch import BatchHeader, read_header
-from storage.format.records import iter_kafka_records
+from storage.format.records import RecordTime
 from storage.metadata.records import TrimStream
 from storage.metadata.state import StreamState
+from storage.stream.timestamp_search import TimestampSearch
 
 if TYPE_CHECKING:
     from storage.stream.engine import StreamEngine
 
-_EXTENTS_AT_ONCE = 1000
 _INDEXES_AHEAD = 32
 _REPLAY_BYTES = 1024 * 1024
 
 OnDone = Callable[[Exception | None], None]
-
-
-class TimestampOffset(NamedTuple):
-    """A record's offset and its timestamp in milliseconds."""
-
-    offset: int
-    timestamp: int
 
 
 class Stream:
@@ -131,7 +123,7 @@ class Stream:
         """Yield the headers of batches that end above `offset`, in offset order: of all that a
         partition's state is made of (see `producer_headers`), and maybe of others.
 
-        Reads data only of objects that carry no headers. Raises StoreUnavailable, CorruptObject.
+        Reads data only of objects that carry no headers. Raises as `fetch`.
         """
         reader = self._engine.reader
         extents = [extent for extent in self._state().extents if extent.end_offset > offset]
@@ -156,43 +148,26 @@ class Stream:
     async def _headers_between(self, offset: int, end: int) -> list[BatchHeader]:
         found: list[BatchHeader] = []
         while offset < end:
-            for payload in await self._engine.reader.fetch(
+            payloads = await self._engine.reader.fetch(
                 self.stream_id, lambda: self._state().extents, offset, _REPLAY_BYTES
-            ):
-                header = read_header(payload)
-                offset = header.end_offset
-                found.append(header)
+            )
+            if not payloads:
+                raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
+            found += map(read_header, payloads)
+            offset = found[-1].end_offset
         return found
 
-    async def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """Return the first record whose timestamp is `timestamp` or later, if there is one."""
-        start = self.start_offset
-        for number, extent in enumerate(self._state().extents):
-            if not number % _EXTENTS_AT_ONCE:
-                await asyncio.sleep(0)  # a stream may have a million
-            if extent.max_timestamp < timestamp:
-                continue
-            index = await self._engine.reader.index(extent.object_key)
-            for item in index.items_of(self.stream_id):
-                if item.max_timestamp >= timestamp and item.end_offset > start:
-                    found = await self._search(
-                        max(start, item.start_offset), item.end_offset, timestamp
-                    )
-                    if found is not None:
-                        return found
-        for batch in self._engine.cache.batches_from(self.stream_id, self._state().end_offset):
-            if batch.max_timestamp >= timestamp and batch.end_offset > start:
-                return _first_record(batch.payload, start, timestamp)
-        return None
-
-    async def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """Return the record with the greatest timestamp, the first of them; None for an empty
-        stream.
+    async def offset_for_timestamp(self, timestamp: int) -> RecordTime | None:
+        """Return the first record whose timestamp is `timestamp` or later, if there is one. Raises
+        as `fetch`.
         """
-        extents = self._state().extents
-        cached = self._engine.cache.batches_from(self.stream_id, self._state().end_offset)
-        times = [extent.max_timestamp for extent in extents] + [b.max_timestamp for b in cached]
-        return await self.offset_for_timestamp(max(times)) if times else None
+        return await self._timestamps().first_since(timestamp)
+
+    async def offset_of_max_timestamp(self) -> RecordTime | None:
+        """Return the record with the greatest timestamp, the first of them; None for an empty
+        stream. Raises as `fetch`.
+        """
+        return await self._timestamps().latest()
 
     async def trim(self, offset: int) -> None:
         """Make `offset` the start offset. Raises OffsetOutOfRange beyond the confirmed offset."""
@@ -217,23 +192,12 @@ class Stream:
             raise StreamClosed(f"stream {self.stream_id} was deleted")
         return state
 
-    async def _search(self, offset: int, end_offset: int, timestamp: int) -> TimestampOffset | None:
-        start = self.start_offset
-        while offset < end_offset:
-            for payload in await self._engine.reader.fetch(
-                self.stream_id, lambda: self._state().extents, offset, 1
-            ):
-                header: BatchHeader = read_header(payload)
-                if header.max_timestamp >= timestamp:
-                    found = _first_record(payload, start, timestamp)
-                    if found is not None:
-                        return found
-                offset = header.end_offset
-        return None
-
-
-def _first_record(batch: memoryview, start: int, timestamp: int) -> TimestampOffset | None:
-    for record in iter_kafka_records(batch):
-        if record.timestamp >= timestamp and record.offset >= start:
-            return TimestampOffset(record.offset, record.timestamp)
-    return None
+    def _timestamps(self) -> TimestampSearch:
+        engine = self._engine
+        return TimestampSearch(
+            engine.reader,
+            self.stream_id,
+            extents=lambda: self._state().extents,
+            cached=engine.cache.batches_from(self.stream_id, self._state().end_offset),
+            start=lambda: self.start_offset,
+        )

@@ -20,7 +20,7 @@ from storage.wal.block_settings import BlockWalSettings
 from storage.wal.memory import MemoryWal
 from storage.wal.object.address import open_object_wal
 from storage.wal.protocol import WalOwner, WriteAheadLog
-from storage.wal.takeover import IsLive
+from storage.wal.takeover import Judge
 
 
 async def open_wal(
@@ -64,6 +64,7 @@ async def open_wal(
         host_id=host_id,
         cluster_id=cluster_id,
         settings=settings,
+        incarnation="" if owner is None else owner.incarnation,
     )
 
 
@@ -76,7 +77,7 @@ async def take_wal(
     other_hosts: Sequence[str] = (),
     timeout_s: float = 10.0,
     taker: tuple[int, int] | None = None,
-    is_live: IsLive | None = None,
+    judge: Judge | None = None,
 ) -> BlockWal:
     """Fence whoever holds the slice of `node_id` in the block WAL at `uri`, and open it.
 
@@ -95,7 +96,7 @@ async def take_wal(
         other_hosts=other_hosts,
         timeout_s=timeout_s,
         taker=taker,
-        is_live=is_live,
+        judge=judge,
     )
 
 

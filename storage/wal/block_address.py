@@ -22,7 +22,7 @@ from storage.wal.device import FileDevice, IoThreads
 from storage.wal.holder import host_name
 from storage.wal.reservation import Reservation, hold, reservation_key
 from storage.wal.reservation_ioctl import IoctlReservation
-from storage.wal.takeover import IsLive, take_slice
+from storage.wal.takeover import Judge, take_slice
 from storage.wal.volume import (
     SIZE_MIN,
     Division,
@@ -108,6 +108,7 @@ async def open_block_wal(
     host_id: str,
     cluster_id: str,
     settings: BlockWalSettings | None = None,
+    incarnation: str = "",
 ) -> BlockWal:
     """Open the slice of a node; file, format and slice are made if need be.
 
@@ -137,6 +138,7 @@ async def open_block_wal(
             division=address.division,
             reservation=place.reservation,
             settings=settings,
+            incarnation=incarnation,
         )
 
     threads = _threads(settings)
@@ -165,7 +167,7 @@ async def take_block_wal(
     settings: BlockWalSettings | None = None,
     timeout_s: float = 10.0,
     taker: tuple[int, int] | None = None,
-    is_live: IsLive | None = None,
+    judge: Judge | None = None,
 ) -> BlockWal:
     """Fence whoever holds the slice of `node_id` there, and return its log; see `take_slice`."""
     host_id = host_id or host_name()
@@ -190,7 +192,7 @@ async def take_block_wal(
             settings=settings,
             timeout_s=timeout_s,
             taker=taker,
-            is_live=is_live,
+            judge=judge,
         )
     except BaseException as error:
         await (place.device if place else threads).close()

@@ -11,6 +11,7 @@ integers big-endian::
     10  host id length u16          48  boot id 16 bytes
     12  pid u32, 0: nobody          64  host id, UTF-8; after it:
     16  volume id 16 bytes              taker's node id + 1 u64, its node epoch u64; 0: no taker
+                                        incarnation, 16 bytes, UTF-8, zero-padded
                                     4092  checksum of the bytes before
 
 A sector that does not decode says nothing: the holder may be writing it at this moment.
@@ -32,7 +33,7 @@ from storage.wal.block_format import FORMAT_VERSION, is_sealed, seal
 
 _MAGIC = b"LKHDHOLD"
 _HOLDER = struct.Struct(">8sHHI16sQQ16s")
-_TAKER = struct.Struct(">QQ")
+_WHO = struct.Struct(">QQ16s")
 _START_TIME_FIELD = 22  # of proc(5), counted from 1; the name in field 2 may hold blanks
 NO_BOOT = bytes(16)
 
@@ -41,7 +42,8 @@ NO_BOOT = bytes(16)
 class Holder:
     """A process, named so that no other one ever has the same name. `pid` 0 is nobody.
 
-    `taker` is the node id and epoch of a node that holds the slice of another, to recover it.
+    `taker` is the node id and epoch of a node that holds the slice of another, to recover it;
+    `incarnation` the start of the node itself, as it registers it, if it holds its own.
     """
 
     pid: int
@@ -50,6 +52,7 @@ class Holder:
     boot_id: bytes = NO_BOOT
     host_id: str = ""
     taker: tuple[int, int] | None = None
+    incarnation: str = ""
 
     def encode(self, volume_id: bytes) -> bytes:
         """Return the sector."""
@@ -65,7 +68,7 @@ class Holder:
             self.boot_id,
         )
         taker = (0, 0) if self.taker is None else (self.taker[0] + 1, self.taker[1])
-        return seal(fixed + host + _TAKER.pack(*taker))
+        return seal(fixed + host + _WHO.pack(*taker, self.incarnation.encode()))
 
     @classmethod
     def decode(cls, sector: memoryview, volume_id: bytes) -> Holder | None:
@@ -77,7 +80,7 @@ class Holder:
         if written_for != volume_id:
             return None
         host_end = _HOLDER.size + host_length
-        taker_after, taker_epoch = _TAKER.unpack_from(sector, host_end)
+        taker_after, taker_epoch, incarnation = _WHO.unpack_from(sector, host_end)
         return cls(
             pid=pid,
             start_time=start_time,
@@ -85,6 +88,7 @@ class Holder:
             boot_id=boot_id,
             host_id=bytes(sector[_HOLDER.size : host_end]).decode(),
             taker=(taker_after - 1, taker_epoch) if taker_after else None,
+            incarnation=incarnation.rstrip(b"\0").decode(),
         )
 
 

@@ -3,8 +3,8 @@
 Between hosts a reservation fences: the taker preempts the old owner's, and when that returned the
 device refuses its writes. Inside a host the slice's lock does: the holder is ended, and the kernel
 frees the lock when its last write under way has ended. What is read after that is all that was ever
-acknowledged. A taker that holds the slice is let be while it lives: nodes that recover the same one
-must not end each other.
+acknowledged. Not every holder is to be ended: nodes that recover the same one must not end each
+other, nor a node that has been started again. Who knows the metadata judges.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import Enum
 
 import structlog
 
@@ -20,12 +21,21 @@ from storage.wal.block import BlockWal
 from storage.wal.block_format import SliceEntry, VolumeHeader
 from storage.wal.block_settings import BlockWalSettings
 from storage.wal.device import WalDevice
-from storage.wal.holder import HostProcesses, Processes
+from storage.wal.holder import Holder, HostProcesses, Processes
 from storage.wal.reservation import Reservation, reservation_key, take
 from storage.wal.volume import Volume, header_lock, locked_slice, read_holder
 
-IsLive = Callable[[int, int], bool]
-"""Whether a node lives under an epoch, as far as is known."""
+
+class Verdict(Enum):
+    """What is done with a process that holds a slice which is to be taken."""
+
+    END = "end"
+    WAIT = "wait"
+    LEAVE = "leave"
+
+
+Judge = Callable[[Holder, float], Verdict]
+"""Judges a holder, and the seconds that it has been waited for."""
 
 _POLL_S = 0.005
 _log = structlog.get_logger(__name__)
@@ -43,17 +53,17 @@ async def take_slice(
     settings: BlockWalSettings | None = None,
     timeout_s: float = 10.0,
     taker: tuple[int, int] | None = None,
-    is_live: IsLive | None = None,
+    judge: Judge | None = None,
 ) -> BlockWal:
     """Fence whoever holds the slice of `node_id` and return its log, to be recovered and trimmed.
 
     The owner that the volume header names is preempted; `other_hosts` are further ones that may
     hold the device, such as a taker that died between its preemption and its signature. A process
-    of this host that holds the slice is killed, unless it signed as a taker, with node id and
-    epoch, of which `is_live` is true. `taker` is what this process signs with.
+    of this host that holds the slice is killed, unless `judge` says otherwise. `taker` is what this
+    process signs with: its node id and epoch.
 
     Raises SettingsError (no such volume or slice), Fenced (another host was first), StorageError
-    (the holder cannot be ended from here or in `timeout_s` seconds, or is a live taker),
+    (the holder cannot be ended from here or in `timeout_s` seconds, or is to be left alone),
     WalCorrupted, OSError.
     """
     processes = processes or HostProcesses()
@@ -65,21 +75,14 @@ async def take_slice(
         raise SettingsError(f"{device.name} has no slice of node {node_id}")
     try:
         async with asyncio.timeout(timeout_s):
-            await _wait_locked(device, volume.header, entry, processes, is_live or _nobody)
+            await _wait_locked(device, volume.header, entry, processes, judge or _end)
     except TimeoutError:
         raise StorageError(
             f"{device.name}: the slice of node {node_id} is still locked after {timeout_s:.0f} s, "
             "by a process that has not signed it or cannot end: look for it with lsof"
         ) from None
-    return await locked_slice(
-        device,
-        volume.header,
-        entry,
-        processes=processes,
-        host_id=host_id,
-        settings=settings,
-        taker=taker,
-    )
+    signature = replace(processes.current(), host_id=host_id, taker=taker)
+    return await locked_slice(device, volume.header, entry, signature, settings=settings)
 
 
 async def _fenced(
@@ -110,16 +113,17 @@ async def _wait_locked(
     volume: VolumeHeader,
     entry: SliceEntry,
     processes: Processes,
-    is_live: IsLive,
+    judge: Judge,
 ) -> None:
     ended = None
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     while not device.lock(entry.start, entry.length):
         holder = await read_holder(device, volume, entry)
-        if holder is not None and holder.taker is not None and is_live(*holder.taker):
-            raise StorageError(
-                f"{device.name}: node {holder.taker[0]} recovers the slice of node {entry.node_id}"
-            )
-        if holder is not None and processes.kill(holder) and holder != ended:
+        is_to_end = holder is not None and _is_to_end(
+            device, entry, holder, judge(holder, loop.time() - began)
+        )
+        if holder is not None and is_to_end and processes.kill(holder) and holder != ended:
             ended = holder
             _log.warning(
                 "wal_holder_killed", device=device.name, node_id=entry.node_id, pid=holder.pid
@@ -127,5 +131,12 @@ async def _wait_locked(
         await asyncio.sleep(_POLL_S)
 
 
-def _nobody(_node_id: int, _epoch: int) -> bool:
-    return False
+def _is_to_end(device: WalDevice, entry: SliceEntry, holder: Holder, verdict: Verdict) -> bool:
+    if verdict is Verdict.LEAVE:
+        who = f"node {holder.taker[0]}, which recovers it" if holder.taker else "its node again"
+        raise StorageError(f"{device.name}: the slice of node {entry.node_id} is held by {who}")
+    return verdict is Verdict.END
+
+
+def _end(_holder: Holder, _waited_s: float) -> Verdict:
+    return Verdict.END

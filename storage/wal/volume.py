@@ -259,6 +259,7 @@ async def open_slice(
     reservation: Reservation | None = None,
     processes: Processes | None = None,
     settings: BlockWalSettings | None = None,
+    incarnation: str = "",
 ) -> BlockWal:
     """Open the WAL of a node on a volume, and lock its slice; the slice is added if there is room.
 
@@ -283,24 +284,21 @@ async def open_slice(
         if division.grow:
             store = await SliceStore.open(device, entry, volume.header.volume_id)
             entry = await volume.grow_slice(entry, store.header, share)
-        return await locked_slice(
-            device, volume.header, entry, processes=processes, host_id=host_id, settings=settings
-        )
+        signature = replace(processes.current(), host_id=host_id, incarnation=incarnation)
+        return await locked_slice(device, volume.header, entry, signature, settings=settings)
 
 
 async def locked_slice(
     device: WalDevice,
     volume: VolumeHeader,
     entry: SliceEntry,
+    signature: Holder,
     *,
-    processes: Processes,
-    host_id: str,
     settings: BlockWalSettings | None,
-    taker: tuple[int, int] | None = None,
 ) -> BlockWal:
     """Sign a slice whose lock this process has, and return its log."""
     store = await SliceStore.open(device, entry, volume.volume_id)
-    await store.hold(replace(processes.current(), host_id=host_id, taker=taker))
+    await store.hold(signature)
     return BlockWal(device, entry, store, settings=settings)
 
 

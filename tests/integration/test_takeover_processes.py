@@ -123,7 +123,7 @@ async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
             held = await logs.open(node, taker._takeovers.owner_of(node))
             assert held is not None
             victim.wait(timeout=30)  # killed, or gone by itself when it saw that it was fenced
-            with pytest.raises(StorageError, match="node 1 recovers the slice of node 0"):
+            with pytest.raises(StorageError, match="slice of node 0 is held by node 1"):
                 await taker.take_over(node, logs.open)
             with pytest.raises(SettingsError, match="in use by process"):
                 await open_engine(store, wal, 0, scope)
@@ -175,5 +175,27 @@ async def test_an_owner_that_dies_while_it_hands_over_has_not_handed_over(tmp_pa
         assert all(stream.is_open for stream in list(state.streams.values())[:OPENED])
         await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
         await check_streams(taker, said.ends)
+    finally:
+        await scope.close()
+
+
+async def test_a_node_that_was_started_again_is_left_alone(tmp_path: Path) -> None:
+    """A taker with an old view of the metadata meets the next start of the node at its slice."""
+    store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB&slices=3"
+    scope = TaskScope(lambda name, error: None)
+    taker = await open_engine(store, wal, 1, scope)
+    try:
+        with node_process(store, wal, 0) as victim:
+            await asyncio.to_thread(Acknowledged(victim).read, 30)
+            victim.kill()
+            node = await fence(taker, 0)
+        with node_process(store, wal, 0) as again:
+            said = Acknowledged(again)
+            await asyncio.to_thread(said.read, 30)
+            assert await taker.take_over(node, LeftLogs(taker, wal).open) == 0
+            with pytest.raises(StorageError, match="held by its node again"):
+                await LeftLogs(taker, wal).open(node, taker._takeovers.owner_of(node))
+            await asyncio.to_thread(said.read, 30)
+            assert again.poll() is None
     finally:
         await scope.close()

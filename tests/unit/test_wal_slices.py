@@ -213,7 +213,13 @@ async def test_a_clean_close_takes_the_holders_name_away() -> None:
 
 def test_a_holders_sector_that_is_torn_or_of_another_volume_says_nothing() -> None:
     holder = Holder(
-        pid=7, start_time=8, pid_namespace=9, boot_id=b"b" * 16, host_id="höst", taker=(0, 2**40)
+        pid=7,
+        start_time=8,
+        pid_namespace=9,
+        boot_id=b"b" * 16,
+        host_id="höst",
+        taker=(0, 2**40),
+        incarnation="f" * 16,
     )
     sector = bytearray(holder.encode(b"v" * 16))
     assert Holder.decode(memoryview(sector), b"v" * 16) == holder

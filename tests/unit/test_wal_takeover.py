@@ -13,7 +13,7 @@ from storage.wal.holder import Holder
 from storage.wal.memory_device import MemoryDevice
 from storage.wal.reservation import Reservation, reservation_key
 from storage.wal.reservation_memory import FaultyReservation, MemoryReservation, ReservationTable
-from storage.wal.takeover import take_slice
+from storage.wal.takeover import Verdict, take_slice
 from storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import SMALL, Listener, append_released, recovered, started
@@ -131,7 +131,7 @@ async def take_process(
         processes=host.process(pid),
         settings=SMALL,
         taker=(pid, 7),
-        is_live=lambda node_id, epoch: (node_id, epoch) in live,
+        judge=lambda holder, _: Verdict.LEAVE if holder.taker in live else Verdict.END,
     )
 
 
@@ -153,13 +153,52 @@ async def test_a_taker_is_ended_by_another_only_once_it_is_fenced() -> None:
     wal = await open_process(disk.platter, host, 1)
     await append_released(wal, await started(wal, 1), b"acknowledged")
     first = await take_process(disk.platter, host, 2, frozenset({(2, 7), (3, 7)}))
-    with pytest.raises(StorageError, match="node 2 recovers the slice of node 0"):
+    with pytest.raises(StorageError, match="slice of node 0 is held by node 2, which recovers it"):
         await take_process(disk.platter, host, 3, frozenset({(2, 7), (3, 7)}))
     assert host.killed == [1]
     assert len(await recovered(first)) == 1
     third = await take_process(disk.platter, host, 4, frozenset({(2, 8), (4, 7)}))
     assert host.killed == [1, 2]
     assert len(await recovered(third)) == 1
+
+
+def test_a_later_start_is_waited_for_before_it_is_ended() -> None:
+    async def world() -> None:
+        disk, host = Disk(), Host("h")
+        await disk.format("h")
+        device = disk.platter.attach()
+        host.running[1] = device
+        wal = await open_slice(
+            device,
+            node_id=0,
+            host_id="h",
+            processes=host.process(1),
+            settings=SMALL,
+            incarnation="second",
+        )
+        seen: list[str] = []
+
+        def judge(holder: Holder, waited_s: float) -> Verdict:
+            seen.append(holder.incarnation)
+            assert host.killed == []
+            return Verdict.END if waited_s >= 2 else Verdict.WAIT
+
+        taken = await take_slice(
+            disk.platter.attach(),
+            node_id=0,
+            host_id="h",
+            cluster_id="c",
+            processes=host.process(2),
+            settings=SMALL,
+            judge=judge,
+        )
+        assert host.killed == [1]
+        assert set(seen) == {"second"}
+        assert len(seen) > 100
+        assert await recovered(taken) == []
+        del wal
+
+    simulate(world, seed=1)
 
 
 async def test_nobody_is_killed_for_a_slice_that_is_free() -> None:
