@@ -1,5 +1,7 @@
 """One chaos run: a cluster of real processes, clients, faults, and the verdict on what they saw."""
 
+import gzip
+import pickle
 import shutil
 import tempfile
 import time
@@ -186,6 +188,8 @@ def run(options: Options) -> report.Run:
     for log in chaos.work.glob("node-*.log"):
         shutil.copy(log, folder)
     if result.anomalies:
+        with gzip.open(folder / "history.pickle.gz", "wb") as file:
+            pickle.dump(chaos.history, file)
         print(f"the cluster's folder is kept: {chaos.work}")
     else:
         shutil.rmtree(chaos.work)

@@ -26,6 +26,8 @@ from tests.support.traffic import (
 GROUP = "checked"
 LIFE_S = 30.0
 VALUE_BYTES = 200
+BACK_MAX = 500
+"""Offsets that a consumer goes back at most."""
 _OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
 IsOver = Callable[[], bool]
 
@@ -87,6 +89,8 @@ class Clients:
         self._load = load
         self._history = history
         self._rng = random.Random(seed)
+        self._position = dict.fromkeys(range(load.partitions), 0)
+        """Where the consumer that assigns itself partitions is, through all its lives."""
         self._producers = [
             Worker("librdkafka1", seed, self._produce_librdkafka),
             Worker("librdkafka2", seed, self._produce_librdkafka),
@@ -186,14 +190,14 @@ class Clients:
     def _read_assigned(self, name: str, is_over: IsOver, is_last: IsOver) -> None:
         """Read all partitions from somewhere; now and then begin anew further back."""
         consumer = new_consumer(self._load.bootstrap, {"fetch.wait.max.ms": 50})
-        position = dict.fromkeys(range(self._load.partitions), 0)
+        position = self._position
         try:
             self._assign(name, consumer, position)
             while not is_over():
                 self._poll(name, consumer, position)
                 if self._rng.random() < 1 / 64:
-                    back = self._rng.randrange(2000)
-                    position = {p: max(0, offset - back) for p, offset in position.items()}
+                    back = self._rng.randrange(BACK_MAX)
+                    position |= {p: max(0, offset - back) for p, offset in position.items()}
                     self._assign(name, consumer, position)
         finally:
             consumer.close()
@@ -230,9 +234,12 @@ class Clients:
             retry_backoff_ms=50,
         )
         try:
-            consumer.assign([Place(self._load.topic, p) for p in range(self._load.partitions)])
-            consumer.seek_to_beginning()
-            self._history.record_assign(name, dict.fromkeys(range(self._load.partitions), 0))
+            position = {p: max(0, o - BACK_MAX) for p, o in self._position.items()}
+            places = {Place(self._load.topic, p): offset for p, offset in position.items()}
+            consumer.assign(list(places))
+            for place, offset in places.items():
+                consumer.seek(place, offset)
+            self._history.record_assign(name, position)
             while not is_over():
                 begun = self._history.clock()
                 found = consumer.poll(timeout_ms=100, max_records=500)

@@ -200,10 +200,7 @@ def read_log(
     consumer = new_consumer(bootstrap, {"enable.partition.eof": False})
     log: dict[int, list[tuple[int, bytes]]] = {index: [] for index in range(partitions)}
     try:
-        ends = {
-            index: consumer.get_watermark_offsets(TopicPartition(topic, index), timeout=20)[1]
-            for index in log
-        }
+        ends = {index: _end(consumer, TopicPartition(topic, index)) for index in log}
         consumer.assign([TopicPartition(topic, index, 0) for index in log])
         deadline = time.monotonic() + deadline_s
         while any(_next_offset(log[index]) < end for index, end in ends.items()):
@@ -215,6 +212,20 @@ def read_log(
     finally:
         consumer.close()
     return log
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """Where a partition ends. One without a leader at the moment is asked again, for 20 s."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            end: int = consumer.get_watermark_offsets(place, timeout=20)[1]
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return end
 
 
 def new_consumer(bootstrap: str, config: Mapping[str, str | int | float]) -> Consumer:
