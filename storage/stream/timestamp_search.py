@@ -1,0 +1,159 @@
+"""Offsets by timestamp (KIP-79, KIP-734): from what the metadata, indexes and headers of batches
+say down to single records.
+
+Records are looked at one by one here, which takes long: a search gives way to other work of the
+loop again and again. What is trimmed meanwhile is passed over. A batch that cannot be read, since
+its producer compressed it wrongly or beyond all measure, stands for its records: they count as one
+at its first offset, with its greatest timestamp, and the rest of the stream is found all the same.
+"""
+
+import asyncio
+import heapq
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from itertools import count
+
+from storage.format.record_batch import read_header
+from storage.format.records import RecordTime, iter_record_times
+from storage.format.stream_object import IndexItem
+from storage.metadata.extents import Extent, Extents
+from storage.stream.cache import CachedBatch
+from storage.stream.reader import ColdReader
+
+INFLATED_SIZE_MAX = 64 * 1024 * 1024
+_EXTENTS_AT_ONCE = 1000
+_RECORDS_AT_ONCE = 1000
+
+_Piece = Extent | IndexItem | memoryview | RecordTime
+
+
+class TimestampSearch:
+    """A search in one stream: over its `extents`, and over the `cached` batches behind them.
+
+    `start` tells the stream's start offset. Both methods raise StoreUnavailable, CorruptObject, and
+    what `extents` and `start` raise when the stream is gone.
+    """
+
+    def __init__(
+        self,
+        reader: ColdReader,
+        stream_id: int,
+        *,
+        extents: Callable[[], Extents],
+        cached: Sequence[CachedBatch],
+        start: Callable[[], int],
+    ) -> None:
+        self._reader = reader
+        self._stream_id = stream_id
+        self._extents = extents
+        self._cached = cached
+        self._start = start
+
+    async def first_since(self, timestamp: int) -> RecordTime | None:
+        """Return the first record whose timestamp is `timestamp` or later, if there is one."""
+        for number, extent in enumerate(self._extents(), 1):
+            if not number % _EXTENTS_AT_ONCE:
+                await asyncio.sleep(0)  # a stream may have a million
+            if extent.max_timestamp < timestamp:
+                continue
+            index = await self._reader.index(extent.object_key)
+            for item in index.items_of(self._stream_id):
+                if item.max_timestamp < timestamp:
+                    continue
+                async with aclosing(self._batches(item)) as batches:
+                    async for batch in batches:
+                        found = await self._first_in(batch, timestamp)
+                        if found is not None:
+                            return found
+        for cached in self._cached:
+            if cached.max_timestamp >= timestamp:
+                found = await self._first_in(cached.payload, timestamp)
+                if found is not None:
+                    return found
+        return None
+
+    async def latest(self) -> RecordTime | None:
+        """Return the record with the greatest timestamp, the first of them; None without any.
+
+        What may hold it is opened in the order of its greatest timestamp, until that is a record's.
+        """
+        numbers = count()
+        heap: list[tuple[int, int, int, _Piece]] = []
+
+        def add(timestamp: int, offset: int, piece: _Piece) -> None:
+            heapq.heappush(heap, (-timestamp, offset, next(numbers), piece))
+
+        for extent in await self._candidates():
+            add(extent.max_timestamp, extent.start_offset, extent)
+        for cached in self._cached:
+            add(cached.max_timestamp, cached.base_offset, cached.payload)
+        while heap:
+            *_, piece = heapq.heappop(heap)
+            match piece:
+                case RecordTime():
+                    return piece
+                case Extent():
+                    index = await self._reader.index(piece.object_key)
+                    for item in index.items_of(self._stream_id):
+                        add(item.max_timestamp, item.start_offset, item)
+                case IndexItem():
+                    async for batch in self._batches(piece):
+                        header = read_header(batch)
+                        add(header.max_timestamp, header.base_offset, batch)
+                case _:
+                    found = await self._latest_in(piece)
+                    if found is not None:
+                        add(found.timestamp, found.offset, found)
+        return None
+
+    async def _candidates(self) -> list[Extent]:
+        """Return the extent with the greatest timestamp; and the first one, of which the record
+        that gave it its timestamp may be trimmed.
+        """
+        first: Extent | None = None
+        best: Extent | None = None
+        for number, extent in enumerate(self._extents(), 1):
+            if not number % _EXTENTS_AT_ONCE:
+                await asyncio.sleep(0)
+            if first is None:
+                first = extent
+            elif best is None or extent.max_timestamp > best.max_timestamp:
+                best = extent
+        return [extent for extent in (first, best) if extent is not None]
+
+    async def _batches(self, item: IndexItem) -> AsyncGenerator[memoryview, None]:
+        """Yield the batches of an item that are not trimmed, in the order of their offsets."""
+        offset = max(item.start_offset, self._start())
+        while offset < item.end_offset:
+            found = await self._reader.fetch(self._stream_id, self._extents, offset, 1)
+            for batch in found:
+                offset = read_header(batch).end_offset
+                yield batch
+            if not found:  # trimmed meanwhile
+                offset = max(offset + 1, self._start())
+            await asyncio.sleep(0)
+
+    async def _first_in(self, batch: memoryview, timestamp: int) -> RecordTime | None:
+        for number, time in enumerate(self._times(batch), 1):
+            if time.timestamp >= timestamp and time.offset >= self._start():
+                return time
+            if not number % _RECORDS_AT_ONCE:
+                await asyncio.sleep(0)
+        return None
+
+    async def _latest_in(self, batch: memoryview) -> RecordTime | None:
+        best: RecordTime | None = None
+        for number, time in enumerate(self._times(batch), 1):
+            if time.offset >= self._start() and (best is None or time.timestamp > best.timestamp):
+                best = time
+            if not number % _RECORDS_AT_ONCE:
+                await asyncio.sleep(0)
+        return best
+
+    def _times(self, batch: memoryview) -> Iterator[RecordTime]:
+        """Yield the times of a batch's records; of one that cannot be read, what it says itself."""
+        try:
+            yield from iter_record_times(batch, inflated_size_max=INFLATED_SIZE_MAX)
+        except ValueError:
+            header = read_header(batch)
+            yield RecordTime(max(header.base_offset, self._start()), header.max_timestamp)

@@ -1,0 +1,172 @@
+"""Offsets by timestamp, against a plain list of records: wherever they lie, trimmed meanwhile or
+before, beside batches that nobody can read, and without holding up the loop.
+"""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.format.record_batch import patch
+from storage.format.records import RecordTime
+from storage.metadata.records import TrimStream
+from storage.object_store import MemoryStore
+from storage.stream.engine import StorageSettings
+from storage.stream.stream import Stream
+from storage.stream.timestamp_search import INFLATED_SIZE_MAX
+from storage.wal import MemoryWal
+from tests.support.record_batches import TestRecord, encode_batch, seal_batch
+from tests.unit.test_stream_engine import running
+
+SETTINGS = StorageSettings(upload_size=1 << 30, upload_age_s=3600, stream_object_size=1000)
+
+
+async def append(stream: Stream, timestamps: list[int], codec: str = "none") -> list[RecordTime]:
+    base = stream.next_offset
+    records = [
+        TestRecord(offset=base + n, timestamp=time, key=None, value=b"v" * 50)
+        for n, time in enumerate(timestamps)
+    ]
+    await append_bytes(stream, encode_batch(records, codec=codec), len(records), max(timestamps))
+    return [RecordTime(record.offset, record.timestamp) for record in records]
+
+
+async def append_bytes(stream: Stream, encoded: bytes, count: int, max_timestamp: int) -> None:
+    batch = bytearray(encoded)
+    patch(batch, 0, stream.next_offset, stream.epoch)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    stream.append(
+        memoryview(batch),
+        count=count,
+        max_timestamp=max_timestamp,
+        on_done=lambda _: done.set_result(None),
+    )
+    await done
+
+
+batches = st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=4), min_size=1, max_size=10)
+
+
+@settings(max_examples=80, deadline=None)
+@given(batches=batches, uploads=st.integers(0, 2**10 - 1), share=st.floats(0, 1))
+def test_the_records_of_a_plain_list_are_found(
+    batches: list[list[int]], uploads: int, share: float
+) -> None:
+    """With timestamps in no order, and a start that may lie inside a batch."""
+
+    async def life() -> None:
+        known: list[RecordTime] = []
+        async with running(MemoryStore(), MemoryWal(), settings=SETTINGS) as (engine, streams):
+            stream = streams[0]
+            for number, timestamps in enumerate(batches):
+                known += await append(stream, timestamps)
+                if uploads >> number & 1:
+                    await engine.upload_now()
+            start = int(share * len(known))
+            await stream.trim(start)
+            left = [record for record in known if record.offset >= start]
+            for timestamp in range(-1, 43, 4):
+                first = next((one for one in left if one.timestamp >= timestamp), None)
+                assert await stream.offset_for_timestamp(timestamp) == first
+            latest = max(left, key=lambda one: (one.timestamp, -one.offset), default=None)
+            assert await stream.offset_of_max_timestamp() == latest
+
+    asyncio.run(life())
+
+
+class HeldStore(MemoryStore):
+    """Reads of data wait while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.is_asked = asyncio.Event()
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.is_asked.set()
+        await self.gate.wait()
+        return await super().get_range(key, start, length)
+
+
+@pytest.mark.timeout(20)
+async def test_a_search_ends_though_what_it_looks_at_is_trimmed() -> None:
+    store = HeldStore()
+    async with running(store, MemoryWal(), settings=SETTINGS) as (engine, streams):
+        stream = streams[0]
+        await append(stream, [1])
+        await append(stream, [2])
+        await append(stream, [1, 9])  # the answer, were it not trimmed
+        await engine.upload_now()
+        (later, _) = await append(stream, [8, 7])
+        engine.cache.forget(0)
+        await engine.upload_now()
+        store.gate.clear()
+        searches = [
+            asyncio.ensure_future(stream.offset_for_timestamp(8)),
+            asyncio.ensure_future(stream.offset_of_max_timestamp()),
+        ]
+        await store.is_asked.wait()
+        await engine.metadata.commit([TrimStream(stream_id=0, start_offset=later.offset)])
+        store.gate.set()
+        assert await asyncio.gather(*searches) == [later, later]
+
+
+def unreadable(count: int, timestamp: int, body: bytes = b"no lz4", attributes: int = 3) -> bytes:
+    """A batch with a right checksum over what no codec reads."""
+    return seal_batch(
+        body,
+        base_offset=0,
+        last_offset_delta=count - 1,
+        record_count=count,
+        attributes=attributes,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+    )
+
+
+async def test_a_batch_that_nobody_can_read_stands_for_itself_and_spoils_no_other() -> None:
+    async with running(MemoryStore(), MemoryWal(), settings=SETTINGS) as (engine, streams):
+        stream = streams[0]
+        await append(stream, [10, 11])
+        await append_bytes(stream, unreadable(3, 20), 3, 20)
+        await append(stream, [15, 30, 25], codec="lz4")
+        for _ in range(2):  # from memory, then from objects
+            assert await stream.offset_for_timestamp(11) == (1, 11)
+            assert await stream.offset_for_timestamp(12) == (2, 20)
+            assert await stream.offset_for_timestamp(21) == (6, 30)
+            assert await stream.offset_of_max_timestamp() == (6, 30)
+            await engine.upload_now()
+            engine.cache.forget(0)
+
+
+async def test_a_batch_that_inflates_beyond_all_measure_is_not_inflated() -> None:
+    import cramjam
+
+    body = bytes(cramjam.zstd.compress(bytes(INFLATED_SIZE_MAX + 1)))
+    async with running(MemoryStore(), MemoryWal(), settings=SETTINGS) as (_, streams):
+        await append_bytes(streams[0], unreadable(1, 20, body, attributes=4), 1, 20)
+        assert await streams[0].offset_for_timestamp(5) == (0, 20)
+
+
+async def test_a_search_gives_way_to_other_work() -> None:
+    rng = random.Random(1)
+    turns = 0
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with running(MemoryStore(), MemoryWal(), settings=SETTINGS) as (_, streams):
+        known = await append(streams[0], [rng.randrange(100) for _ in range(20_000)] + [100])
+        working = asyncio.ensure_future(other_work())
+        assert await streams[0].offset_for_timestamp(100) == known[-1]
+        assert turns >= 20
+        turns = 0
+        assert await streams[0].offset_of_max_timestamp() == known[-1]
+        assert turns >= 20
+        working.cancel()
