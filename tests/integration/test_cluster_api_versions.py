@@ -112,7 +112,12 @@ async def test_a_partition_may_be_given_to_who_has_it(client: ApiClient, version
 @pytest.mark.parametrize("version", versions(DESCRIBE_CLUSTER))
 async def test_a_node_alone_is_the_cluster(client: ApiClient, version: int) -> None:
     def build(module: ModuleType) -> Any:
-        return entity(module, "DescribeClusterRequest", include_cluster_authorized_operations=False)
+        return entity(
+            module,
+            "DescribeClusterRequest",
+            include_cluster_authorized_operations=False,
+            include_fenced_brokers=False,
+        )
 
     answer = await client.ask(DESCRIBE_CLUSTER, version, build)
     assert answer.controller_id == client.node.node_id
