@@ -14,7 +14,7 @@ import typer
 from broker.cli.sections import sections, shown_default
 from broker.setting_sources import SETTINGS, Setting, load
 from broker.settings import Settings
-from storage.errors import LakeheadError
+from storage.errors import EntryRejected, Fenced, LakeheadError
 
 _KINDS = {"str": "TEXT", "int": "N", "bool": "BOOL"}
 _UNITS = {"bytes": "SIZE", "ms": "MS", "minutes": "MINUTES"}
@@ -99,6 +99,7 @@ def _serve(settings: Settings) -> None:
     """Run a node to its end. Of several on this machine, it says which one it is."""
     from broker.process import run
     from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
+    from broker.supervisor.supervised_node import FENCED
 
     if not is_supervised(os.environ):
         run(settings, on_ready=lambda address: _announce(address, settings))
@@ -106,6 +107,9 @@ def _serve(settings: Settings) -> None:
     stop_with_supervisor(os.environ)
     try:
         run(settings, on_ready=lambda address: _announce(address, settings))
+    except (Fenced, EntryRejected) as error:
+        typer.echo(f"lakehead: node {settings.node_id}: {error}", err=True)
+        raise typer.Exit(FENCED) from error
     except LakeheadError as error:
         raise LakeheadError(f"node {settings.node_id}: {error}") from error
 

@@ -1,8 +1,9 @@
 """One node under supervision: kept running, life after life, until it is told to stop.
 
 A node that ends by itself is started again after a pause that grows while it does not get better.
-The very first life is different: a node that never was ready is not started again, since what keeps
-it from starting is most likely a mistake that somebody has to see.
+The very first life is different: a node that ends with an error before it ever was ready is not
+started again, since what keeps it from starting is most likely a mistake that somebody has to see.
+One that was killed or fenced meanwhile made no mistake.
 """
 
 import asyncio
@@ -21,6 +22,10 @@ from storage.clock import Clock
 _CLEAN = (0, -signal.SIGTERM)
 """Exit statuses of a process that was told to stop: it did, or it was too young to listen."""
 _log = structlog.get_logger("broker.supervisor")
+
+
+FENCED = 75
+"""Exit status of a node that was fenced before it was ready: EX_TEMPFAIL of sysexits.h."""
 
 
 class Life(Protocol):
@@ -81,8 +86,9 @@ class SupervisedNode:
         """Start the node again and again, until it is told to stop, or cannot be started at all."""
         back_off = BackOff()
         while not self._stopping.is_set():
-            served_s = await self._live()
-            if self._stopping.is_set() or not self.address:
+            status, served_s = await self._live()
+            is_mistake = not self.address and status >= 0 and status != FENCED
+            if self._stopping.is_set() or is_mistake:
                 break
             if self._is_replaced:
                 self._is_replaced = False
@@ -95,8 +101,8 @@ class SupervisedNode:
         self.is_over = True
         self._enter(Phase.DOWN)
 
-    async def _live(self) -> float:
-        """Live one life; return for how many seconds it served clients."""
+    async def _live(self) -> tuple[int, float]:
+        """Live one life; return its exit status, and for how many seconds it served clients."""
         self.lives += 1
         self._enter(Phase.STARTING)
         try:
@@ -104,7 +110,7 @@ class SupervisedNode:
         except OSError as error:
             _log.error("node_not_launched", node_id=self.node_id, reason=str(error))
             self._enter(Phase.DOWN)
-            return 0.0
+            return 1, 0.0
         self._enter(Phase.STARTING)
         _log.info("node_started", node_id=self.node_id, pid=life.pid)
         served_s = 0.0
@@ -121,7 +127,7 @@ class SupervisedNode:
         say("node_ended", node_id=self.node_id, pid=life.pid, status=status)
         self._life = None
         self._enter(Phase.DOWN)
-        return served_s
+        return status, served_s
 
     def _became_ready(self, address: str) -> None:
         if not self.address:  # clients know this port from now on

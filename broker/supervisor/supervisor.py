@@ -67,11 +67,12 @@ class Supervisor:
 
     @staticmethod
     async def _first_life(node: SupervisedNode) -> None:
-        if not await node.wait_settled() and not node.address:
-            raise NodeNotStarted(
-                f"node {node.node_id} did not start, and the others were stopped: "
-                "what it said is above"
-            )
+        while not await node.wait_settled() and not node.address:
+            if node.is_over:
+                raise NodeNotStarted(
+                    f"node {node.node_id} did not start, and the others were stopped: "
+                    "what it said is above"
+                )
 
     async def stop(self) -> None:
         """Stop all nodes at once. Raises NodeNotStopped when one does not end well."""

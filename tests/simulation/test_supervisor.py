@@ -10,7 +10,7 @@ import pytest
 
 from broker.supervisor.back_off import FIRST_S, LONGEST_S
 from broker.supervisor.placement import NodeCommand
-from broker.supervisor.supervised_node import Life, Phase
+from broker.supervisor.supervised_node import FENCED, Life, Phase
 from broker.supervisor.supervisor import NodeNotStarted, NodeNotStopped, Supervisor
 from storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
@@ -26,6 +26,8 @@ class Behaviour:
 
     starts_s: float = 1.0
     is_refused: bool = False
+    refusal: int = 1
+    """Its exit status then."""
     lasts_s: float = FOR_EVER
     stops_s: float = 0.5
 
@@ -57,7 +59,7 @@ class SimulatedLife:
 
     def _started(self) -> None:
         if self._behaviour.is_refused:
-            self._end(1)
+            self._end(self._behaviour.refusal)
         elif not self._ended.done():
             self._ready.set_result(f"127.0.0.1:{FIRST_PORT + self.pid}")
             if self._behaviour.lasts_s < FOR_EVER:
@@ -139,6 +141,20 @@ def test_a_node_that_cannot_be_started_ends_the_start(first: Behaviour | OSError
         await scope.close()
 
     simulate(world, seed=2)
+
+
+@pytest.mark.parametrize("status", [-9, FENCED])
+def test_a_node_that_was_killed_or_fenced_while_it_started_is_started_again(status: int) -> None:
+    async def world() -> None:
+        unlucky = Behaviour(is_refused=True, refusal=status)
+        machine = Machine(plan={1: [unlucky, unlucky]})
+        supervisor, scope = machine.supervisor()
+        assert len(await supervisor.start()) == 3
+        assert [node.lives for node in supervisor.nodes] == [1, 3, 1]
+        await supervisor.stop()
+        await scope.close()
+
+    simulate(world, seed=8)
 
 
 def test_a_node_that_dies_comes_back_after_pauses_that_double_and_keeps_its_port() -> None:
@@ -266,6 +282,7 @@ def random_behaviour(rng: random.Random) -> Behaviour | OSError:
     return Behaviour(
         starts_s=rng.choice([0, 0.1, 1, 10]),
         is_refused=rng.random() < 0.3,
+        refusal=rng.choice([1, -9, FENCED]),
         lasts_s=rng.choice([0, 0.5, 5, 50, 500]),
         stops_s=rng.choice([0, 0.2, 15, FOR_EVER]),
     )
