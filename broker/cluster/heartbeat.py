@@ -50,7 +50,8 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """A node says that it lives. `next_entry`: it has the metadata below this number.
 
-    `is_starting`: it serves nothing yet; `is_leaving`: it is about to stop.
+    `is_starting`: it serves nothing yet; `is_leaving`: it is about to stop. `heard`: other nodes
+    that it has heard itself, and how many milliseconds ago.
     """
 
     node_id: int
@@ -61,6 +62,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str = ""
     incarnation: str = ""
     load: NodeLoad = NodeLoad()
+    heard: tuple[tuple[int, int], ...] = ()
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +70,8 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_known`: it has the sender's registration; `is_fenced`: that epoch has ended. `fresh_ms`: all
     that was committed so many milliseconds before the answer is in what it says; None: it does
-    not know. `load` is said to the command line only, which asks as node -1.
+    not know. `load` is said to the command line only, which asks as node -1. `heard` is as in
+    `Heartbeat`.
     """
 
     node_id: int
@@ -82,12 +85,14 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str = ""
     fresh_ms: int | None = None
     load: NodeLoad = NodeLoad()
+    heard: tuple[tuple[int, int], ...] = ()
 
 
 class _RequestExtra(msgspec.Struct, frozen=True, array_like=True):
     cluster_id: str
     incarnation: str
     load: NodeLoad
+    heard: tuple[tuple[int, int], ...]
 
 
 class _AnswerExtra(msgspec.Struct, frozen=True, array_like=True):
@@ -99,15 +104,19 @@ class _AnswerExtra(msgspec.Struct, frozen=True, array_like=True):
     incarnation: str
     fresh_ms: int
     load: NodeLoad
+    heard: tuple[tuple[int, int], ...]
 
 
+_NO_EXTRA = _RequestExtra("", "", NodeLoad(), ())
 _request_extra = msgspec.msgpack.Decoder(_RequestExtra)
 _answer_extra = msgspec.msgpack.Decoder(_AnswerExtra)
 
 
 def encode_heartbeat(heartbeat: Heartbeat, correlation_id: int) -> bytes:
     """Return the whole frame of a request, length included."""
-    extra = _RequestExtra(heartbeat.cluster_id, heartbeat.incarnation, heartbeat.load)
+    extra = _RequestExtra(
+        heartbeat.cluster_id, heartbeat.incarnation, heartbeat.load, heartbeat.heard
+    )
     body = _REQUEST.pack(
         heartbeat.node_id,
         heartbeat.epoch,
@@ -128,7 +137,7 @@ def decode_heartbeat(frame: memoryview, position: int) -> Heartbeat:
     node_id, epoch, newest, starting, leaving = _REQUEST.unpack(cursor.take(_REQUEST.size))
     data = _extra(cursor)
     try:
-        extra = _RequestExtra("", "", NodeLoad()) if data is None else _request_extra.decode(data)
+        extra = _NO_EXTRA if data is None else _request_extra.decode(data)
     except msgspec.MsgspecError as error:
         raise MalformedFrame(f"a heartbeat of node {node_id}: {error}") from None
     return Heartbeat(
@@ -140,6 +149,7 @@ def decode_heartbeat(frame: memoryview, position: int) -> Heartbeat:
         cluster_id=extra.cluster_id,
         incarnation=extra.incarnation,
         load=extra.load,
+        heard=extra.heard,
     )
 
 
@@ -154,6 +164,7 @@ def encode_answer(answer: HeartbeatAnswer, correlation_id: int) -> bytes:
         answer.incarnation,
         _NEVER_MS if answer.fresh_ms is None else answer.fresh_ms,
         answer.load,
+        answer.heard,
     )
     body = _ANSWER.pack(0, answer.error, answer.is_known, answer.is_fenced, False)
     header = _LENGTH.pack(correlation_id) + b"\x00"
@@ -188,6 +199,7 @@ def decode_answer(frame: memoryview) -> tuple[int, HeartbeatAnswer]:
         incarnation=extra.incarnation,
         fresh_ms=None if extra.fresh_ms == _NEVER_MS else extra.fresh_ms,
         load=extra.load,
+        heard=extra.heard,
     )
 
 

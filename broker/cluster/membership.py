@@ -4,6 +4,9 @@ A node that is silent for a session is dead. A node whose connection ended and w
 refusing new ones is dead sooner, after half a heartbeat interval: its process is gone. Being wrong
 costs a take-over and no data, since fencing does not rest on any of this.
 
+Nodes say whom they hear. What one hears is not dead for the others either, so a line that is cut
+between two nodes of many costs nothing.
+
 Silence alone has two explanations, and one of them is that this node is the one cut off. Who hears
 less than half of the cluster waits another session before it takes anyone for dead, so that the
 others are quicker; who hears exactly half of it, without the node of the lowest id, waits two
@@ -13,7 +16,7 @@ others get the time back.
 Times are seconds of one monotonic clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -37,9 +40,14 @@ class _Member:
     epoch: int
     since: float
     heard_at: float
+    """By this node, or by one that it hears."""
+    answered_at: float = float("-inf")
+    """By this node alone."""
+    vouched_at: float = float("-inf")
+    """When another node said last that it hears it."""
     was_reached: bool = False
     refused_at: float | None = None
-    is_lost: bool = False
+    lost_at: float | None = None
     is_starting: bool = True
     is_leaving: bool = False
     load: NodeLoad = field(default_factory=NodeLoad)
@@ -104,9 +112,9 @@ class Membership:
         if member is None:
             return False
         before = (self._standing(member, now), member.is_starting, member.is_leaving)
-        member.heard_at = max(member.heard_at, now)
+        member.heard_at = member.answered_at = now
         member.refused_at = None
-        member.is_lost = False
+        member.lost_at = None
         if member.is_starting and not is_starting:
             member.since = now
         member.is_starting = is_starting
@@ -114,6 +122,24 @@ class Membership:
         if load is not None:
             member.load = load
         return before != (Standing.ALIVE, is_starting, is_leaving)
+
+    def vouched(self, heard: Iterable[tuple[int, int]], now: float) -> None:
+        """Take note of whom a live node hears: pairs of node id and milliseconds since."""
+        for node_id, age_ms in heard:
+            member = self._members.get(node_id)
+            if member is not None and age_ms >= 0:
+                member.vouched_at = now
+                member.heard_at = max(member.heard_at, now - age_ms / 1000)
+
+    def heard_lately(self, now: float) -> tuple[tuple[int, int], ...]:
+        """Return whom this node hears itself, to tell others: node ids, milliseconds since. Nobody
+        whose connection has just ended.
+        """
+        return tuple(
+            (node_id, int((now - member.answered_at) * 1000))
+            for node_id, member in self._members.items()
+            if now - member.answered_at < 2 * self._interval_s and member.lost_at is None
+        )
 
     def reached(self, node_id: int, epoch: int) -> None:
         """Take note that it answered at its address: from now on a refusal there means something.
@@ -159,7 +185,7 @@ class Membership:
                 dead[node_id] = member.epoch
             elif member.is_leaving:
                 leaving.add(node_id)
-            elif standing is Standing.ALIVE and not member.is_starting:
+            elif standing is Standing.ALIVE and member.was_reached and not member.is_starting:
                 ready[node_id] = member.since
         return MembershipView(
             ready=ready,
@@ -168,17 +194,21 @@ class Membership:
             loads={node_id: member.load for node_id, member in self._members.items()},
         )
 
-    def lost(self, node_id: int, epoch: int) -> None:
-        """Take note that a connection to it has ended."""
+    def lost(self, node_id: int, epoch: int, now: float) -> None:
+        """Take note that a connection to it has ended. Who asks the others now whether they still
+        hear it knows in time whether it is gone, or this line alone.
+        """
         member = self._member(node_id, epoch)
-        if member is not None and member.was_reached:
-            member.is_lost = True
+        if member is not None and member.was_reached and member.lost_at is None:
+            member.lost_at = now
 
     def unreachable(self) -> frozenset[int]:
         """Return the nodes that there is no connection to any more, and that nothing was heard of
         since: perhaps for a moment only, but clients need not be sent there meanwhile.
         """
-        return frozenset(node_id for node_id, member in self._members.items() if member.is_lost)
+        return frozenset(
+            node_id for node_id, member in self._members.items() if member.lost_at is not None
+        )
 
     def next_change(self, now: float) -> float | None:
         """Return when somebody would be thought dead if nothing happens until then."""
@@ -202,7 +232,10 @@ class Membership:
             silent += self._hesitation(now)
         if member.refused_at is None:
             return silent
-        return min(silent, member.refused_at + self._interval_s / 2)
+        gone = member.refused_at + self._interval_s / 2
+        if member.vouched_at > (member.refused_at if member.lost_at is None else member.lost_at):
+            gone = member.vouched_at + 2 * self._interval_s  # it refuses this node only
+        return min(silent, gone)
 
     def _hesitation(self, now: float) -> float:
         """Return how much longer silence must last, by how many others are heard."""

@@ -162,6 +162,7 @@ class Peers:
             is_leaving=heartbeat.is_leaving,
             load=heartbeat.load,
         )
+        self.membership.vouched(heartbeat.heard, self._clock.monotonic())
         if is_news:
             self._tell()
         return self._answer(is_known=True)
@@ -186,6 +187,7 @@ class Peers:
             incarnation=self.own.incarnation,
             fresh_ms=self.session.state_age_ms(),
             load=load or NodeLoad(),
+            heard=self.membership.heard_lately(self._clock.monotonic()),
         )
 
     # The lines' listener.
@@ -202,6 +204,7 @@ class Peers:
             cluster_id=state.cluster_id,
             incarnation=self.own.incarnation,
             load=self._load(),
+            heard=self.membership.heard_lately(self._clock.monotonic()),
         )
 
     def answered(self, peer: NodeState, answer: HeartbeatAnswer, sent_at: float) -> None:
@@ -233,12 +236,14 @@ class Peers:
             is_starting=answer.is_starting,
             is_leaving=answer.is_leaving,
         )
+        self.membership.vouched(answer.heard, self._clock.monotonic())
         if is_news:
             self._tell()
 
     def lost(self, peer: NodeState) -> None:
         """See `PeerListener.lost`."""
-        self.membership.lost(peer.node_id, peer.epoch)
+        self.membership.lost(peer.node_id, peer.epoch, self._clock.monotonic())
+        self._nudge_all()  # do the others still hear it?
 
     def refused(self, peer: NodeState) -> None:
         """See `PeerListener.refused`."""

@@ -82,6 +82,7 @@ class Controller:
         self._settings = settings
         self._wakeup = asyncio.Event()
         self._vacant_since: float | None = None
+        self._dead_since: float | None = None
         self._started_at = self._balance_at = clock.monotonic()
         self._seen: _Signs | None = None
         self._balanced: tuple[ClusterState, Situation] | None = None
@@ -122,12 +123,13 @@ class Controller:
     async def _act(self) -> None:
         """Commit what is to be decided now, if it is for this node to decide."""
         now, state = self._clock.monotonic(), self._metadata.state
+        self._dead_since = _since(
+            self._dead_since, now, bool(unfenced_dead(state, self._situation(now)))
+        )
+        self._vacant_since = _since(
+            self._vacant_since, now, is_lease_vacant(state, self._situation(now))
+        )
         situation = self._situation(now)
-        if not is_lease_vacant(state, situation):
-            self._vacant_since = None
-        elif self._vacant_since is None:
-            self._vacant_since = now
-            situation = self._situation(now)
         signs = _signs(state, situation)
         if not self._is_due(state, situation, signs):
             return
@@ -184,6 +186,7 @@ class Controller:
             leaving=leaving,
             dead=view.dead,
             loads={**view.loads, own.node_id: peers.own_load},
+            is_neglected=_lasts(self._dead_since, now, peers.session_s),
             may_lead=self._may_lead(ready, now),
             is_balance_due=self._settings.is_balancing and now >= self._balance_at,
             imbalance=self._settings.imbalance,
@@ -193,10 +196,10 @@ class Controller:
         """Whether it is this node's turn: the ready node of the lowest id goes first, and each
         further one waits two heartbeat intervals longer.
         """
-        if self._vacant_since is None or self._peers.own.node_id not in ready:
+        if self._peers.own.node_id not in ready:
             return False
         rank = sum(node_id < self._peers.own.node_id for node_id in ready)
-        return now - self._vacant_since >= rank * 2 * self._peers.interval_s
+        return _lasts(self._vacant_since, now, rank * 2 * self._peers.interval_s)
 
     def _note(self, made: Sequence[Record]) -> None:
         stats, own_id = self.stats, self._peers.own.node_id
@@ -219,6 +222,17 @@ class Controller:
                     )
                 case _:
                     pass
+
+
+def _since(before: float | None, now: float, is_so: bool) -> float | None:
+    """Return since when something is so, given since when it was."""
+    if not is_so:
+        return None
+    return now if before is None else before
+
+
+def _lasts(since: float | None, now: float, seconds: float) -> bool:
+    return since is not None and now - since >= seconds
 
 
 def _signs(state: ClusterState, situation: Situation) -> _Signs:

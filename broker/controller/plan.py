@@ -17,7 +17,9 @@ from storage.metadata.state import ClusterState
 
 
 def is_lease_vacant(state: ClusterState, situation: Situation) -> bool:
-    """Whether nobody who lives holds the lease."""
+    """Whether nobody who lives, and does what the controller has to do, holds the lease."""
+    if situation.is_neglected and unfenced_dead(state, situation):
+        return True
     holder = state.nodes.get(state.controller.node_id)
     if holder is None or holder.is_fenced or holder.epoch != state.controller.node_epoch:
         return True

@@ -1,8 +1,9 @@
-"""Who commits what a dead node left in its write-ahead log, and the task that does it.
+"""Who commits what a dead node left in its write-ahead log, and the tasks that do it.
 
 Any survivor that reaches the log can. Which one does follows from the state at the entry that
 fenced the node, the same on every node; it stays so until that one is fenced itself. So two do not
-get in each other's way, and several dead nodes are spread over the survivors.
+get in each other's way, and several dead nodes are spread over the survivors. One that lives and
+does not get it done is joined by the others, one after the other.
 """
 
 import asyncio
@@ -21,17 +22,20 @@ _log = structlog.get_logger("broker.recovery")
 _RETRY_S = 1.0
 _RETRY_MAX_S = 30.0
 _NOBODY = -1
+STEP_IN_S = 10.0
+"""Each further node tries a recovery that is not done so much later."""
 
 TakeOver = Callable[[NodeState], Awaitable[int]]
 """Fences the node's log, commits what counts of it, and returns how much that was."""
 
 
-def recoverer(state: ClusterState, dead: NodeState) -> int:
-    """Return who recovers a dead node; -1 if nobody can."""
+def recoverers(state: ClusterState, dead: NodeState) -> list[int]:
+    """Return who can recover a dead node; whose turn is first comes first."""
     able = sorted(
         node.node_id for node in state.nodes.values() if not node.is_fenced and reaches(node, dead)
     )
-    return able[dead.node_id % len(able)] if able else _NOBODY
+    first = dead.node_id % len(able) if able else 0
+    return able[first:] + able[:first]
 
 
 def unrecovered(state: ClusterState) -> list[NodeState]:
@@ -51,7 +55,11 @@ class Recoveries:
     """One for each node: does those that fall to it."""
 
     def __init__(
-        self, node_id: int, metadata: MetadataLog, scope: TaskScope, take_over: TakeOver
+        self,
+        node_id: int,
+        metadata: MetadataLog,
+        scope: TaskScope,
+        take_over: TakeOver,
     ) -> None:
         self.recovered_total = 0
         """Dead nodes whose logs this node has committed."""
@@ -62,6 +70,7 @@ class Recoveries:
         self._seen = _signs(metadata.state)
         self._chosen: dict[tuple[int, int], int] = {}
         self._running: set[tuple[int, int]] = set()
+        self._is_news = asyncio.Event()
 
     def start(self) -> None:
         """Begin to look out for the dead."""
@@ -78,23 +87,34 @@ class Recoveries:
         waiting = {(dead.node_id, dead.epoch): dead for dead in unrecovered(state)}
         self._chosen = {key: who for key, who in self._chosen.items() if key in waiting}
         for key, dead in waiting.items():
-            chosen = state.nodes.get(self._chosen.get(key, _NOBODY))
-            if chosen is None or chosen.is_fenced:
-                self._chosen[key] = recoverer(state, dead)
+            able = recoverers(state, dead)
+            if self._chosen.get(key) not in able:
+                self._chosen[key] = able[0] if able else _NOBODY
                 self._note_choice(dead, self._chosen[key])
-            if self._chosen[key] == self._node_id and key not in self._running:
+            if self._node_id in able and key not in self._running:
                 self._running.add(key)
-                self._scope.spawn(self._recover(dead), name=f"recover node {dead.node_id}")
+                step_in_s = STEP_IN_S * able.index(self._node_id)
+                self._scope.spawn(
+                    self._recover(dead, step_in_s), name=f"recover node {dead.node_id}"
+                )
+        self._is_news.set()
 
-    async def _recover(self, dead: NodeState) -> None:
+    async def _recover(self, dead: NodeState, step_in_s: float) -> None:
+        """Recover a node once this one is chosen for it, or nobody has for so long."""
         key, pause_s = (dead.node_id, dead.epoch), _RETRY_S
+        loop = asyncio.get_running_loop()
+        step_in_at = loop.time() + step_in_s
         try:
-            while self._chosen.get(key) == self._node_id:
+            while (chosen := self._chosen.get(key)) is not None:
+                left_s = step_in_at - loop.time()
+                if chosen != self._node_id and left_s > 0:
+                    await self._wait_news(left_s)
+                    continue
                 try:
                     found = await self._take_over(dead)
                 except LakeheadError as error:
                     _log.error("recovery_failed", dead_id=dead.node_id, error=str(error))
-                    await asyncio.sleep(pause_s)
+                    await self._wait_news(pause_s)
                     pause_s = min(2 * pause_s, _RETRY_MAX_S)
                     continue
                 self.recovered_total += 1
@@ -102,6 +122,15 @@ class Recoveries:
                 return
         finally:
             self._running.discard(key)
+
+    async def _wait_news(self, seconds: float) -> None:
+        """Wait so long, or until the state of nodes has changed."""
+        self._is_news.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._is_news.wait()
+        except TimeoutError:
+            pass
 
     def _note_choice(self, dead: NodeState, chosen: int) -> None:
         if chosen == _NOBODY:

@@ -174,6 +174,19 @@ async def test_who_is_cut_off_from_the_others_is_fenced_and_stops() -> None:
         assert all(not node.state.nodes[node.node_id].is_fenced for node in cluster.nodes.values())
 
 
+async def test_a_line_cut_between_two_of_three_harms_nobody() -> None:
+    """The third hears both, and says so."""
+    async with node_cluster(**OBJECT, broker_session_timeout_ms=600) as cluster:
+        nodes = cluster.nodes
+        before = nodes[1].state.next_entry
+        _cut(nodes[1], nodes[2].advertised_port)
+        _cut(nodes[2], nodes[1].advertised_port)
+        for _ in range(40):
+            await asyncio.sleep(0.05)
+            assert not any(node.peers.view().dead for node in nodes.values())
+        assert {node.state.next_entry for node in nodes.values()} == {before}
+
+
 def _cut(node: Node, cut_port: int) -> None:
     """Cut the lines that lead from a node to the one at that port, or from that one to others."""
     for other_id, (line, task) in list(node.peers._lines.items()):

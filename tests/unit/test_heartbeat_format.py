@@ -35,6 +35,7 @@ LOADS = st.builds(
     cpu=RATES,
     hottest=st.lists(st.tuples(st.integers(0, 2**60), RATES), max_size=5).map(tuple),
 )
+HEARD = st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 2**40)), max_size=5).map(tuple)
 HEARTBEATS = st.builds(
     Heartbeat,
     node_id=st.integers(-1, 2**31 - 1),
@@ -45,6 +46,7 @@ HEARTBEATS = st.builds(
     cluster_id=st.text(max_size=40),
     incarnation=st.text(max_size=40),
     load=LOADS,
+    heard=HEARD,
 )
 ANSWERS = st.builds(
     HeartbeatAnswer,
@@ -59,6 +61,7 @@ ANSWERS = st.builds(
     incarnation=st.text(max_size=40),
     fresh_ms=st.none() | st.integers(0, 2**40),
     load=LOADS,
+    heard=HEARD,
 )
 
 

@@ -66,7 +66,7 @@ def test_a_sign_of_life_takes_a_refusal_back() -> None:
 
 def test_clients_are_not_sent_to_a_node_whose_connection_ended_until_it_is_heard() -> None:
     membership = members(0, [1, 2])
-    membership.lost(2, 0)
+    membership.lost(2, 0, 0.1)
     assert membership.unreachable() == {2}
     assert membership.standing(2, 0.1) is Standing.ALIVE
     membership.heard(2, 0, 0.2)
@@ -110,6 +110,48 @@ def test_a_fenced_node_is_no_member_any_more() -> None:
     assert membership.standing(2, 1.0) is Standing.DEAD
     assert membership.view(10.0).dead.keys() == {1}
     assert not membership.follow(registered((0, 0), (1, 0)), 2.0)
+
+
+def test_whom_others_hear_is_alive_though_the_line_to_it_is_cut() -> None:
+    membership, now = members(0, [1, 2]), 0.0
+    for step in range(1, 20):
+        now = step * INTERVAL
+        membership.heard(1, 0, now)
+        membership.vouched(((2, 100),), now)
+        membership.turn(now)
+        assert membership.standing(2, now) is Standing.ALIVE
+    assert membership.heard_lately(now) == ((1, 0),)  # and this node does not vouch for it
+    last = now - 0.1
+    hear(membership, [1], last + 2.5)
+    assert membership.standing(2, last + 2.9) is Standing.SUSPECT
+    assert membership.standing(2, last + 3.0) is Standing.DEAD
+
+
+def test_an_address_that_refuses_this_node_alone_is_not_gone() -> None:
+    membership = members(0, [1, 2])
+    membership.lost(2, 0, 0.1)
+    membership.refused(2, 0, 0.101)
+    for step in range(20):  # the others are asked as soon as the connection has ended
+        now = 0.102 + step * INTERVAL
+        membership.vouched(((2, 450),), now)
+        membership.refused(2, 0, now)
+        membership.turn(now)
+        assert membership.standing(2, now + INTERVAL - 0.01) is Standing.SUSPECT
+        assert 2 in membership.unreachable()
+
+
+def test_what_others_said_before_the_connection_ended_does_not_slow_detection() -> None:
+    membership = members(0, [1, 2])
+    membership.vouched(((2, 0),), 0.09)
+    membership.lost(2, 0, 0.1)
+    membership.refused(2, 0, 0.101)
+    assert membership.standing(2, 0.352) is Standing.DEAD
+
+
+def test_nobody_vouches_for_a_node_whose_connection_has_just_ended() -> None:
+    membership = members(0, [1, 2])
+    membership.lost(2, 0, 0.1)
+    assert membership.heard_lately(0.1) == ((1, 100),)
 
 
 def test_who_hears_less_than_half_waits_a_session_more() -> None:

@@ -138,6 +138,17 @@ def test_the_lease_is_taken_with_the_fencing_of_who_held_it() -> None:
     assert leaders(after).keys() == {1, 2}
 
 
+def test_a_controller_that_leaves_the_dead_unfenced_loses_the_lease() -> None:
+    """It hears the others, and does not reach the store: its silence is not what tells."""
+    state = cluster(3, 9)
+    neglected = dead(state, 2, by=1, may_lead=True, is_neglected=True)
+    after = carried_out(state, plan(state, neglected))
+    assert (after.controller.node_id, after.controller.term) == (1, 1)
+    assert after.nodes[2].is_fenced
+    assert not after.nodes[0].is_fenced
+    assert plan(after, neglected) == []
+
+
 def test_a_controller_that_was_superseded_changes_nothing() -> None:
     state = cluster(3, 9)
     late = plan(state, dead(state, 1, 2))
