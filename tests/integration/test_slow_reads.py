@@ -1,0 +1,177 @@
+"""Reads of old data that hang, fail or want much, in a whole node: who else notices."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.node import Node
+from broker.protocol.api import schema
+from broker.protocol.messages import entity
+from storage.format.record_batch import read_header
+from storage.object_store import MemoryStore
+from tests.integration.test_node_protocol import batch, running, until, with_topic
+from tests.support.node_client import LIMIT_S, Client
+
+VALUE = b"x" * 10_000
+
+
+class HeldStore(MemoryStore):
+    """Reads of data wait while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = 0
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        self.waiting += 1
+        await self.gate.wait()
+        self.waiting -= 1
+        return await super().get_range(key, start, length)
+
+
+async def produce(client: Client, partition: int, count: int) -> None:
+    for _ in range(count):
+        client.produce(batch(VALUE), partition=partition)
+    for _ in range(count):
+        assert (await client.produced())[0] == 0
+
+
+async def make_cold(node: Node, index: int) -> None:
+    """Have a partition's data in objects alone."""
+    await node.engine.upload_now()
+    partition = node.topics.partition("t", index)
+    assert partition is not None
+    node.engine.cache.forget(partition.stream.stream_id)
+
+
+async def test_nobody_waits_for_the_cold_reads_of_another() -> None:
+    store = HeldStore()
+    async with running(store) as node:
+        client, other = await with_topic(node), await Client.connect(node)
+        await produce(client, 0, 20)
+        await make_cold(node, 0)
+        store.gate.clear()
+        client.fetch({0: 0}, wait_ms=60_000)
+        await until(lambda: store.waiting > 0)
+        versions = entity(
+            schema(18, 3).request_module,
+            "ApiVersionsRequest",
+            client_software_name="x",
+            client_software_version="1",
+        )
+        for number in range(20):
+            await produce(other, 0, 1)
+            other.fetch({0: 20 + number})
+            assert read_header((await other.fetched())[0].records).base_offset == 20 + number
+            assert (await other.ask(18, 3, versions)).error_code == 0
+        assert store.waiting > 0
+        store.gate.set()
+        assert read_header((await client.fetched())[0].records).base_offset == 0
+
+
+async def test_what_is_in_memory_does_not_wait_for_what_is_not() -> None:
+    store = HeldStore()
+    async with running(store) as node:
+        client = await with_topic(node)
+        await produce(client, 0, 3)
+        await make_cold(node, 0)
+        await produce(client, 1, 1)
+        store.gate.clear()
+        client.fetch({0: 0, 1: 0}, wait_ms=60_000)
+        found = await client.fetched()
+        assert found[1].records
+        assert (found[0].error_code, found[0].records or b"") == (0, b"")
+        store.gate.set()
+        client.fetch({0: 0, 1: 1}, wait_ms=60_000)
+        assert (await client.fetched())[0].records
+
+
+async def test_a_damaged_partition_spoils_no_other_of_its_fetch() -> None:
+    store = HeldStore()
+    async with running(store) as node:
+        client = await with_topic(node)
+        await produce(client, 0, 1)
+        await make_cold(node, 0)
+        (key,) = [key for key in store.objects if key.startswith("data/")]
+        body = store.objects[key]
+        middle = body.index(VALUE) + 5
+        store.objects[key] = body[:middle] + b"?" + body[middle + 1 :]
+        await produce(client, 1, 1)
+        await make_cold(node, 1)
+        for _ in range(2):
+            client.fetch({0: 0, 1: 0}, wait_ms=1000)
+            found = await client.fetched()
+            assert found[0].error_code == ErrorCode.kafka_storage_error
+            assert read_header(found[1].records).base_offset == 0
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_partitions_take_turns_where_one_answer_cannot_hold_them_all(is_cold: bool) -> None:
+    async with running(num_partitions=4) as node:
+        client = await with_topic(node)
+        for partition in range(4):
+            await produce(client, partition, 20)
+            if is_cold:
+                await make_cold(node, partition)
+        reached = dict.fromkeys(range(4), 0)
+        client.fetch(reached, session=(0, 0), max_bytes=25_000)
+        answer = await client.receive()
+        session_id = answer.session_id
+        for epoch in range(1, 17):
+            changed = {}
+            for got in answer.responses[0].partitions if answer.responses else ():
+                for_this = _end(got.records)
+                if for_this >= 0:
+                    changed[got.partition_index] = reached[got.partition_index] = for_this
+            assert max(reached.values()) - min(reached.values()) <= 4, reached
+            client.fetch(changed, session=(session_id, epoch), max_bytes=25_000)
+            answer = await client.receive()
+        assert min(reached.values()) >= 4
+
+
+def _end(records: Any) -> int:
+    """The offset after the last whole batch; -1 without any."""
+    end, rest = -1, memoryview(records or b"")
+    while rest:
+        header = read_header(rest)
+        end, rest = header.end_offset, rest[header.size :]
+    return end
+
+
+async def test_a_node_closes_while_its_reads_hang() -> None:
+    store = HeldStore()
+    async with running(store) as node:
+        client = await with_topic(node)
+        await produce(client, 0, 3)
+        await make_cold(node, 0)
+        store.gate.clear()
+        client.fetch({0: 0}, wait_ms=60_000)
+        await until(lambda: store.waiting > 0)
+        async with asyncio.timeout(LIMIT_S):
+            await node.close()
+            assert await client.reader.read() == b""
+
+
+async def test_a_batch_that_nobody_can_read_does_not_stop_searches_by_timestamp() -> None:
+    """It has a right checksum, so it was taken; what is in it only its consumers find out."""
+    async with running() as node:
+        client = await with_topic(node)
+        client.produce(batch(b"good", timestamp=1000))
+        client.produce(batch(b"", body=b"no lz4", attributes=3, timestamp=2000))
+        client.produce(batch(b"good", timestamp=3000))
+        assert [await client.produced() for _ in range(3)] == [(0, 0), (0, 1), (0, 2)]
+        module = schema(2, 6).request_module
+        for timestamp, expected in ((500, (0, 1000)), (1500, (1, 2000)), (2500, (2, 3000))):
+            asked = entity(
+                module,
+                "ListOffsetsPartition",
+                partition_index=0,
+                current_leader_epoch=-1,
+                timestamp=timestamp,
+            )
+            answer = await client.list_offsets(asked)
+            assert (answer.error_code, answer.offset, answer.timestamp) == (0, *expected)
