@@ -23,9 +23,18 @@ class MetadataFollower:
         self._poll_max_s = max(poll_s, poll_max_s)
         self._checkpoint_entries = checkpoint_entries
         self._nudged = asyncio.Event()
+        self._is_polled = False
+        self._until = 0
 
-    def nudge(self) -> None:
-        """Poll now: somebody has committed."""
+    def nudge(self, next_entry: int = 0) -> None:
+        """Poll now: somebody has committed. `next_entry` is the number after the newest entry that
+        they know: then these are read and nothing else.
+        """
+        if not next_entry:
+            self._is_polled = True
+        elif next_entry <= self._log.state.next_entry:
+            return
+        self._until = max(self._until, next_entry)
         self._nudged.set()
 
     async def run(self) -> None:
@@ -38,9 +47,11 @@ class MetadataFollower:
                 async with asyncio.timeout(pause):
                     await self._nudged.wait()
             except TimeoutError:
-                pass
+                self._is_polled = True
+            until = 0 if self._is_polled else self._until
+            self._is_polled, self._until = False, 0
             self._nudged.clear()
-            state = await self._log.refresh()
+            state = await self._log.refresh(until=until)
             is_news = state.next_entry != seen
             pause = self._poll_s if is_news else min(pause * _SLOWER, self._poll_max_s)
             seen = state.next_entry

@@ -102,13 +102,15 @@ class MetadataLog:
         """
         self._reader.subscribers.append(callback)
 
-    async def refresh(self, *, surely: bool = False) -> ClusterState:
+    async def refresh(self, *, surely: bool = False, until: int = 0) -> ClusterState:
         """Apply the entries that others have added, and return the newest state. `surely`: all
         that were there when this call began, even after a long sleep; costs one request more.
+        `until`: those below this number, which somebody has seen; nothing is asked for that is
+        not there.
         """
         async with self._lock:
             begun = self._clock.monotonic()
-            if await self._reader.catch_up(surely=surely):
+            if await self._reader.catch_up(surely=surely, until=until):
                 self.fresh_at = begun
         return self.state
 

@@ -144,24 +144,27 @@ class LogReader:
             )
         return None
 
-    async def catch_up(self, *, surely: bool = False) -> bool:
+    async def catch_up(self, *, surely: bool = False, until: int = 0) -> bool:
         """Apply every entry from the next number on; whether these are surely all that there were
         when the call began. A poll that finds nothing is sure of it now and then only, or if asked.
 
-        Raises CorruptObject, UnsupportedFormat, StoreUnavailable.
+        With `until` the entries below that number are known to be there, and no others are asked
+        for. Raises CorruptObject, UnsupportedFormat, StoreUnavailable.
         """
         if surely:
             self._quiet_polls = _QUIET_POLLS - 1
         while True:
             first = self.state.next_entry
-            bodies, is_end = await self._read_ahead(first)
+            if 0 < until <= first:
+                return False
+            bodies, is_end = await self._read_ahead(first, until)
             if not await self._is_genuine(first, bool(bodies)):
                 await self.load()
                 continue
             for number, body in enumerate(bodies, first):
                 self.apply(await self._decoded(number, body))
             if is_end:
-                return self._quiet_polls % _QUIET_POLLS == 0
+                return not until and self._quiet_polls % _QUIET_POLLS == 0
 
     async def _is_genuine(self, first: int, is_news: bool) -> bool:
         if is_news:
@@ -223,11 +226,15 @@ class LogReader:
         for callback in self.subscribers:
             callback(self.state, entry)
 
-    async def _read_ahead(self, first: int) -> tuple[list[bytes], bool]:
-        """Return entries from `first` on, and whether they were the last: what was listed at once,
-        then one probe, then twice as many each time.
+    async def _read_ahead(self, first: int, until: int) -> tuple[list[bytes], bool]:
+        """Return entries from `first` on, and whether they were the last (wanted): what was listed,
+        or is known, at once, then one probe, then twice as many each time.
         """
         bodies: list[bytes] = []
+        if until:
+            count = min(until - first, _READS_AT_ONCE)
+            bodies = await self._read(first, count)
+            return bodies, len(bodies) < count or first + count >= until
         probes = 1
         while len(bodies) < _BATCH:
             at = first + len(bodies)

@@ -324,6 +324,47 @@ def test_a_nudge_is_quicker_than_the_poll() -> None:
     simulate(world, seed=1)
 
 
+@pytest.mark.parametrize(
+    ("entries", "more", "wanted"),
+    [(1, 0, 0), (1, 2, 3), (2, 3, 99), (40, 1, 1), (33, 3, 36), (64, 0, 80)],
+)
+def test_a_nudge_with_a_number_reads_what_is_below_it_and_nothing_else(
+    entries: int, more: int, wanted: int
+) -> None:
+    """Numbers that are known already cost nothing, and those that are not there yet little."""
+
+    async def world() -> None:
+        store, clock = CountedStore(), LoopClock(asyncio.get_running_loop())
+        one, two = [
+            await MetadataLog.open(store, writer_id=name, clock=clock, rng=random.Random(name))
+            for name in "ab"
+        ]
+        await one.create_cluster("c")
+        await grow(one, entries + more, every=1000)
+        follower = MetadataFollower(two, poll_s=600.0, poll_max_s=600.0, checkpoint_entries=1000)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(follower.run())
+            await asyncio.sleep(1)
+            store.requests.clear()
+            follower.nudge(entries)
+            await asyncio.sleep(1)
+            assert two.state.next_entry == entries
+            assert store.requests["get log"] == entries
+            assert store.requests.total() == entries + -(-entries // 32)  # and the boundary
+            follower.nudge(entries)
+            await asyncio.sleep(1)
+            assert store.requests["get log"] == entries
+            follower.nudge(wanted)
+            await asyncio.sleep(1)
+            last = one.state.next_entry
+            assert two.state.next_entry == max(entries, min(wanted, last) if wanted else last)
+            await asyncio.sleep(600)
+            assert two.state == one.state
+            task.cancel()
+
+    simulate(world, seed=1)
+
+
 def test_names_under_meta_are_exact() -> None:
     assert entry_number(entry_key(7)) == 7
     assert entry_number("meta/log/7.json") is None
