@@ -10,7 +10,8 @@ between two nodes of many costs nothing.
 Silence alone has two explanations, and one of them is that this node is the one cut off. Who hears
 less than half of the cluster waits another session before it takes anyone for dead, so that the
 others are quicker; who hears exactly half of it, without the node of the lowest id, waits two
-intervals more. And who slept himself (a stopped process, a stalled loop) was not listening: the
+intervals more. An address that refuses may be behind a wall as well, so for these the two intervals
+are the most that they wait. And who slept himself (a stopped process, a stalled loop) was not listening: the
 others get the time back.
 
 Times are seconds of one monotonic clock.
@@ -222,9 +223,7 @@ class Membership:
     def _standing(self, member: _Member, now: float) -> Standing:
         if now >= self._dead_at(member, now):
             return Standing.DEAD
-        is_quiet = now - member.heard_at >= 2 * self._interval_s
-        is_suspect = is_quiet or member.refused_at is not None
-        return Standing.SUSPECT if is_suspect else Standing.ALIVE
+        return Standing.SUSPECT if self._is_quiet(member, now) else Standing.ALIVE
 
     def _dead_at(self, member: _Member, now: float) -> float:
         silent = member.heard_at + self._session_s
@@ -235,28 +234,24 @@ class Membership:
         gone = member.refused_at + self._interval_s / 2
         if member.vouched_at > (member.refused_at if member.lost_at is None else member.lost_at):
             gone = member.vouched_at + 2 * self._interval_s  # it refuses this node only
+        elif now >= gone:
+            gone += min(2 * self._interval_s, self._hesitation(now))
         return min(silent, gone)
 
     def _hesitation(self, now: float) -> float:
-        """Return how much longer silence must last, by how many others are heard."""
-        silent = [
-            node_id
-            for node_id, member in self._members.items()
-            if now >= member.heard_at + self._session_s and member.refused_at is None
-        ]
-        gone = sum(member.refused_at is not None for member in self._members.values())
-        total = 1 + len(self._members) - gone
-        heard = total - len(silent)
+        """Return how much longer than else it takes to be sure, by how many others are heard."""
+        quiet = [n for n, member in self._members.items() if self._is_quiet(member, now)]
+        total = 1 + len(self._members)
+        heard = total - len(quiet)
         if 2 * heard < total:
             return self._session_s
-        if 2 * heard == total and min(silent) < min(self._heard_ids(silent)):
+        if 2 * heard == total and min(quiet) < min(self._heard_ids(now)):
             return 2 * self._interval_s
         return 0.0
 
-    def _heard_ids(self, silent: list[int]) -> list[int]:
-        others = [
-            node_id
-            for node_id, member in self._members.items()
-            if member.refused_at is None and node_id not in silent
-        ]
+    def _is_quiet(self, member: _Member, now: float) -> bool:
+        return now - member.heard_at >= 2 * self._interval_s or member.refused_at is not None
+
+    def _heard_ids(self, now: float) -> list[int]:
+        others = [n for n, member in self._members.items() if not self._is_quiet(member, now)]
         return [self._node_id, *others]

@@ -169,13 +169,24 @@ def test_of_two_halves_the_one_with_the_lowest_id_goes_first() -> None:
     assert higher.standing(0, 4.0) is Standing.DEAD
 
 
-def test_nodes_that_are_gone_for_certain_do_not_make_a_minority() -> None:
-    membership = members(3, [0, 1, 2])
-    for node_id in (0, 1):
-        membership.refused(node_id, 0, 0.1)
-    assert membership.view(0.6).dead.keys() == {0, 1}
-    hear(membership, [2], 0.6)
-    assert membership.standing(2, 3.5) is not Standing.DEAD
+def test_who_is_refused_by_most_others_waits_a_little_for_them_to_go_first() -> None:
+    """A wall that refuses looks like processes that are gone; two intervals settle who is right."""
+    cut_off, other = members(0, [1, 2]), members(1, [0, 2])
+    for node_id in (1, 2):
+        cut_off.refused(node_id, 0, 0.1)
+    other.refused(0, 0, 0.1)
+    assert other.standing(0, 0.35) is Standing.DEAD
+    assert cut_off.view(1.34).dead == {}
+    assert cut_off.view(1.36).dead.keys() == {1, 2}
+
+
+def test_who_falls_silent_one_after_the_other_is_counted_together() -> None:
+    """Heartbeats of different nodes come at different times; the line was cut for all at once."""
+    membership = members(0, [1, 2])
+    membership.heard(2, 0, 0.4)
+    assert membership.view(3.0).dead == {}
+    assert membership.view(5.9).dead == {}
+    assert membership.view(6.4).dead.keys() == {1, 2}
 
 
 def test_who_slept_does_not_take_the_others_for_dead() -> None:
@@ -187,6 +198,17 @@ def test_who_slept_does_not_take_the_others_for_dead() -> None:
     assert not membership.turn(10.5)
     hear(membership, [1], 14.0)
     assert membership.view(14.5).dead.keys() == {2}
+
+
+def test_a_node_that_is_heard_and_never_reached_is_not_ready() -> None:
+    """Clients would be sent to an address at which nobody answers."""
+    membership = members(0, [1])
+    membership.follow(registered((0, 0), (1, 0), (2, 0)), 0.0)
+    membership.heard(2, 0, 0.1)
+    assert membership.standing(2, 0.2) is Standing.ALIVE
+    assert set(membership.view(0.2).ready) == {1}
+    membership.reached(2, 0)
+    assert set(membership.view(0.2).ready) == {1, 2}
 
 
 def test_leaving_and_starting_nodes_are_not_ready() -> None:
