@@ -11,8 +11,8 @@ Silence alone has two explanations, and one of them is that this node is the one
 less than half of the cluster waits another session before it takes anyone for dead, so that the
 others are quicker; who hears exactly half of it, without the node of the lowest id, waits two
 intervals more. An address that refuses may be behind a wall as well, so for these the two intervals
-are the most that they wait. And who slept himself (a stopped process, a stalled loop) was not listening: the
-others get the time back.
+are the most that they wait. And who slept himself (a stopped process, a stalled loop) was not
+listening: the others get the time back.
 
 Times are seconds of one monotonic clock.
 """
