@@ -1,0 +1,71 @@
+"""An idempotent producer that did not hear an answer asks the next leader: one offset each time."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.node import Node
+from storage.metadata.records import AssignStreams
+from tests.integration.test_cluster_membership import OBJECT, crash
+from tests.support.node_client import Client, close_clients
+from tests.support.node_cluster import NodeCluster, node_cluster
+from tests.support.wire import Batch
+
+Change = Callable[[NodeCluster, Node], Awaitable[Node]]
+
+
+def batch(sequence: int, epoch: int = 0) -> bytes:
+    return Batch(producer_id=7, producer_epoch=epoch, base_sequence=sequence).encode()
+
+
+async def produced(node: Node, *sequences: int, epoch: int = 0) -> list[tuple[int, int]]:
+    """Send batches one behind the other; return the error and the offset of each."""
+    client = await Client.connect(node)
+    for sequence in sequences:
+        client.produce(batch(sequence, epoch))
+    return [await client.produced() for _ in sequences]
+
+
+async def leader_of(cluster: NodeCluster) -> Node:
+    await cluster.until(lambda: all("t" in n.topics.by_name for n in cluster.nodes.values()))
+    await cluster.until(lambda: cluster.leaders("t")[0] >= 0)
+    return cluster.nodes[cluster.leaders("t")[0]]
+
+
+async def move(cluster: NodeCluster, old: Node) -> Node:
+    """Have another node lead the partition: it is handed over."""
+    target = min(cluster.nodes.keys() - {old.node_id})
+    stream_id = old.topics.by_name["t"].stream_ids[0]
+    await old.engine.metadata.commit([AssignStreams(node_id=target, stream_ids=(stream_id,))])
+    await cluster.until(lambda: cluster.leaders("t") == [target])
+    return cluster.nodes[target]
+
+
+async def die(cluster: NodeCluster, old: Node) -> Node:
+    """Have the leader die: another one takes over."""
+    await crash(cluster, old.node_id)
+    return await leader_of(cluster)
+
+
+@pytest.mark.parametrize("change", [(move, move), (die,), (move, die)])
+async def test_the_next_leader_knows_what_the_last_one_took(change: Sequence[Change]) -> None:
+    async with node_cluster(**OBJECT) as cluster:
+        await cluster.nodes[1].catalog.create("t", 1)
+        leader = await leader_of(cluster)
+        assert await produced(leader, *range(8)) == [(0, n) for n in range(8)]
+        await leader.engine.upload_now()
+        assert await produced(leader, 8, 9) == [(0, 8), (0, 9)]
+        end = 10
+        for happens in change:
+            leader = await happens(cluster, leader)
+            known = [end - 5, end - 1, end - 3, end - 4, end - 2]
+            assert await produced(leader, *known) == [(0, offset) for offset in known]
+            gap = [(ErrorCode.out_of_order_sequence_number, -1)]
+            assert await produced(leader, end + 1) == gap
+            again = [end, end + 1, end]
+            assert await produced(leader, *again) == [(0, offset) for offset in again]
+            end += 2
+        assert await produced(leader, 0, epoch=1) == [(0, end)]
+        assert await produced(leader, end) == [(ErrorCode.invalid_producer_epoch, -1)]
+        await close_clients()

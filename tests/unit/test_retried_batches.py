@@ -1,0 +1,117 @@
+"""Batches that an idempotent producer sends again: one offset each, one truth, before and after."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.partition.partition import Partition, open_partition
+from broker.partition.topic import Topic
+from broker.partition.validation import check_batch
+from broker.protocol.errors import KafkaError
+from storage.clock import SystemClock
+from storage.object_store import MemoryStore
+from storage.stream.stream import Stream
+from storage.wal import MemoryWal
+from tests.support.wire import Batch
+from tests.unit.test_storage_promises import HeldWal
+from tests.unit.test_stream_engine import TOPIC, running
+
+Answers = list[tuple[int, Exception | None]]
+
+
+async def partition_of(stream: Stream) -> Partition:
+    topic = Topic("t", TOPIC)
+    topic.configure({}, 1 << 20)
+    return await open_partition(topic, 0, stream, SystemClock())
+
+
+def produce(partition: Partition, sequence: int, answers: Answers, *, epoch: int = 0) -> None:
+    """Produce two records as the broker does; note what is answered, when it is."""
+    batch = Batch(
+        values=(b"a", b"b"), producer_id=7, producer_epoch=epoch, base_sequence=2 * sequence
+    ).encode()
+    records = memoryview(bytearray(batch))
+    header = check_batch(records, version=9, max_bytes=1 << 20, latest_ms=1 << 60)
+    plan = partition.plan(records, header)
+    base = plan.known_offset
+
+    def answer(error: Exception | None) -> None:
+        answers.append((base, error))
+
+    if plan.known_offset >= 0:
+        partition.when_confirmed(plan.known_end, answer)
+    else:
+        base = partition.perform(plan, answer)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - another task's work
+            await asyncio.sleep(0)
+
+
+def hold(wal: HeldWal) -> None:
+    wal.is_held = True
+    wal._release_is_due = True
+
+
+async def test_a_repetition_is_answered_with_the_first_and_not_before() -> None:
+    wal = HeldWal()
+    async with running(MemoryStore(), wal) as (_, streams):
+        partition, answers = await partition_of(streams[0]), Answers()
+        produce(partition, 0, answers)
+        await until(lambda: len(answers) == 1)
+        hold(wal)
+        for _ in range(3):
+            produce(partition, 1, answers)
+        produce(partition, 0, answers)
+        assert answers == [(0, None)] * 2, "what is durable is confirmed at once, and only that"
+        assert partition.log_end_offset == 4
+        wal.is_held = False
+        wal._release()
+        assert answers[2:] == [(2, None)] * 3
+
+
+async def test_a_repetition_is_not_acknowledged_when_the_first_never_was() -> None:
+    wal = HeldWal()
+    async with running(MemoryStore(), wal, clean=False) as (_, streams):
+        partition, answers = await partition_of(streams[0]), Answers()
+        hold(wal)
+        produce(partition, 0, answers)
+        produce(partition, 0, answers)
+        wal.break_with(OSError("EIO"))
+        assert [error for _, error in answers if error is None] == []
+        assert partition.high_watermark == 0
+
+
+@pytest.mark.parametrize("uploaded", range(9))
+async def test_after_a_crash_the_last_five_batches_are_known_wherever_they_lie(
+    uploaded: int,
+) -> None:
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal, clean=False) as (engine, streams):
+        partition, answers = await partition_of(streams[0]), Answers()
+        for sequence in range(8):
+            if sequence == uploaded:
+                await engine.upload_now()
+            produce(partition, sequence, answers)
+            await until(lambda count=sequence: len(answers) > count)  # type: ignore[misc]
+        if uploaded == 8:
+            await engine.upload_now()
+    async with running(store, wal.reopen(), clean=False) as (_, streams):
+        partition, answers = await partition_of(streams[0]), Answers()
+        for sequence in (3, 7, 5, 4, 6):
+            produce(partition, sequence, answers)
+        assert answers == [(2 * sequence, None) for sequence in (3, 7, 5, 4, 6)]
+        assert partition.log_end_offset == 16
+        with pytest.raises(KafkaError) as refused:
+            produce(partition, 9, answers)
+        assert refused.value.code is ErrorCode.out_of_order_sequence_number
+        produce(partition, 8, answers)
+        await until(lambda: answers[-1] == (16, None))
+        produce(partition, 0, answers, epoch=1)
+        with pytest.raises(KafkaError) as fenced:
+            produce(partition, 9, answers)
+        assert fenced.value.code is ErrorCode.invalid_producer_epoch
