@@ -32,8 +32,9 @@ NodeArgument = Annotated[int, typer.Argument(metavar="NODE", help="Id of the nod
 def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
     """List the nodes of a cluster: state, address, what they lead and their traffic.
 
-    STATE is live, draining, silent (live in the metadata, and it does not answer here), fenced (its
-    log is not recovered yet) or gone. IN and OUT are bytes per second. The controller has a star.
+    STATE is live, draining, silent (live in the metadata, and it does not answer here), fenced
+    (what it led waits for its log to be recovered) or gone. IN and OUT are bytes per second. The
+    controller has a star.
     """
     state, answers = run(_look(path))
     columns = {
@@ -96,7 +97,7 @@ def _rows(state: ClusterState, answers: Mapping[int, HeartbeatAnswer]) -> list[d
                 "node": node_id,
                 "controller": node_id == state.controller.node_id and not node.is_fenced,
                 "epoch": node.epoch,
-                "state": _state_of(node, answers=answer is not None),
+                "state": _state_of(node, leads[node_id], answers=answer is not None),
                 "address": f"{node.host}:{node.port}",
                 "rack": node.rack,
                 "host": node.host_id or None,
@@ -114,9 +115,9 @@ def _leads(state: ClusterState) -> Counter[int]:
     return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
 
 
-def _state_of(node: NodeState, *, answers: bool) -> str:
+def _state_of(node: NodeState, leads: int, *, answers: bool) -> str:
     if node.is_fenced:
-        return "gone" if node.is_recovered else "fenced"
+        return "fenced" if leads else "gone"
     if not answers:
         return "silent"
     return "draining" if node.is_draining else "live"
