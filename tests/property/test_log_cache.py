@@ -1,0 +1,91 @@
+"""The log cache's accounts, whatever is sealed, apart or with all, committed or forgotten."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from storage.stream.cache import _OVERHEAD, CacheBlock, CachedBatch, LogCache
+
+STREAMS = st.integers(0, 3)
+CAPACITY = 8 * (_OVERHEAD + 100)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """Blocks are committed in the order of their seals, as uploads are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = LogCache(CAPACITY)
+        self.sealed: list[CacheBlock] = []
+        self.ends = dict.fromkeys(range(4), 0)
+        self.first = dict.fromkeys(range(4), 0)
+        self.committed = dict.fromkeys(range(4), 0)
+        self.waiting = 0
+
+    @rule(stream_id=STREAMS, size=st.integers(1, 300))
+    def add(self, stream_id: int, size: int) -> None:
+        offset = self.ends[stream_id]
+        self.cache.add(stream_id, CachedBatch(offset, offset + 1, 0, 0, memoryview(bytes(size))))
+        self.ends[stream_id] += 1
+        self.waiting += size + _OVERHEAD
+
+    @rule(stream_ids=st.none() | st.frozensets(STREAMS))
+    def seal(self, stream_ids: frozenset[int] | None) -> None:
+        active = {one: list(batches) for one, batches in self.cache.active.batches.items()}
+        block = self.cache.seal(stream_ids)
+        wanted = {
+            one: batches
+            for one, batches in active.items()
+            if stream_ids is None or one in stream_ids
+        }
+        assert block.batches == wanted
+        kept = {one: batches for one, batches in active.items() if one not in wanted}
+        assert self.cache.active.batches == kept
+        self.sealed.append(block)
+
+    @rule()
+    def commit(self) -> None:
+        if self.sealed:
+            block = self.sealed.pop(0)
+            self.waiting -= block.size
+            for stream_id, batches in block.batches.items():
+                self.committed[stream_id] = batches[-1].end_offset
+            self.cache.committed(block)
+
+    @rule(stream_id=STREAMS)
+    def hand_over(self, stream_id: int) -> None:
+        """A stream that leaves is sealed, committed with all before it, and forgotten."""
+        self.seal(frozenset({stream_id}))
+        while self.sealed:
+            self.commit()
+        self.cache.forget(stream_id)
+        self.first[stream_id] = self.ends[stream_id]
+
+    @invariant()
+    def what_waits_is_what_was_not_committed(self) -> None:
+        cache = self.cache
+        assert cache.uncommitted == self.waiting
+        assert cache.active.size + sum(block.size for block in self.sealed) == self.waiting
+        assert cache.size >= cache.uncommitted
+        assert cache.size <= max(CAPACITY, cache.uncommitted) or cache._evictable
+
+    @invariant()
+    def what_is_not_committed_is_there(self) -> None:
+        for stream_id, end in self.ends.items():
+            for offset in range(max(self.committed[stream_id], self.first[stream_id]), end):
+                assert self.cache.fetch(stream_id, offset, 1) is not None
+
+    def teardown(self) -> None:
+        self.seal(None)
+        while self.sealed:
+            self.commit()
+        assert self.cache.uncommitted == 0
+        for stream_id in range(4):
+            self.cache.forget(stream_id)
+        while self.cache._evictable:
+            self.cache._evict_some()
+        assert self.cache.size == 0
+
+
+CacheMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLogCache = CacheMachine.TestCase
