@@ -297,10 +297,10 @@ class Node:
     async def _take_over(self, dead: NodeState) -> int:
         return await self.engine.take_over(dead, LeftLogs(self.engine, self.settings.wal_uri).open)
 
-    def _read_metadata(self) -> None:
-        """Poll the log now: another node says that there is news."""
+    def _read_metadata(self, next_entry: int) -> None:
+        """Read the log now: another node says that it goes up to there."""
         if hasattr(self, "engine"):
-            self.engine.follower.nudge()
+            self.engine.follower.nudge(next_entry)
 
     def _traffic(self) -> Iterator[Traffic]:
         if hasattr(self, "catalog"):

@@ -33,7 +33,8 @@ _log = structlog.get_logger("broker.cluster")
 class Peers:
     """This node (`own`, as it is registered) among the others.
 
-    `nudge` makes the metadata follower poll now; `load` says what this node does.
+    `nudge(next_entry)` makes the metadata follower read what is below that number, or poll, for 0;
+    `load` says what this node does.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Peers:
         *,
         interval_s: float,
         session_s: float,
-        nudge: Callable[[], None],
+        nudge: Callable[[int], None],
         load: Callable[[], NodeLoad],
     ) -> None:
         self.own = own
@@ -107,7 +108,7 @@ class Peers:
         stalled = self.membership.turn(self._clock.monotonic())
         if stalled:
             _log.warning("node_stalled", seconds=round(stalled, 3))
-            self._nudge()  # what it would have heard meanwhile
+            self._nudge(0)  # what it would have heard meanwhile
 
     async def _watch_own_time(self) -> None:
         while True:
@@ -138,15 +139,11 @@ class Peers:
         state = self._metadata.state
         if heartbeat.cluster_id not in {"", state.cluster_id}:
             return self._answer(error=ERROR_OTHER_CLUSTER)
+        if heartbeat.next_entry > state.next_entry:
+            self._nudge(heartbeat.next_entry)
         if heartbeat.node_id < 0:  # the command line asks
             return self._answer(load=self._load())
         known = state.nodes.get(heartbeat.node_id)
-        if (
-            known is None
-            or known.epoch < heartbeat.epoch
-            or heartbeat.next_entry > state.next_entry
-        ):
-            self._nudge()
         if known is None or known.epoch < heartbeat.epoch:
             return self._answer()
         if known.epoch > heartbeat.epoch or known.is_fenced:
@@ -218,10 +215,9 @@ class Peers:
                 found_node_id=answer.node_id,
             )
             return
-        if answer.is_fenced or answer.next_entry > self._metadata.state.next_entry:
-            self._nudge()
+        if answer.next_entry > self._metadata.state.next_entry:
+            self._nudge(answer.next_entry)
         if answer.epoch != peer.epoch:
-            self._nudge()
             return
         if answer.is_known and not answer.is_fenced:
             self.session.note_answer(sent_at, answer.fresh_ms, answer.next_entry)
