@@ -94,7 +94,9 @@ def _described(topic: Topic, context: RequestContext) -> Any:
     unreachable = context.node.peers.unreachable()
     partitions = []
     for index, stream_id in enumerate(topic.stream_ids):
-        stream = state.streams[stream_id]
+        stream = state.streams.get(stream_id)
+        if stream is None:  # deleted while it was waited for
+            continue
         leader = leader_of(state, stream, unreachable)
         replicas = replicas_of(state, stream)
         partitions.append(

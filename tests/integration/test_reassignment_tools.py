@@ -1,9 +1,13 @@
-"""Kafka's own tools move leadership between nodes, and elect preferred leaders."""
+"""Kafka's own tools move leadership between nodes, elect preferred leaders, and notice no move."""
 
 import asyncio
 import json
+import random
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from storage.metadata.records import AssignStreams
 from tests.support.kafka_tools import require_kafka_tools, run
 from tests.support.node_cluster import NodeCluster, node_cluster
 
@@ -76,3 +80,52 @@ async def test_preferred_leaders_are_elected() -> None:
         elected = await tool(cluster, "kafka-leader-election", *election)
         assert "Successfully completed leader election (PREFERRED) for partitions" in elected
         assert cluster.leaders("t") == [2, 2]
+
+
+async def test_java_clients_go_on_while_everything_moves(tmp_path: Path) -> None:
+    """Topic and coordinator move all the time; every record arrives once, and nobody rebalances."""
+    require_kafka_tools()
+    config = tmp_path / "client.properties"
+    config.write_text("retries=2147483647\nenable.idempotence=true\n")
+    count = ("--topic", "t", "--max-messages", "1500")
+    async with node_cluster() as cluster:
+        await cluster.nodes[1].catalog.create("t", 6)
+        await cluster.nodes[1].groups.partition_for("g")
+        producing = asyncio.create_task(
+            tool(
+                cluster,
+                *("kafka-verifiable-producer", *count, "--throughput", "500"),
+                *("--command-config", str(config)),
+            )
+        )
+        consuming = asyncio.create_task(
+            tool(cluster, "kafka-verifiable-consumer", *count, "--group-id", "g", "--verbose")
+        )
+        moved = await move_until(cluster, producing)
+        sent, read = events(await producing), events(await consuming)
+    names = Counter(event["name"] for event in sent)
+    assert (names["producer_send_success"], names["producer_send_error"]) == (1500, 0)
+    places = Counter(
+        (event["partition"], event["offset"]) for event in read if event["name"] == "record_data"
+    )
+    assert (len(places), places.total()) == (1500, 1500)
+    assert sum(event["name"] == "partitions_assigned" for event in read) == 1
+    assert moved > 10
+
+
+async def move_until(cluster: NodeCluster, done: asyncio.Task[Any]) -> int:
+    """Move half of all partitions to some node, again and again; return how many moves that was."""
+    rng, moved = random.Random(3), 0
+    while not done.done():
+        await asyncio.wait([done], timeout=0.2)
+        topics = cluster.nodes[1].state.topics.values()
+        streams = tuple(s for topic in topics for s in topic.partitions if rng.random() < 0.5)
+        move = AssignStreams(node_id=rng.choice((1, 2, 3)), stream_ids=streams)
+        await cluster.nodes[1].engine.metadata.commit([move])
+        moved += len(streams)
+    return moved
+
+
+def events(output: str) -> list[dict[str, Any]]:
+    """What a verifiable client says, one event a line."""
+    return [json.loads(line) for line in output.splitlines()]
