@@ -31,9 +31,6 @@ class Replicas(NamedTuple):
 def leader_of(
     state: ClusterState, stream: StreamState, unreachable: Collection[int] = ()
 ) -> Leader | None:
-    """Return who has the stream open; None when nobody does, or who does was fenced, or is one of
-    those that nobody can reach: clients that are told so ask again soon, and do not wait for who is
-    gone.
     """Return who has the stream open; None when nobody does, or who does was fenced, or is
     `unreachable`: clients that are told so ask again soon, and do not wait for who is gone.
     """
