@@ -14,6 +14,7 @@ from storage.format.record_batch import HEADER_SIZE, LOG_APPEND_TIME, BatchHeade
 
 INFLATED_SIZE_MAX = 512 * 1024 * 1024
 _INFLATED_SIZE_MIN = 64 * 1024
+_TIME_END = 1 << 63
 
 
 class KafkaRecord(NamedTuple):
@@ -95,6 +96,8 @@ def _time(header: BatchHeader, data: memoryview) -> tuple[RecordTime, int]:
         if header.attributes & LOG_APPEND_TIME
         else header.base_timestamp + timestamp_delta
     )
+    if not (0 <= offset_delta <= header.last_offset_delta and -_TIME_END <= timestamp < _TIME_END):
+        raise ValueError("a record lies outside its batch, or beyond all time")
     return RecordTime(header.base_offset + offset_delta, timestamp), position
 
 

@@ -47,6 +47,9 @@ WRONG: dict[str, tuple[bytes | None, set[int]]] = {
     "delta 2 Gi": (Batch(last_offset_delta=2**31 - 1).encode(), REFUSED),
     "delta -1": (Batch(last_offset_delta=-1).encode(), REFUSED),
     "control batch": (Batch(attributes=0x20).encode(), REFUSED),
+    "LogAppendTime": (Batch(attributes=0x08).encode(), {INVALID_TIMESTAMP}),
+    "of the year 9999": (Batch(timestamp=253_402_300_799_000).encode(), {INVALID_TIMESTAMP}),
+    "of the end of time": (Batch(timestamp=2**63 - 1).encode(), {INVALID_TIMESTAMP}),
     "too large": (Batch(values=(b"x" * 1_100_000,)).encode(), {TOO_LARGE}),
     "producer without sequence": (
         Batch(producer_id=5, producer_epoch=0, base_sequence=-1).encode(),
