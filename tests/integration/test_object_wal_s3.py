@@ -57,7 +57,7 @@ async def begun(store: S3Store) -> tuple[ObjectWal, Listener]:
 async def test_a_storm_of_faults_delays_and_loses_nothing(
     s3_server: S3Server, proxy: FaultProxy
 ) -> None:
-    """Failure modes 55 and 56: a 412 may be our own put, whose answer was lost."""
+    """A 412 may be our own put, whose answer was lost."""
     spoilt = S3Store(f"{s3_server.uri}/p?endpoint={proxy.endpoint}")
     plain = S3Store(f"{s3_server.uri}/p")
     wal, listener = await begun(spoilt)
@@ -82,7 +82,7 @@ async def test_a_storm_of_faults_delays_and_loses_nothing(
 async def test_a_live_writer_is_sealed_under_a_storm_and_is_told_nothing_false(
     s3_server: S3Server, proxy: FaultProxy
 ) -> None:
-    """Failure mode 38: the taker does not wait for the old owner to notice."""
+    """The taker does not wait for the old owner to notice."""
     spoilt = S3Store(f"{s3_server.uri}/p?endpoint={proxy.endpoint}")
     plain = S3Store(f"{s3_server.uri}/p")
     wal, listener = await begun(spoilt)

@@ -92,7 +92,7 @@ WRITE_MEANINGS = [
 async def test_each_answer_to_a_put_means_not_done_or_unknown(
     spoilt: Spoilt, fault: Answer | Fault, meaning: type[StorageError], happened: bool
 ) -> None:
-    """55: and never "taken" or "absent" by mistake, of which logs draw conclusions. A put that was
+    """And never "taken" or "absent" by mistake, of which logs draw conclusions. A put that was
     carried out, by whomever, is a taken name.
     """
     spoilt.once(fault, "PUT")
@@ -128,7 +128,7 @@ READ_FAULTS = [
 async def test_a_read_that_fails_never_passes_for_an_absent_object(
     spoilt: Spoilt, fault: Answer | Fault
 ) -> None:
-    """55, 62: an absent bucket answers 404 too; a log that takes it for its end loses its tail."""
+    """An absent bucket answers 404 too; a log that takes it for its end loses its tail."""
     body = bytes(range(256)) * 4096
     await spoilt.store.create("a/k", [body])
     for read in (
@@ -161,7 +161,7 @@ async def test_a_store_that_is_gone_has_done_nothing(spoilt: Spoilt) -> None:
 async def test_a_request_that_hangs_is_given_up(
     spoilt: Spoilt, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """55: a hung read is sent again; a hung write is unknown, unless the object turns up."""
+    """A hung read is sent again; a hung write is unknown, unless the object turns up."""
     monkeypatch.setattr(deadlines, "_READ_S", 0.2)
     monkeypatch.setattr(deadlines, "_WRITE_S", 0.2)
     await spoilt.store.create("k", [b"x"])
@@ -197,7 +197,7 @@ async def open_log(store: ObjectStore, writer: str) -> MetadataLog:
 async def test_a_byte_changed_on_the_way_is_named_by_the_reader_and_poisons_nothing(
     spoilt: Spoilt,
 ) -> None:
-    """62: the store cannot know; whoever reads a format checks it (here the metadata log's)."""
+    """The store cannot know; whoever reads a format checks it (here the metadata log's)."""
     await (await open_log(spoilt.store, "a")).create_cluster("c" * 32)
     spoilt.proxy.rules = [Rule(fault=Fault.FLIP_BYTE, operations=("GET",), key="meta/log/")]
     with pytest.raises(CorruptObject, match="meta/log/"):
@@ -212,7 +212,7 @@ async def test_a_byte_changed_on_the_way_is_named_by_the_reader_and_poisons_noth
 async def test_a_put_of_which_the_answer_was_lost_is_recognised_as_ones_own(
     spoilt: Spoilt, fault: Answer | Fault
 ) -> None:
-    """56: the metadata log commits once, under one number, whatever happens to the answers."""
+    """The metadata log commits once, under one number, whatever happens to the answers."""
     log = await open_log(retrying(spoilt.store), "a")
     spoilt.once(fault, "PUT")
     await log.create_cluster("c" * 32)
@@ -258,7 +258,7 @@ async def test_a_large_put_of_a_taken_name_is_refused_however_early_the_server_b
 
 
 async def test_throttled_deletes_drain_and_their_errors_stay_short(spoilt: Spoilt) -> None:
-    """59: a thousand keys, a store that refuses half of what it is asked."""
+    """A thousand keys, a store that refuses half of what it is asked."""
     keys = [f"old/{number:05d}-{'x' * 100}" for number in range(1200)]
     for first in range(0, len(keys), 100):
         await asyncio.gather(
@@ -281,7 +281,7 @@ async def test_throttled_deletes_drain_and_their_errors_stay_short(spoilt: Spoil
 
 
 async def test_an_outage_is_met_with_few_requests_and_outlived(spoilt: Spoilt) -> None:
-    """63: sixty-four calls wait; each asks a handful of times in two seconds, then all do well.
+    """Sixty-four calls wait; each asks a handful of times in two seconds, then all do well.
 
     How they spread over the end of an outage is shown in virtual time, in the unit tests.
     """

@@ -139,7 +139,7 @@ async def test_an_upload_that_fails_leaves_nothing_to_be_seen_and_can_be_made_ag
     fault: Answer | Fault,
     meaning: type[Exception],
 ) -> None:
-    """57: parts are never visible, and given up at once where that is possible."""
+    """Parts are never visible, and given up at once where that is possible."""
     pieces = large()
     proxy.rules = [Rule(fault=fault, operations=(operation,), first=1)]
     with pytest.raises(meaning):
@@ -156,7 +156,7 @@ async def test_an_upload_that_fails_leaves_nothing_to_be_seen_and_can_be_made_ag
 async def test_a_completion_of_which_the_answer_was_lost_is_a_taken_name(
     store: S3Store, proxy: FaultProxy
 ) -> None:
-    """56, of objects in parts."""
+    """As of small objects."""
     pieces = large()
     proxy.rules = [Rule(fault=Fault.LOST_ANSWER, operations=("COMPLETE_UPLOAD",), first=1)]
     with pytest.raises(ObjectExists):
@@ -167,7 +167,7 @@ async def test_a_completion_of_which_the_answer_was_lost_is_a_taken_name(
 
 
 async def test_abandoned_uploads_are_swept_by_age_and_the_young_are_left(store: S3Store) -> None:
-    """57: what a crash between two parts leaves behind."""
+    """What a crash between two parts leaves behind."""
     uploads = store.multipart
     for number in range(3):
         upload = await store.in_thread(lambda key=f"dead/{number}": uploads.begin(key))  # type: ignore[misc]

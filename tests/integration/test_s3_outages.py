@@ -168,7 +168,7 @@ def test_a_bad_day_of_a_store_is_worked_through(tmp_path: Path, s3_server: S3Ser
 def test_a_stop_while_the_store_is_gone_ends_and_the_next_start_has_everything(
     tmp_path: Path, s3_server: S3Server
 ) -> None:
-    """71: the block WAL holds what could not be uploaded."""
+    """The block WAL holds what could not be uploaded."""
     with campaign(tmp_path, s3_server, flags=("--shutdown.timeout.ms", "3000")) as (running, proxy):
         with proxy.unreachable():
             running.producer.finish(0)

@@ -142,7 +142,7 @@ async def test_an_object_of_another_writer_ends_the_log() -> None:
 
 
 async def test_a_paused_writer_that_wakes_up_acknowledges_nothing() -> None:
-    """Failure mode 38: stopped past its lease, sealed by another, continued."""
+    """Stopped past its lease, sealed by another, continued."""
     store, wal, listener, _ = await held(3)
     assert offsets(await seal(store.inner)) == []
     for number in range(3):
@@ -158,7 +158,7 @@ async def test_a_paused_writer_that_wakes_up_acknowledges_nothing() -> None:
 
 
 async def test_puts_of_a_dead_writer_that_land_after_the_seal_change_nothing() -> None:
-    """Failure mode 41: the old node's upload was in flight while another recovered."""
+    """The old node's upload was in flight while another recovered."""
     store, _, _, _ = await held(5)
     for number in (0, 1, 3):
         store.settle(number)
@@ -173,7 +173,7 @@ async def test_puts_of_a_dead_writer_that_land_after_the_seal_change_nothing() -
 
 
 async def test_a_hole_ends_the_log_even_below_what_is_listed() -> None:
-    """Failure mode 42: stop at the hole, do not skip it."""
+    """Stop at the hole, do not skip it."""
     store, _, listener, ends = await held(3)
     store.settle(0)
     store.settle(2)
@@ -184,7 +184,6 @@ async def test_a_hole_ends_the_log_even_below_what_is_listed() -> None:
 
 
 async def test_a_log_never_written_and_one_wholly_trimmed_are_sealed_empty() -> None:
-    """Failure mode 44."""
     store = MemoryStore()
     assert offsets(await seal(store)) == []
     wal, listener = await begun(store, epoch=1)
@@ -200,7 +199,7 @@ async def test_a_log_never_written_and_one_wholly_trimmed_are_sealed_empty() -> 
 
 
 async def test_two_processes_of_one_node_id_cannot_both_be_acknowledged() -> None:
-    """Failure mode 40: each epoch is registered once, so the older one finds its log sealed."""
+    """Each epoch is registered once, so the older one finds its log sealed."""
     store = HeldStore(MemoryStore())
     old, old_listener = await begun(store, epoch=0)
     old.append(1, 0, 0, 1, b"old")

@@ -111,7 +111,7 @@ async def test_a_restart_of_a_new_node_writes_nothing_about_its_log() -> None:
 
 
 async def test_uploads_move_the_floor_and_then_delete_what_is_below() -> None:
-    """Failure mode 43: a WAL object goes only when the metadata says where its data is now."""
+    """A WAL object goes only when the metadata says where its data is now."""
     store = MemoryStore()
     deleted_before_commit: list[str] = []
 
@@ -224,7 +224,7 @@ async def test_takers_that_race_commit_once() -> None:
 
 
 async def test_a_fenced_node_commits_nothing_of_its_own_any_more() -> None:
-    """Failure mode 39: a node that goes on with an outdated epoch."""
+    """A node that goes on with an outdated epoch."""
     store = MemoryStore()
     async with running(store, settings=EAGER) as (engine, streams):
         await append(streams[0])
