@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from tests.simulation.campaign import run_many, watch_one
+from tests.simulation.campaign import Kind, run_many, watch_one
 from tests.simulation.wals import WALS
 
 
@@ -15,11 +15,13 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="run this one and print its trace")
     parser.add_argument("--wal", choices=sorted(WALS), help="only this write-ahead log")
+    parser.add_argument("--clusters", action="store_true", help="clusters, with all but sockets")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
+    kind = Kind(options.wal, is_cluster=options.clusters)
     if options.seed is not None:
-        return watch_one(options.seed, options.wal)
-    return run_many(options.first, options.seeds, options.wal, options.workers)
+        return watch_one(options.seed, kind)
+    return run_many(options.first, options.seeds, kind, options.workers)
 
 
 if __name__ == "__main__":

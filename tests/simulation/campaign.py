@@ -7,14 +7,28 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from tests.simulation.cluster.cluster_world import ClusterWorld, run_cluster
 from tests.simulation.quiet import silence_logs
-from tests.simulation.world import run_world
+from tests.simulation.world import World, run_world
 
 CHUNK = 20
 FAILURES_SHOWN = 20
+
+
+class Kind(NamedTuple):
+    """Which worlds: of which write-ahead log (None: each seed says), of clusters or of engines."""
+
+    wal: str | None
+    is_cluster: bool = False
+
+    def run(self, seed: int, echo: Callable[[str], None] | None = None) -> World | ClusterWorld:
+        """Run one to its end."""
+        run = run_cluster if self.is_cluster else run_world
+        return run(seed, wal=self.wal, echo=echo)
 
 
 @dataclass(slots=True)
@@ -36,15 +50,15 @@ class Tally:
         self.failures += other.failures
 
 
-def run_chunk(job: tuple[range, str | None]) -> Tally:
+def run_chunk(job: tuple[range, Kind]) -> Tally:
     """Run some seeds in this process."""
     silence_logs()
-    seeds, wal = job
+    seeds, kind = job
     tally = Tally()
     for seed in seeds:
         tally.worlds += 1
         try:
-            world = run_world(seed, wal=wal)
+            world = kind.run(seed)
         except Exception as error:
             tally.failures.append(f"seed {seed}: {type(error).__name__}: {error}")
             continue
@@ -54,20 +68,20 @@ def run_chunk(job: tuple[range, str | None]) -> Tally:
     return tally
 
 
-def chunks(first: int, count: int, wal: str | None) -> Iterator[tuple[range, str | None]]:
+def chunks(first: int, count: int, kind: Kind) -> Iterator[tuple[range, Kind]]:
     """Cut the seeds into jobs."""
     for start in range(first, first + count, CHUNK):
-        yield range(start, min(start + CHUNK, first + count)), wal
+        yield range(start, min(start + CHUNK, first + count)), kind
 
 
-def run_many(first: int, count: int, wal: str | None, workers: int) -> int:
+def run_many(first: int, count: int, kind: Kind, workers: int) -> int:
     """Run `count` worlds on all cores and say how it went. Returns the exit status."""
     started = time.monotonic()
     total = Tally()
     is_terminal = sys.stderr.isatty()
     context = multiprocessing.get_context("spawn")
     with context.Pool(workers, maxtasksperchild=50) as pool:
-        for tally in pool.imap_unordered(run_chunk, chunks(first, count, wal)):
+        for tally in pool.imap_unordered(run_chunk, chunks(first, count, kind)):
             for failure in tally.failures[: max(0, FAILURES_SHOWN - len(total.failures))]:
                 print(failure, flush=True)
             total.add(tally)
@@ -90,11 +104,11 @@ def run_many(first: int, count: int, wal: str | None, workers: int) -> int:
     return 1 if total.failures else 0
 
 
-def watch_one(seed: int, wal: str | None) -> int:
+def watch_one(seed: int, kind: Kind) -> int:
     """Run one world and print all of it. Returns the exit status."""
     silence_logs()
     try:
-        world = run_world(seed, wal=wal, echo=print)
+        world = kind.run(seed, print)
     except Exception as error:
         print(f"seed {seed}: {type(error).__name__}: {error}")
         return 1

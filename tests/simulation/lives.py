@@ -54,6 +54,10 @@ class Life:
         """Start a task in this life."""
         return self._loop.create_task(coro, name=name, context=self._context.copy())
 
+    def call(self, call: Callable[[], object]) -> None:
+        """Call something soon, in this life."""
+        self._loop.call_soon(call, context=self._context.copy())
+
     def adopt(self, task: asyncio.Task[Any]) -> None:
         """Note a task that was made in this life."""
         self._tasks.add(task)
@@ -72,6 +76,10 @@ class Life:
                 handle._cancelled = True
         for call in self.on_death:
             outside(call)
+
+    def spare(self) -> None:
+        """Let it live: it does not die by itself any more."""
+        self._dies_at = None
 
     def freeze(self) -> None:
         """Stop it until it thaws; timers that fall due meanwhile come late."""

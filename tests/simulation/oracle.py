@@ -41,11 +41,15 @@ class MetadataOracle:
         self.state = ClusterState()
         self.entries: list[Entry] = []
         self.rejected = 0
+        self.was_refused = False
+        """Whether the rules have refused the newest entry."""
         self.grace_s = grace_s
         """Readers of an older view find an object for so long after its last reference went."""
         self._bucket = bucket
         self._fail = fail
         self._now_s = now_s
+        self.ended_at: dict[tuple[int, int], float] = {}
+        """When the epochs of nodes came to an end, by fencing or by a successor."""
         self._unreferenced_at: dict[str, float] = {}
         self._nodes: dict[int, tuple[int, bool]] = {}
         self._streams: dict[int, tuple[int, int, bool]] = {}
@@ -73,10 +77,12 @@ class MetadataOracle:
             return
         entry = decode_entry(key, body)
         self.entries.append(entry)
+        self.was_refused = False
         try:
             self.state = self.state.apply(entry)
         except EntryRejected:
             self.rejected += 1
+            self.was_refused = True
             self.state = self.state.refuse(entry)
             return
         for record in entry.records:
@@ -119,10 +125,13 @@ class MetadataOracle:
     def _judge(self, record: object) -> None:
         match record:
             case RegisterNode():
-                if record.epoch <= self.epoch_of(record.node_id):
+                last = self.epoch_of(record.node_id)
+                if record.epoch <= last:
                     self._broken(f"node {record.node_id} registered epoch {record.epoch} again")
+                self.ended_at.setdefault((record.node_id, last), self._now_s())
                 self._nodes[record.node_id] = (record.epoch, False)
             case FenceNode():
+                self.ended_at[record.node_id, record.epoch] = self._now_s()
                 self._nodes[record.node_id] = (record.epoch, True)
             case OpenStream():
                 self._streams[record.stream_id] = (record.epoch, record.node_id, True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from storage.wal import BlockWalSettings, MemoryWal, WriteAheadLog
 from storage.wal.object.batching import BatchingSettings
@@ -12,14 +13,21 @@ from storage.wal.object.log import ObjectWal
 from storage.wal.object.settings import ObjectWalSettings
 from storage.wal.protocol import WalOwner
 from storage.wal.volume import format_device, open_slice, volume_image
-from tests.simulation.bucket import Bucket
+from tests.simulation.bucket import Bucket, RemoteStore
 from tests.simulation.hostile_device import Platter
 from tests.simulation.lives import Life
 
-if TYPE_CHECKING:
-    from tests.simulation.world import World
-
 OpenWal = Callable[[WalOwner], Awaitable[WriteAheadLog]]
+
+
+class WalWorld(Protocol):
+    """What a WAL needs of its world."""
+
+    rng: random.Random
+    other_bucket: Bucket
+
+    def store_of(self, name: str, bucket: Bucket | None = None) -> RemoteStore:
+        """Return a bucket as a process of this name reaches it."""
 
 
 class NodeWal(Protocol):
@@ -46,7 +54,7 @@ class DiskWal:
 
     _CAPACITY = 256 * 1024
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WalWorld) -> None:
         rng = self._rng = world.rng
         self._platter = Platter(self._CAPACITY, rng=rng, latency_s=(0.0001, 0.01))
 
@@ -88,7 +96,7 @@ class DiskWal:
 class ProcessWal:
     """The WAL in memory, as if its memory outlived the process."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WalWorld) -> None:
         self._wal = MemoryWal(capacity=128 * 1024)
 
     async def prepare(self) -> None:
@@ -117,7 +125,7 @@ class ProcessWal:
 class BucketWal:
     """The object WAL: in the world's bucket, or in another one that all nodes share."""
 
-    def __init__(self, world: World, other: Bucket | None = None) -> None:
+    def __init__(self, world: WalWorld, other: Bucket | None = None) -> None:
         self._world = world
         self._other = other
         self._settings = ObjectWalSettings(
@@ -152,7 +160,7 @@ class BucketWal:
         """See `NodeWal`."""
 
 
-WALS: dict[str, Callable[[World], NodeWal]] = {
+WALS: dict[str, Callable[[WalWorld], NodeWal]] = {
     "block": DiskWal,
     "memory": ProcessWal,
     "object": BucketWal,

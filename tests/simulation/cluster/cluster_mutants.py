@@ -1,0 +1,90 @@
+"""Bugs on purpose in what makes nodes a cluster: the simulated clusters must notice each of them.
+
+A mutant replaces one function of the real code for the length of a test. What it breaks is in its
+name; `wal` says which clusters it lives in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from broker.catalog import leadership
+from broker.catalog.duties import Duty, duty_of
+from broker.cluster.session import Session
+from broker.controller import controller, plan
+from broker.controller.recovery import Recoveries
+from storage.metadata.state import NodeState
+from storage.stream.pending_appends import PendingAppends
+from storage.wal.object.seal import LogSealer
+
+Patch = pytest.MonkeyPatch
+
+
+def open_what_is_not_recovered(patch: Patch) -> None:
+    patch.setattr(NodeState, "is_recovered", property(lambda self: self.is_fenced))
+
+
+def hand_over_what_is_still_being_written(patch: Patch) -> None:
+    async def mutant(self: Any) -> None:
+        return None
+
+    patch.setattr(PendingAppends, "wait", mutant)
+
+
+def take_over_without_a_tombstone(patch: Patch) -> None:
+    async def mutant(self: Any, epoch: int, number: int) -> None:
+        return None
+
+    patch.setattr(LogSealer, "_claim", mutant)
+
+
+def answer_reads_for_ever(patch: Patch) -> None:
+    patch.setattr(Session, "is_current", lambda self: self._is_unfenced())
+
+
+def fence_nobody(patch: Patch) -> None:
+    patch.setattr(plan, "unfenced_dead", lambda state, situation: [])
+    patch.setattr(controller, "unfenced_dead", lambda state, situation: [])
+
+
+def recover_nobody(patch: Patch) -> None:
+    patch.setattr(Recoveries, "_look", lambda self, state: None)
+
+
+def keep_what_an_earlier_life_had_open(patch: Patch) -> None:
+    def mutant(state: Any, stream: Any, node_id: int, *, is_held: bool) -> Duty:
+        duty = duty_of(state, stream, node_id, is_held=is_held)
+        return Duty.NOTHING if duty is Duty.HAND_OVER and not is_held else duty
+
+    patch.setattr(leadership, "duty_of", mutant)
+
+
+def move_without_need(patch: Patch) -> None:
+    def mutant(leads: Any, loads: Any, *, imbalance: float) -> list[tuple[int, int]]:
+        nodes = sorted(leads)
+        moves = [(streams[0], nodes[n - 1]) for n, streams in enumerate(leads.values()) if streams]
+        return moves[:1] if len(nodes) > 1 else []
+
+    patch.setattr(plan, "balance", mutant)
+
+
+class Mutant(NamedTuple):
+    """A bug and the clusters it is let loose in."""
+
+    apply: Callable[[Patch], None]
+    wal: str
+
+
+MUTANTS = [
+    Mutant(open_what_is_not_recovered, "object"),
+    Mutant(hand_over_what_is_still_being_written, "object"),
+    Mutant(take_over_without_a_tombstone, "object"),
+    Mutant(answer_reads_for_ever, "object"),
+    Mutant(fence_nobody, "object"),
+    Mutant(recover_nobody, "object"),
+    Mutant(keep_what_an_earlier_life_had_open, "memory"),
+    Mutant(move_without_need, "object"),
+]

@@ -1,0 +1,176 @@
+"""The network between the nodes of a simulated cluster: slow, lossy, cut in two, one way or both.
+
+A connection is between two processes. What is sent over it arrives late, or never while the line is
+cut: then nobody is told, as with a real network, until the one who waits loses patience. A process
+that was killed has its connections reset, unless the line is cut; nobody listens at its address any
+more. One that is frozen still has what is sent to it delivered, and answers when it wakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from broker.cluster.heartbeat import Heartbeat as HeartbeatRequest
+from broker.cluster.heartbeat import HeartbeatAnswer, decode_heartbeat, encode_answer
+from tests.simulation.lives import Life, outside
+
+_BODY_AT = 4 + 2 + 2 + 4 + 2 + len(b"lakehead-node") + 1
+"""Where the body of a heartbeat begins: after length, key, version, correlation id, client id."""
+
+Heard = Callable[[HeartbeatRequest], HeartbeatAnswer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    life: Life
+    heard: Heard
+
+
+class SimulatedNetwork:
+    """All lines there are. `latency_s_max` is for one way; `loss` is a share of what is sent."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.latency_s_max = 0.002
+        self.loss = 0.0
+        self._rng = rng
+        self._listeners: dict[tuple[str, int], _Listener] = {}
+        self._channels: list[_Channel] = []
+        self._cut: set[tuple[str, str]] = set()
+
+    def listen(self, host: str, port: int, life: Life, heard: Heard) -> None:
+        """Let a process answer heartbeats at an address, until it dies."""
+        listener = self._listeners[host, port] = _Listener(life, heard)
+
+        def close() -> None:
+            if self._listeners.get((host, port)) is listener:
+                del self._listeners[host, port]
+
+        life.on_death.append(close)
+
+    def cut(self, source: str, target: str) -> None:
+        """Let nothing through from one host to another."""
+        self._cut.add((source, target))
+
+    def heal(self) -> None:
+        """Let everything through again; processes that died meanwhile are noticed."""
+        self._cut.clear()
+        self.loss = 0.0
+        for channel in list(self._channels):
+            channel.notice()
+
+    def goes(self, source: str, target: str) -> bool:
+        """Whether something that is sent now arrives."""
+        return (source, target) not in self._cut and self._rng.random() >= self.loss
+
+    def listener(self, host: str, port: int) -> _Listener | None:
+        """Return who listens at an address."""
+        return self._listeners.get((host, port))
+
+    def of(self, host: str, life: Life) -> NodeNetwork:
+        """Return the network as a process of a host reaches it."""
+        return NodeNetwork(self, host, life)
+
+    async def pass_time(self) -> None:
+        """Wait as long as something is on its way."""
+        await asyncio.sleep(self._rng.random() * self.latency_s_max)
+
+    def opened(self, channel: _Channel) -> None:
+        """Keep a connection."""
+        self._channels.append(channel)
+
+    def closed(self, channel: _Channel) -> None:
+        """Forget a connection."""
+        if channel in self._channels:
+            self._channels.remove(channel)
+
+
+class NodeNetwork:
+    """A `PeerNetwork` for one process."""
+
+    def __init__(self, network: SimulatedNetwork, host: str, life: Life) -> None:
+        self._network = network
+        self._host = host
+        self._life = life
+
+    async def connect(self, host: str, port: int, on_closed: Callable[[], None]) -> _Channel:
+        """See `PeerNetwork.connect`."""
+        network = self._network
+        await network.pass_time()
+        if not (network.goes(self._host, host) and network.goes(host, self._host)):
+            await asyncio.get_running_loop().create_future()  # until the caller loses patience
+        listener = network.listener(host, port)
+        if listener is None:
+            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+        return _Channel(network, self._life, (self._host, host), listener, on_closed)
+
+
+class _Channel:
+    """A `PeerChannel`."""
+
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        life: Life,
+        ends: tuple[str, str],
+        listener: _Listener,
+        on_closed: Callable[[], None],
+    ) -> None:
+        self.is_open = True
+        self._network = network
+        self._life = life
+        self._here, self._there = ends
+        self._listener = listener
+        self._on_closed = on_closed
+        self._answer: asyncio.Future[memoryview] | None = None
+        network.opened(self)
+        listener.life.on_death.append(self.notice)
+        life.on_death.append(self._forget)
+
+    def notice(self) -> None:
+        """Learn that the other process is dead, if the line is not cut."""
+        is_gone = self.is_open and self._listener.life.is_dead
+        if is_gone and self._network.goes(self._there, self._here):
+            self._life.call(self._reset)
+
+    async def ask(self, frame: bytes) -> memoryview:
+        """See `PeerChannel.ask`."""
+        if not self.is_open:
+            raise ConnectionResetError("the connection was reset")
+        self._answer = asyncio.get_running_loop().create_future()
+        outside(asyncio.get_running_loop().create_task, self._deliver(frame, self._answer))
+        return await self._answer
+
+    def close(self) -> None:
+        """See `PeerChannel.close`."""
+        if self.is_open:
+            self.is_open = False
+            self._forget()
+            self._on_closed()
+
+    async def _deliver(self, frame: bytes, answer: asyncio.Future[memoryview]) -> None:
+        """Carry a request there and its answer back, as the world does it."""
+        await self._network.pass_time()
+        if not self._network.goes(self._here, self._there) or self._listener.life.is_dead:
+            return
+        asked = asyncio.get_running_loop().create_future()
+
+        async def handle() -> None:
+            found = self._listener.heard(decode_heartbeat(memoryview(frame), _BODY_AT))
+            asked.set_result(encode_answer(found, int.from_bytes(frame[8:12], "big")))
+
+        self._listener.life.spawn(handle(), "answer a heartbeat")
+        body = await asked
+        await self._network.pass_time()
+        if self._network.goes(self._there, self._here) and not answer.done():
+            answer.set_result(memoryview(body)[4:])
+
+    def _reset(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError("the other process is gone"))
+        self.close()
+
+    def _forget(self) -> None:
+        self._network.closed(self)
