@@ -32,7 +32,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
     def plan(state: ClusterState) -> list[Record]:
         nonlocal judged
-        judged = judge_reassignments(state, asked)
+        judged = judge_reassignments(state, asked, context.node.catalog.ready_nodes())
         return [*judged.records()]
 
     code, message = ErrorCode.none, None

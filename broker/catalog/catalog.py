@@ -117,10 +117,11 @@ class TopicCatalog:
         partitions: range,
         replicas: Sequence[tuple[int, ...]],
     ) -> Sequence[Record]:
+        ready = self.ready_nodes()
         if replicas:
-            leaders = [first_willing(state, nodes) for nodes in replicas]
+            leaders = [first_willing(state, nodes, ready) for nodes in replicas]
         else:
-            leaders = spread(state, len(partitions), self.ready_nodes())
+            leaders = spread(state, len(partitions), ready)
         return new_streams(state, topic_id, partitions, leaders)
 
     async def ensure(self, name: str) -> Topic:

@@ -38,11 +38,19 @@ def new_streams(
     ]
 
 
-def first_willing(state: ClusterState, replicas: Sequence[int]) -> int:
-    """Return the first of these nodes that lives and is not draining. Raises KafkaError
+def willing_nodes(state: ClusterState, ready: Collection[int]) -> list[NodeState]:
+    """Return the nodes that live and are not draining; of these, once it is known who is `ready`,
+    only those that are: a node that is not fenced may be gone all the same.
+    """
+    willing = [node for node in live_nodes(state) if not node.is_draining]
+    return [node for node in willing if node.node_id in ready] if ready else willing
+
+
+def first_willing(state: ClusterState, replicas: Sequence[int], ready: Collection[int]) -> int:
+    """Return the first of these nodes that can lead. Raises KafkaError
     (INVALID_REPLICA_ASSIGNMENT).
     """
-    willing = {node.node_id for node in live_nodes(state) if not node.is_draining}
+    willing = {node.node_id for node in willing_nodes(state, ready)}
     for node_id in replicas:
         if node_id in willing:
             return node_id
@@ -56,9 +64,7 @@ def spread(state: ClusterState, count: int, ready: Collection[int]) -> list[int]
     """Return the leaders of the next `count` streams: nodes that are `ready` and not draining, or,
     without any, whoever is not fenced. Raises KafkaError (BROKER_NOT_AVAILABLE).
     """
-    live = live_nodes(state)
-    willing = [node for node in live if not node.is_draining]
-    chosen = [node for node in willing if node.node_id in ready] or willing or live
+    chosen = willing_nodes(state, ready) or willing_nodes(state, ()) or live_nodes(state)
     if not chosen:
         raise KafkaError(ErrorCode.broker_not_available, "no node is there to lead a partition")
     order = _racks_in_turn(chosen)

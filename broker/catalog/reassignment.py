@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from broker.catalog.leaders import leader_of
-from broker.catalog.placement import first_willing, spread
+from broker.catalog.placement import first_willing, spread, willing_nodes
 from broker.protocol.errors import KafkaError
 from storage.metadata.records import AssignStreams
 from storage.metadata.state import ClusterState, StreamState
@@ -55,16 +55,21 @@ def is_moving(state: ClusterState, stream: StreamState) -> bool:
 
 
 def judge_reassignments(
-    state: ClusterState, asked: Sequence[tuple[Place, tuple[int, ...] | None]]
+    state: ClusterState,
+    asked: Sequence[tuple[Place, tuple[int, ...] | None]],
+    ready: Collection[int],
 ) -> Judged:
     """Judge what AlterPartitionReassignments asks for: a replica list for each partition; None
-    cancels a move that is under way.
+    cancels a move that is under way. Nothing is given to a node that is not `ready`.
     """
     judged = Judged({}, {})
     for place, replicas in asked:
         try:
             stream = _stream(state, place)
-            node_id = _way_back(state, stream) if replicas is None else _target(state, replicas)
+            if replicas is None:
+                node_id = _way_back(state, stream)
+            else:
+                node_id = _target(state, replicas, ready)
         except KafkaError as error:
             judged.errors[place] = error
         else:
@@ -98,7 +103,7 @@ def _election(
         wanted = stream.assigned if leader is None else leader.node.node_id
     if leader is not None and leader.node.node_id == wanted == stream.assigned:
         raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed.")
-    if _is_willing(state, wanted):
+    if any(node.node_id == wanted for node in willing_nodes(state, ready)):
         return Move(stream.stream_id, wanted, is_preferred=False)
     if not is_unclean:
         raise KafkaError(
@@ -115,7 +120,7 @@ def _stream(state: ClusterState, place: Place) -> StreamState:
     return state.streams[topic.partitions[place[1]]]
 
 
-def _target(state: ClusterState, replicas: tuple[int, ...]) -> int:
+def _target(state: ClusterState, replicas: tuple[int, ...], ready: Collection[int]) -> int:
     if not replicas or len(set(replicas)) != len(replicas):
         raise KafkaError(
             ErrorCode.invalid_replica_assignment, f"Brokers {list(replicas)} are none, or repeated."
@@ -125,7 +130,7 @@ def _target(state: ClusterState, replicas: tuple[int, ...]) -> int:
             raise KafkaError(
                 ErrorCode.invalid_replica_assignment, f"No broker has the id {node_id}."
             )
-    return first_willing(state, replicas)
+    return first_willing(state, replicas, ready)
 
 
 def _way_back(state: ClusterState, stream: StreamState) -> int:
@@ -135,8 +140,3 @@ def _way_back(state: ClusterState, stream: StreamState) -> int:
             ErrorCode.no_reassignment_in_progress, "No move of this partition can be cancelled."
         )
     return leader.node.node_id
-
-
-def _is_willing(state: ClusterState, node_id: int) -> bool:
-    node = state.nodes.get(node_id)
-    return node is not None and not node.is_fenced and not node.is_draining

@@ -145,12 +145,16 @@ def test_a_move_that_is_under_way_can_be_called_back() -> None:
     opened = OpenStream(stream_id=0, epoch=0, node_id=1, node_epoch=0)
     state = state.with_records([opened], 0)
     place = ("t", 0)
-    assert judge_reassignments(state, [(place, None)]).errors[place].code is (
+    assert judge_reassignments(state, [(place, None)], ()).errors[place].code is (
         ErrorCode.no_reassignment_in_progress
     )
-    state = state.with_records(judge_reassignments(state, [(place, (2,))]).records(), 0)
+    asked = [(place, (2,))]
+    assert judge_reassignments(state, asked, {1}).errors[place].code is (
+        ErrorCode.invalid_replica_assignment
+    )
+    state = state.with_records(judge_reassignments(state, asked, {1, 2}).records(), 0)
     assert duty_of(state, state.streams[0], 1, is_held=True) is Duty.HAND_OVER
-    state = state.with_records(judge_reassignments(state, [(place, None)]).records(), 0)
+    state = state.with_records(judge_reassignments(state, [(place, None)], ()).records(), 0)
     assert duty_of(state, state.streams[0], 1, is_held=True) is Duty.NOTHING
     assert state.streams[0].preferred == 1
 
