@@ -7,6 +7,7 @@ without partitions, for each partition of the cluster.
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from bench.lakehead_cluster import LakeheadCluster
 PART = "idle"
 TOPICS, PARTITIONS, NODES = 10, 1000, 3
 START_S, PARTITION_KB, CPU_PERCENT = 20.0, 20.0, 5.0
-READY_S, QUIET_S, WATCHED_S = 180.0, 30.0, 120.0
+READY_S, SPREAD_S, QUIET_S, WATCHED_S = 180.0, 120.0, 15.0, 120.0
 
 
 def run(folder: Path, quick: bool) -> Sequence[Figure]:
@@ -41,6 +42,8 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
             led = functools.partial(_is_led, cluster.bootstrap, topic, each)
             wait_for(led, READY_S, f"leaders of {topic}")
         started = time.monotonic() - began
+        spread = functools.partial(_is_spread, cluster.bootstrap, topics)
+        wait_for(spread, SPREAD_S, "partitions spread over all nodes")
         time.sleep(QUIET_S)
         resident = _resident(cluster)
         before = _cpu(cluster), _requests(cluster)
@@ -62,6 +65,12 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
 
 def _is_led(bootstrap: str, topic: str, partitions: int) -> bool:
     return len(leaders(bootstrap, topic)) == partitions
+
+
+def _is_spread(bootstrap: str, topics: Sequence[str]) -> bool:
+    """Whether each node leads its share, or nearly: nothing more moves then."""
+    led = Counter(node for topic in topics for node in leaders(bootstrap, topic).values())
+    return len(led) == NODES and min(led.values()) > 0.9 * max(led.values())
 
 
 def _processes(cluster: LakeheadCluster) -> list[psutil.Process]:
