@@ -177,7 +177,7 @@ class ChaosRun:
 
 
 def run(options: Options) -> report.Run:
-    """Run, and leave the report in its folder; with anomalies the logs, too."""
+    """Run, and leave report, history and logs in their folder; with anomalies the store, too."""
     with ExitStack() as stack:
         chaos = ChaosRun(options, stack)
         result = chaos.run()
@@ -187,9 +187,9 @@ def run(options: Options) -> report.Run:
     (folder / "report.html").write_text(report.page(result))
     for log in chaos.work.glob("node-*.log"):
         shutil.copy(log, folder)
+    with gzip.open(folder / "history.pickle.gz", "wb") as file:
+        pickle.dump(chaos.history, file)
     if result.anomalies:
-        with gzip.open(folder / "history.pickle.gz", "wb") as file:
-            pickle.dump(chaos.history, file)
         print(f"the cluster's folder is kept: {chaos.work}")
     else:
         shutil.rmtree(chaos.work)
