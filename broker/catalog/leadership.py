@@ -51,8 +51,6 @@ class Leadership:
         """What is open here, by stream id; perhaps not loaded yet."""
         self.on_opened: list[PlaceCallback] = []
         self.on_closed: list[PlaceCallback] = []
-        self.moved_away = 0
-        """Streams given up for other nodes."""
         self._engine = engine
         self._topics = topics
         self._clock = clock
@@ -257,7 +255,6 @@ class Leadership:
                 continue  # left open by an earlier life of this node, or deleted meanwhile
             del self.held[stream_id]
             self._close_partition(*self._place(stream_id))
-        self.moved_away += len(stream_ids)
         self._judge_now(stream_ids)
         self.tell()
 

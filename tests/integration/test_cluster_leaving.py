@@ -36,7 +36,7 @@ async def test_others_lead_what_a_node_led_when_it_has_stopped() -> None:
         leaving = cluster.nodes.pop(2)
         assert await seconds(leaving) < QUICK_S
         state = cluster.nodes[1].state
-        assert leaving.catalog.leadership.moved_away == 3
+        assert leaving.engine.hand_overs.stats.streams == 3
         await cluster.until(lambda: led_by(cluster.nodes[1].state).total() == 9)
         assert led_by(cluster.nodes[1].state)[2] == 0
         assert state.nodes[2].is_draining

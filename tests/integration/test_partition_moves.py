@@ -112,7 +112,7 @@ async def test_partitions_move_and_back_and_only_where_they_can() -> None:
         partitions = (await described(cluster, 2)).topics[0].partitions
         assert [p.replica_nodes for p in partitions] == [(2,), (3,), (1,)]
         assert [p.leader_epoch for p in partitions] == [1, 1, 1]
-        assert cluster.nodes[1].catalog.leadership.moved_away == 1
+        assert cluster.nodes[1].engine.hand_overs.stats.streams == 1
 
 
 async def test_who_asks_the_wrong_node_is_told_where_to_go() -> None:
@@ -190,7 +190,7 @@ async def test_clients_go_on_while_their_partitions_move() -> None:
             await cluster.until_led("t", wanted)
         moved.set()
         sent = await producing
-        assert sum(node.catalog.leadership.moved_away for node in cluster.nodes.values()) > 10
+        assert sum(node.engine.hand_overs.stats.streams for node in cluster.nodes.values()) > 10
         read = await asyncio.to_thread(read_all, cluster, sum(sent))
         assert read == [[str(n).encode() for n in range(count)] for count in sent]
 

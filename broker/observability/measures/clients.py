@@ -34,7 +34,7 @@ MEASURES = (
     ),
     gauge("fetch_sessions", "Fetch sessions kept.", lambda n: len(n.fetch_sessions)),
     gauge("cold_reads", "Reads from the object store at work.", lambda n: len(n.cold_reads)),
-    gauge("topics", "Topics open here.", lambda n: len(n.topics.by_name)),
+    gauge("topics", "Topics of the cluster.", lambda n: len(n.topics.by_name)),
     gauge(
         "writable",
         "1 while producers are read from, 0 while they wait for the WAL or the object store.",
