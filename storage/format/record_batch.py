@@ -45,7 +45,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LENGTH = struct.Struct(">i")
-_PRODUCER_ID = struct.Struct(">q")
+_LONG = struct.Struct(">q")
 _PRODUCER_ID_POSITION = 43
 
 
@@ -102,9 +102,15 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
+def max_timestamp(batch: Buffer) -> int:
+    """Return a batch's newest timestamp, in milliseconds."""
+    found: int = _LONG.unpack_from(batch, MAX_TIMESTAMP_POSITION)[0]
+    return found
+
+
 def producer_id(batch: Buffer) -> int:
     """Return who produced a batch; -1: nobody that is told from others."""
-    found: int = _PRODUCER_ID.unpack_from(batch, _PRODUCER_ID_POSITION)[0]
+    found: int = _LONG.unpack_from(batch, _PRODUCER_ID_POSITION)[0]
     return found
 
 

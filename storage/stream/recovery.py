@@ -12,7 +12,7 @@ import structlog
 
 from storage.errors import WalCorrupted
 from storage.failpoints import failpoint
-from storage.format.record_batch import read_header
+from storage.format.record_batch import max_timestamp
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange, Record
 from storage.metadata.state import ClusterState
@@ -176,7 +176,7 @@ def uncommitted(
     found = []
     for item in sealed:
         ranges = []
-        for stream_id, epoch, start, end, max_timestamp, size in item.ranges:
+        for stream_id, epoch, start, end, newest, size in item.ranges:
             known = ends.get(stream_id)
             if known is None:
                 known = ends[stream_id] = _epoch_and_end(state, stream_id, node_id)
@@ -194,7 +194,7 @@ def uncommitted(
                     epoch=epoch,
                     start_offset=start,
                     end_offset=end,
-                    max_timestamp=max_timestamp,
+                    max_timestamp=newest,
                     size=size,
                 )
             )
@@ -270,7 +270,7 @@ async def recovered_blocks(
         if record.base_offset != end:
             continue
         end = ends[record.stream_id] = record.base_offset + record.count
-        timestamp = read_header(record.payload).max_timestamp
+        timestamp = max_timestamp(record.payload)
         batch = CachedBatch(record.base_offset, end, record.epoch, timestamp, record.payload)
         block.add(record.stream_id, batch)
         if block.size >= block_size:

@@ -68,7 +68,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from crc32c import crc32c
 
@@ -266,8 +266,7 @@ def newest(slots: memoryview, decode: Callable[[memoryview], H | None]) -> H | N
     return max((h for h in headers if h is not None), key=lambda h: h.generation, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordHeader:
+class RecordHeader(NamedTuple):
     """A record header whose checksum holds; `gap` and the rest as in the layout."""
 
     kind: int

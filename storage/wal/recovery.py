@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from crc32c import crc32c
 
@@ -62,13 +63,22 @@ class RingReader:
     async def view(self, position: int, length: int) -> memoryview:
         """Return `length` bytes, or fewer where the lap ends first."""
         length = min(length, self.ring.left_in_lap(position))
-        if not self._start <= position <= position + length <= self._start + len(self._chunk):
-            self._start = sector_down(position)
-            wanted = max(_CHUNK, sector_up(position + length) - self._start)
-            size = min(wanted, self.ring.left_in_lap(self._start))
-            self._chunk = await self._device.read(self.ring.offset_of(self._start), size)
+        found = self.at_hand(position, length)
+        if found is not None:
+            return found
+        self._start = sector_down(position)
+        wanted = max(_CHUNK, sector_up(position + length) - self._start)
+        size = min(wanted, self.ring.left_in_lap(self._start))
+        self._chunk = await self._device.read(self.ring.offset_of(self._start), size)
         at = position - self._start
         return self._chunk[at : at + length]
+
+    def at_hand(self, position: int, length: int) -> memoryview | None:
+        """Return `length` bytes if they have been read."""
+        at = position - self._start
+        if at >= 0 and at + length <= len(self._chunk):
+            return self._chunk[at : at + length]
+        return None
 
 
 class RingScan:
@@ -92,13 +102,17 @@ class RingScan:
         for segment in self._header.segments:
             self.end = max(segment.start, self._header.trimmed)
             while segment.end is None or self.end < segment.end:
-                header = await self._header_after(self.end, segment.epoch)
+                header = self._header_at_hand(self.end, segment.epoch)
+                header = header or await self._header_after(self.end, segment.epoch)
                 if header is None:
                     break
                 end = header.position + RECORD.size + header.body_length
                 if header.kind == DATA:
-                    body = await self._body(header)
+                    start = header.position + RECORD.size
+                    body = self._reader.at_hand(start, header.body_length)
                     if body is None:
+                        body = await self._reader.view(start, header.body_length)
+                    if not _is_body(header, body):
                         break
                     yield self._record(header, end, body)
                 self.end = end
@@ -106,6 +120,27 @@ class RingScan:
                 await self._check_open_end(segment)
             elif self.end != segment.end:
                 raise self._damage(f"an epoch's data reaches to {segment.end}")
+
+    def _header_at_hand(self, position: int, epoch: int) -> RecordHeader | None:
+        """Return the header that `_header_after` would, in the case that most are: right behind,
+        and read already. None: it has to look.
+        """
+        view = self._reader.at_hand(position, RECORD.size)
+        if view is None:
+            return None
+        header = read_record_header(view, self._ring.seed)
+        return header if self._follows(header, position, position, epoch) else None
+
+    def _follows(
+        self, header: RecordHeader | None, start: int, position: int, epoch: int
+    ) -> TypeGuard[RecordHeader]:
+        """Whether a header at `start` is that of the record after what ends at `position`."""
+        return (
+            header is not None
+            and header.gap == start - position
+            and header.body_length <= self._ring.left_in_lap(start) - RECORD.size
+            and self._is_current(header, start, epoch)
+        )
 
     async def _header_after(self, position: int, epoch: int) -> RecordHeader | None:
         """Return the header of the record that follows what ends at `position`, if there is one.
@@ -117,10 +152,8 @@ class RingScan:
             header = read_record_header(
                 await self._reader.view(start, RECORD.size), self._ring.seed
             )
-            if header is not None and header.gap == start - position:
-                fits = header.body_length <= self._ring.left_in_lap(start) - RECORD.size
-                if fits and self._is_current(header, start, epoch):
-                    return header
+            if self._follows(header, start, position, epoch):
+                return header
         return None
 
     def _is_current(self, header: RecordHeader, position: int, epoch: int) -> bool:
@@ -130,12 +163,6 @@ class RingScan:
             and header.lap == lap_of(position, self._ring.length)
             and header.kind in {DATA, PADDING}
         )
-
-    async def _body(self, header: RecordHeader) -> memoryview | None:
-        body = await self._reader.view(header.position + RECORD.size, header.body_length)
-        if len(body) < BODY.size or crc32c(body) != header.body_crc or body[0] != BODY_MAGIC:
-            return None
-        return body
 
     @staticmethod
     def _record(header: RecordHeader, end: int, body: memoryview) -> WalRecord:
@@ -174,3 +201,8 @@ class RingScan:
             f"{self._name}: no valid record at WAL position {self.end} (device offset {offset}), "
             f"yet {evidence}: acknowledged data is damaged"
         )
+
+
+def _is_body(header: RecordHeader, body: memoryview) -> bool:
+    is_whole = len(body) >= BODY.size and crc32c(body) == header.body_crc
+    return is_whole and body[0] == BODY_MAGIC
