@@ -211,11 +211,6 @@ class Membership:
             node_id for node_id, member in self._members.items() if member.lost_at is not None
         )
 
-    def next_change(self, now: float) -> float | None:
-        """Return when somebody would be thought dead if nothing happens until then."""
-        times = [at for m in self._members.values() if (at := self._dead_at(m, now)) > now]
-        return min(times, default=None)
-
     def _member(self, node_id: int, epoch: int) -> _Member | None:
         member = self._members.get(node_id)
         return member if member is not None and member.epoch == epoch else None

@@ -83,12 +83,6 @@ class Peers:
         self._draw_lines(self._metadata.state)
         self._scope.spawn(self._watch_own_time(), name="watch own time")
 
-    def close(self) -> None:
-        """Say no more."""
-        for _, task in self._lines.values():
-            task.cancel()
-        self._lines.clear()
-
     def serve(self) -> None:
         """Tell the others that this node serves from now on."""
         self.is_starting = False

@@ -7,7 +7,7 @@ entry of the log; balance is looked at every few seconds.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import structlog
@@ -119,16 +119,11 @@ class Controller:
                 await self._act()
             except StorageError as error:
                 _log.warning("controller_turn_failed", error=str(error))
+                await asyncio.sleep(self._peers.interval_s)
 
     async def _act(self) -> None:
         """Commit what is to be decided now, if it is for this node to decide."""
         now, state = self._clock.monotonic(), self._metadata.state
-        self._dead_since = _since(
-            self._dead_since, now, bool(unfenced_dead(state, self._situation(now)))
-        )
-        self._vacant_since = _since(
-            self._vacant_since, now, is_lease_vacant(state, self._situation(now))
-        )
         situation = self._situation(now)
         signs = _signs(state, situation)
         if not self._is_due(state, situation, signs):
@@ -178,7 +173,7 @@ class Controller:
         if not (peers.is_starting or peers.is_leaving):
             ready[own.node_id] = self._started_at
         leaving = view.leaving | {own.node_id} if peers.is_leaving else view.leaving
-        return Situation(
+        seen = Situation(
             node_id=own.node_id,
             node_epoch=own.epoch,
             ready=frozenset(ready),
@@ -186,11 +181,14 @@ class Controller:
             leaving=leaving,
             dead=view.dead,
             loads={**view.loads, own.node_id: peers.own_load},
-            is_neglected=_lasts(self._dead_since, now, peers.session_s),
-            may_lead=self._may_lead(ready, now),
             is_balance_due=self._settings.is_balancing and now >= self._balance_at,
             imbalance=self._settings.imbalance,
         )
+        state = self._metadata.state
+        self._dead_since = _since(self._dead_since, now, bool(unfenced_dead(state, seen)))
+        seen = replace(seen, is_neglected=_lasts(self._dead_since, now, peers.session_s))
+        self._vacant_since = _since(self._vacant_since, now, is_lease_vacant(state, seen))
+        return replace(seen, may_lead=self._may_lead(ready, now))
 
     def _may_lead(self, ready: Mapping[int, float], now: float) -> bool:
         """Whether it is this node's turn: the ready node of the lowest id goes first, and each
