@@ -128,6 +128,30 @@ async def test_a_deleted_group_does_not_come_back(tmp_path: Path) -> None:
         assert missing.value.code is ErrorCode.group_id_not_found
 
 
+async def test_offsets_of_a_group_with_members_do_not_expire(tmp_path: Path) -> None:
+    """However old they are; those of one that was left go, and do not come back."""
+    settings = settings_for(tmp_path)
+    async with node_at(settings) as node:
+        members = {
+            group_id: await lone_member(await ready(node, group_id), group_id)
+            for group_id in ("active", "left")
+        }
+        for group_id in members:
+            old = CommittedOffset(offset=5, commit_timestamp_ms=1)
+            await node.groups.commit(group_id, {PLACE: old})
+        assert await node.groups.leave("left", [(members["left"].member_id, None)]) == [NONE]
+        for shard in node.groups._shards.values():
+            shard.expire(3_600_000)
+        assert (await node.groups.offsets("left"))[PLACE].offset == 5, "it was left just now"
+        for shard in node.groups._shards.values():
+            shard.expire(-1)
+        assert (await node.groups.offsets("active"))[PLACE].offset == 5
+        assert await node.groups.offsets("left") == {}
+    async with node_at(settings) as node:
+        assert (await node.groups.offsets("active"))[PLACE].offset == 5
+        assert await node.groups.offsets("left") == {}
+
+
 async def test_a_commit_under_way_is_deleted_with_its_group(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
     async with node_at(settings) as node:
