@@ -7,9 +7,13 @@ again.
 import asyncio
 import threading
 
+import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
+from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.coordinator import partition_of
+from broker.coordinator.group.record_formats import CommittedOffset
+from broker.protocol.errors import KafkaError as Refusal
 from storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 
@@ -98,6 +102,23 @@ async def test_a_group_goes_on_while_its_coordinator_moves() -> None:
         assert member.errors == []
         assert member.rebalances == 1
         await later_member_reads_only(b"last", producer, bootstrap)
+
+
+async def test_who_stops_to_coordinate_does_not_deny_what_was_committed() -> None:
+    """A fetch that waits for a commit is sent on, and not told that there are no offsets."""
+    async with node_cluster(1) as cluster:
+        groups = cluster.nodes[1].groups
+        await groups.partition_for(GROUP)
+        committing = asyncio.create_task(
+            groups.commit(GROUP, {("t", 0): CommittedOffset(offset=5)})
+        )
+        fetching = asyncio.create_task(groups.offsets(GROUP))
+        await asyncio.sleep(0)
+        groups.close()
+        await committing
+        with pytest.raises(Refusal) as refused:
+            await fetching
+        assert refused.value.code is ErrorCode.not_coordinator
 
 
 async def move(cluster: NodeCluster, round_number: int) -> None:

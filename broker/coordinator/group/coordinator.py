@@ -192,6 +192,7 @@ class GroupCoordinator:
         under_way = shard.commit_under_way(group_id)
         if under_way is not None:
             await self._durable(under_way)
+            shard = await self._shard(group_id)  # it may be another node's by now
         live = shard.groups.get(group_id)
         return {} if live is None else live.offsets
 
