@@ -96,11 +96,12 @@ def is_even(counts: list[int]) -> bool:
 
 def soon(nodes: Supervised, condition: Callable[[list[int]], bool]) -> None:
     """Wait until what the nodes lead is so."""
-    assert wait_until(lambda: condition(leads(nodes)), 30), leads(nodes)
+    assert wait_until(lambda: condition(leads(nodes)), 60), leads(nodes)
 
 
 def test_nodes_are_listed_drained_and_take_part_again(nodes: Supervised) -> None:
     traffic = Traffic(nodes)
+    soon(nodes, is_even)
     rows = listed(nodes)
     assert [row["node"] for row in rows] == [0, 1, 2]
     assert [f"127.0.0.1:{row['address'].rpartition(':')[2]}" for row in rows] == nodes.addresses
