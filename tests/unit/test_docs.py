@@ -66,3 +66,34 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not found.exists() or (anchor and anchor not in anchors(found)):
             broken.append(target)
     assert broken == []
+
+
+def named_tests(text: str) -> list[tuple[str, str]]:
+    """Tests as pages name them: `folder/file::test` below `tests/`."""
+    return re.findall(r"`(\w+/test_\w+\.py)::(\w+)`", text)
+
+
+def test_tests_that_pages_name_exist() -> None:
+    known: dict[str, set[str]] = {}
+    missing = []
+    for page in PAGES:
+        for file, test in named_tests(page.read_text()):
+            path = ROOT / "tests" / file
+            if file not in known and path.exists():
+                known[file] = set(
+                    re.findall(r"(?:def |^)((?:test_|Test)\w+)", path.read_text(), re.MULTILINE)
+                )
+            if test not in known.get(file, ()):
+                missing.append(f"{page.name}: {file}::{test}")
+    assert missing == []
+    assert known
+
+
+def test_each_known_failure_has_a_test_or_is_open() -> None:
+    text = (DOCS / "storage" / "known-failures.md").read_text()
+    tested, open_ = text.split("## Open")
+    rows = [row for row in tested.splitlines() if row.startswith("| ") and " --- " not in row]
+    bare = [row for row in rows if not named_tests(row) and not row.startswith("| What went")]
+    assert len(rows) > 50
+    assert bare == []
+    assert named_tests(open_) == []
