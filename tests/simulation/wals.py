@@ -7,14 +7,16 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from storage.errors import SettingsError
 from storage.wal import BlockWalSettings, MemoryWal, WriteAheadLog
 from storage.wal.object.batching import BatchingSettings
 from storage.wal.object.log import ObjectWal
 from storage.wal.object.settings import ObjectWalSettings
 from storage.wal.protocol import WalOwner
+from storage.wal.takeover import take_slice
 from storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.bucket import Bucket, RemoteStore
-from tests.simulation.hostile_device import Platter
+from tests.simulation.hostile_device import Attachment, Platter
 from tests.simulation.lives import Life
 
 OpenWal = Callable[[WalOwner], Awaitable[WriteAheadLog]]
@@ -39,6 +41,11 @@ class NodeWal(Protocol):
     def opener(self, life: Life) -> OpenWal:
         """Return what opens it for a process."""
 
+    async def take(self, life: Life, owner: WalOwner) -> WriteAheadLog | None:
+        """Open it for a process of another node, once its own can write no more; None: all of it is
+        in the cluster's store. Raises SettingsError: others do not reach it.
+        """
+
     def break_soon(self) -> None:
         """Let one of the next writes of the present process fail, if writes can."""
 
@@ -53,6 +60,7 @@ class DiskWal:
     """A block WAL on a disk of its own."""
 
     _CAPACITY = 256 * 1024
+    _settings = BlockWalSettings(block_size=8 * 1024, window_size=32 * 1024)
 
     def __init__(self, world: WalWorld) -> None:
         rng = self._rng = world.rng
@@ -69,12 +77,21 @@ class DiskWal:
         """See `NodeWal`."""
 
         async def open_wal(_: WalOwner) -> WriteAheadLog:
-            attachment = self._platter.attach(life.name)
-            life.on_death.append(attachment.lose)
-            settings = BlockWalSettings(block_size=8 * 1024, window_size=32 * 1024)
-            return await open_slice(attachment, node_id=0, settings=settings)
+            return await open_slice(self._attach(life), node_id=0, settings=self._settings)
 
         return open_wal
+
+    async def take(self, life: Life, owner: WalOwner) -> WriteAheadLog | None:
+        """See `NodeWal`: to attach the disk is to preempt who had it."""
+        attachment = self._attach(life)
+        return await take_slice(
+            attachment, node_id=0, host_id="", cluster_id="", settings=self._settings
+        )
+
+    def _attach(self, life: Life) -> Attachment:
+        attachment = self._platter.attach(life.name)
+        life.on_death.append(attachment.lose)
+        return attachment
 
     def break_soon(self) -> None:
         """See `NodeWal`."""
@@ -110,6 +127,10 @@ class ProcessWal:
             return self._wal
 
         return open_wal
+
+    async def take(self, life: Life, owner: WalOwner) -> WriteAheadLog | None:
+        """See `NodeWal`."""
+        raise SettingsError("nobody reaches the memory of another process")
 
     def break_soon(self) -> None:
         """See `NodeWal`."""
@@ -149,6 +170,10 @@ class BucketWal:
             return ObjectWal(store, owner, self._settings, are_shared=self._other is None)
 
         return open_wal
+
+    async def take(self, life: Life, owner: WalOwner) -> WriteAheadLog | None:
+        """See `NodeWal`."""
+        return None if self._other is None else await self.opener(life)(owner)
 
     def break_soon(self) -> None:
         """See `NodeWal`: there is nothing of its own to break."""

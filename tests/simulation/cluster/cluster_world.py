@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from broker.partition.partition import Partition
-from storage.errors import SettingsError
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import NodeState
 from storage.wal import WriteAheadLog
@@ -36,7 +35,12 @@ LED_S = 60.0
 """Once nothing fails any more, every partition is led after so many seconds."""
 REST_S = 60.0
 """And after so many more, nothing moves any more."""
-WAL_ADDRESSES = {"object": "object:", "object-elsewhere": "object:elsewhere", "memory": ""}
+WAL_ADDRESSES = {
+    "block": "block:/wal",
+    "memory": "",
+    "object": "object:",
+    "object-elsewhere": "object:elsewhere",
+}
 """What a node tells others of its log; the one in memory is out of their reach."""
 
 
@@ -91,7 +95,6 @@ class ClusterWorld:
         self.led_after_s = 0.0
         self._lost: Machine | None = None
         """It burned down in the end, and others must do its work."""
-        self._wal_kind = wal
         self._failure: asyncio.Future[None] = loop.create_future()
         trace.add("world", f"{wal} WAL, {count} nodes, sessions of {self.session_s} s")
 
@@ -116,13 +119,8 @@ class ClusterWorld:
     async def open_left_log(
         self, member: Member, node: NodeState, owner: WalOwner
     ) -> WriteAheadLog | None:
-        """Open what a fenced node left, if it is elsewhere: see `StreamEngine.take_over`."""
-        if self._wal_kind == "object":
-            return None
-        if self._wal_kind == "object-elsewhere":
-            opening = WALS[self._wal_kind](self).opener(member.life)
-            return await opening(owner)
-        raise SettingsError(f"node {member.node_id} does not reach the log of {node.node_id}")
+        """Open what a fenced node left: see `StreamEngine.take_over`."""
+        return await self.machines[node.node_id].wal.take(member.life, owner)
 
     def living(self) -> list[Member]:
         """Return the newest processes of the nodes that serve."""
