@@ -14,7 +14,7 @@ import structlog
 from storage.errors import LakeheadError
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState, NodeState
-from storage.stream.left_logs import reaches
+from storage.stream.left_logs import may_reach_device, reaches
 from storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.recovery")
@@ -36,6 +36,12 @@ def recoverers(state: ClusterState, dead: NodeState) -> list[int]:
     )
     first = dead.node_id % len(able) if able else 0
     return able[first:] + able[:first]
+
+
+def last_resorts(state: ClusterState, dead: NodeState) -> list[int]:
+    """Return who may try, if nobody reaches the log for certain: hosts that may have its device."""
+    live = [node for node in state.nodes.values() if not node.is_fenced]
+    return sorted(node.node_id for node in live if may_reach_device(state, node, dead))
 
 
 def unrecovered(state: ClusterState) -> list[NodeState]:
@@ -91,9 +97,10 @@ class Recoveries:
             if self._chosen.get(key) not in able:
                 self._chosen[key] = able[0] if able else _NOBODY
                 self._note_choice(dead, self._chosen[key])
-            if self._node_id in able and key not in self._running:
+            turns = able or [_NOBODY, *last_resorts(state, dead)]
+            if self._node_id in turns and key not in self._running:
                 self._running.add(key)
-                step_in_s = STEP_IN_S * able.index(self._node_id)
+                step_in_s = STEP_IN_S * turns.index(self._node_id)
                 self._scope.spawn(
                     self._recover(dead, step_in_s), name=f"recover node {dead.node_id}"
                 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import SettingsError
-from storage.metadata.state import NodeState
+from storage.metadata.state import ClusterState, NodeState
 from storage.wal.address import open_wal, take_wal
 from storage.wal.holder import Holder
 from storage.wal.protocol import WalOwner, WriteAheadLog
@@ -27,20 +29,46 @@ def reaches(survivor: NodeState, dead: NodeState) -> bool:
     return dead.wal in _IN_CLUSTER or _reaches(survivor.wal, survivor.host_id, dead)
 
 
+def may_reach_device(state: ClusterState, survivor: NodeState, dead: NodeState) -> bool:
+    """Whether a node may try to recover a block log of another host: one on a device, which both
+    may have attached, of a host on which no node lives any more. The device's reservation fences
+    all of that host.
+    """
+    return (
+        dead.wal.startswith("block:/dev/")
+        and bool(dead.host_id)
+        and survivor.host_id not in {"", dead.host_id}
+        and all(node.is_fenced for node in state.nodes.values() if node.host_id == dead.host_id)
+    )
+
+
 def _reaches(wal: str, host_id: str, dead: NodeState) -> bool:
     if dead.wal.startswith("block:"):
         return bool(dead.host_id) and host_id == dead.host_id
     return bool(dead.wal) and wal == dead.wal
 
 
+TakeWal = Callable[..., Awaitable[WriteAheadLog]]
+
+
 class LeftLogs:
     """Opens what fenced nodes left, for an engine's `take_over`. `wal_uri` is the address of the
-    engine's own log, with all its options.
+    engine's own log, with all its options; `take` fences and opens a block log, `is_device` tells
+    disks from files.
     """
 
-    def __init__(self, engine: StreamEngine, wal_uri: str) -> None:
+    def __init__(
+        self,
+        engine: StreamEngine,
+        wal_uri: str,
+        *,
+        take: TakeWal = take_wal,
+        is_device: Callable[[Path], bool] = Path.is_block_device,
+    ) -> None:
         self._engine = engine
         self._wal_uri = wal_uri
+        self._take = take
+        self._is_device = is_device
 
     async def open(self, node: NodeState, owner: WalOwner) -> WriteAheadLog | None:
         """Fence a node where it writes and open its log; `owner` stands for it. None: all of it is
@@ -52,21 +80,39 @@ class LeftLogs:
         if node.wal in _IN_CLUSTER:
             return None
         own = self._engine.node
-        if not _reaches(own.wal, own.host_id, node):
-            raise SettingsError(
-                f"node {node.node_id} of host {node.host_id or '?'} left its log at "
-                f"{node.wal or 'no address'}, which node {own.node_id} does not reach"
-            )
-        if node.wal.startswith("block:"):
-            return await take_wal(
-                node.wal,
-                node_id=node.node_id,
-                cluster_id=owner.cluster_id,
-                host_id=own.host_id,
-                taker=(own.node_id, self._engine.node_epoch),
-                judge=lambda holder, waited_s: self._judge(node, holder, waited_s),
-            )
-        return await open_wal(self._wal_uri, rng=owner.rng, owner=owner)
+        if _reaches(own.wal, own.host_id, node):
+            if node.wal.startswith("block:"):
+                return await self._take_block_log(node, owner)
+            return await open_wal(self._wal_uri, rng=owner.rng, owner=owner)
+        if self._has_device_of(node):
+            return await self._take_block_log(node, owner)
+        raise SettingsError(
+            f"node {node.node_id} of host {node.host_id or '?'} left its log at "
+            f"{node.wal or 'no address'}, which node {own.node_id} does not reach"
+        )
+
+    def _has_device_of(self, node: NodeState) -> bool:
+        state, own = self._engine.metadata.state, self._engine.node
+        survivor = state.nodes.get(own.node_id)
+        if survivor is None or not may_reach_device(state, survivor, node):
+            return False
+        return self._is_device(Path(node.wal.removeprefix("block:").partition("?")[0]))
+
+    async def _take_block_log(self, node: NodeState, owner: WalOwner) -> WriteAheadLog:
+        """Fence the node's process, or its whole host, and open its slice. Of another host's disk
+        any host of the cluster may hold the reservation: a taker that died, say.
+        """
+        own, nodes = self._engine.node, self._engine.metadata.state.nodes.values()
+        hosts = {known.host_id for known in nodes} - {"", own.host_id}
+        return await self._take(
+            node.wal,
+            node_id=node.node_id,
+            cluster_id=owner.cluster_id,
+            host_id=own.host_id,
+            other_hosts=() if own.host_id == node.host_id else sorted(hosts),
+            taker=(own.node_id, self._engine.node_epoch),
+            judge=lambda holder, waited_s: self._judge(node, holder, waited_s),
+        )
 
     def _judge(self, dead: NodeState, holder: Holder, waited_s: float) -> Verdict:
         """End the process that was fenced, and a taker that was. One that the node was started as
