@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.catalog import TopicCatalog
-from broker.cluster.heartbeat import NodeLoad
 from broker.cluster.leaving import hand_over_all
+from broker.cluster.loads import LoadMeter, Traffic
 from broker.cluster.namesake import refuse_namesake
 from broker.cluster.peers import Peers
 from broker.controller.controller import Controller, ControllerSettings
@@ -131,7 +131,7 @@ class Member:
                 interval_s=world.interval_s,
                 session_s=world.session_s,
                 nudge=self._read_metadata,
-                load=self._load,
+                load=LoadMeter(self._traffic, self.clock, lambda: 0.0).load,
             )
             self.peers.start()
 
@@ -182,8 +182,10 @@ class Member:
         if self.engine is not None:
             self.engine.follower.nudge(next_entry)
 
-    def _load(self) -> NodeLoad:
-        return NodeLoad()
+    def _traffic(self) -> Iterator[Traffic]:
+        if self.catalog is not None:
+            for partition in self.catalog.led():
+                yield Traffic(partition.stream.stream_id, partition.bytes_in, partition.bytes_out)
 
     def begin(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Start something that may end by any error of storage, and by no other."""
