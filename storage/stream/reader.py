@@ -29,6 +29,10 @@ _log = structlog.get_logger("storage.reader")
 
 RUN_SIZE_MAX = 4 * 1024 * 1024
 _ATTEMPTS = 3
+_PATIENCE_S = 0.2
+"""From then on a fetch answers with what it has: a megabyte of small objects may be thousands of
+GETs, one after the other, and a consumer that waited for all of them would get none for minutes.
+"""
 
 
 @dataclass(slots=True)
@@ -92,6 +96,7 @@ class ColdReader:
         self.budget = ReadBudget(in_flight_max)
         self.readahead = Readahead(clock, room=cache_size // 2)
         self._store = store
+        self._clock = clock
         self._scope = scope
         self._metadata = metadata
         self._run_size_max = min(RUN_SIZE_MAX, cache_size // 8, in_flight_max // 4)
@@ -102,15 +107,17 @@ class ColdReader:
         self, stream_id: int, extents: Callable[[], Extents], offset: int, max_bytes: int
     ) -> list[memoryview]:
         """Return whole batches from the one that contains `offset`: at least one, else up to
-        `max_bytes`; fewer when a damaged block follows.
+        `max_bytes`; fewer when a damaged block follows, or the store takes its time.
 
         `offset` lies within the extents. Raises StoreUnavailable, ObjectNotFound, CorruptObject.
         """
         reader = self.readahead.reader(stream_id, offset)
         misses = self.stats.misses
         found: list[memoryview] = []
-        position = offset
+        position, began = offset, self._clock.monotonic()
         while max_bytes > 0 or not found:
+            if found and self._clock.monotonic() - began > _PATIENCE_S:
+                break
             try:
                 part = await self._block_at(stream_id, extents, position, max_bytes)
             except StorageError:

@@ -1,5 +1,7 @@
 """Cold reads: in sequence, every byte is fetched about once, by however many streams."""
 
+import asyncio
+
 import pytest
 
 from storage.object_store import MemoryStore
@@ -27,6 +29,31 @@ class CountingStore(MemoryStore):
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         self.bytes_read += length
         return await super().get_range(key, start, length)
+
+
+class SlowStore(MemoryStore):
+    """Takes a while for every read of a part of an object."""
+
+    async def get_range(self, key: str, start: int, length: int) -> bytes:
+        await asyncio.sleep(0.02)
+        return await super().get_range(key, start, length)
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        await asyncio.sleep(0.02)
+        return await super().get_suffix(key, length)
+
+
+async def test_many_small_objects_do_not_keep_a_reader_waiting_for_all_of_them() -> None:
+    objects: dict[str, bytes] = {}
+    wal = MemoryWal()
+    async with running(MemoryStore(objects), wal, settings=SETTINGS) as (engine, [stream, *_]):
+        for _ in range(60):
+            await append(stream, count=1, size=100)
+            await engine.upload_now()
+    async with running(SlowStore(objects), wal.reopen(), settings=SETTINGS) as (_, [stream, *_]):
+        first = await stream.fetch(0, 1 << 20)
+        assert 0 < len(first) < 60
+        assert await read_all(stream, 1 << 20) == list(range(60))
 
 
 @pytest.mark.parametrize("streams_read", [1, 4])
