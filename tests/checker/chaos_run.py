@@ -97,6 +97,8 @@ class ChaosRun:
         self.notes += sorted({f"client: {error}"[:200] for error in clients.errors})
         found = figures(self.history, began=began, ended=ended)
         self.anomalies += [f"stuck: {gap}" for gap in found.gaps if gap.seconds > STUCK_S]
+        if found.lag_max > STUCK_S:
+            self.anomalies.append(f"unread: no consumer saw a record for {found.lag_max:.0f} s")
         return report.Run(
             title=f"chaos: {options.wal} WAL, {options.nodes} nodes, seed {options.seed}",
             began=began,
