@@ -15,8 +15,8 @@ class Placement:
     `leads` are the streams of each node that may be given more. `homeless` are those whose leader
     is gone or on its way out; `strays` those that are led well, but not by their preferred leader,
     which could. `moving` is how many are on their way to their leader now, `waiting` how many could
-    go back to a preferred leader that is not settled yet. What lies in a log that nobody reaches
-    moves nowhere.
+    go back to a preferred leader that is not settled yet, and one more while all who live drain.
+    What lies in a log that nobody reaches moves nowhere.
     """
 
     leads: Mapping[int, Sequence[int]]
@@ -39,17 +39,20 @@ def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> P
         if not known.is_fenced and node_id not in dead
     }
     leaving = {n for n, known in nodes.items() if known.is_draining or n in situation.leaving}
-    takers = sorted(n for n in nodes if n in situation.ready and n not in leaving)
-    leads: dict[int, list[int]] = {node_id: [] for node_id in takers}
+    able = sorted(n for n in nodes if n in situation.ready and n not in situation.leaving)
+    takers = [node_id for node_id in able if node_id not in leaving]
+    # Rather a node that drains than nobody: but nothing is evened out among those.
+    leads: dict[int, list[int]] = {node_id: [] for node_id in takers or able}
     lost = {
         node_id
         for node_id, known in state.nodes.items()
-        if known.is_fenced and not any(reaches(able, known) for able in nodes.values())
+        if known.is_fenced and not any(reaches(one, known) for one in nodes.values())
     }
-    homeless, strays, moving, waiting = [], [], 0, 0
+    homeless, strays, moving, waiting = [], [], 0, int(not takers)
     for stream in state.streams.values():
         leader = leader_of(stream)
-        if leader not in nodes or (leader in leaving and leads):
+        is_going = leader in (leaving if takers else situation.leaving)
+        if leader not in nodes or (is_going and leads):
             homeless.append(stream)
             continue
         if leader in leads:

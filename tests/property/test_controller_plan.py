@@ -74,14 +74,15 @@ class Cluster:
     def takers(self) -> set[int]:
         """Return who may be given streams."""
         situation = self.situation
-        return {
+        able = {
             node_id
             for node_id in situation.ready
             if not self.state.nodes[node_id].is_fenced
-            and not self.state.nodes[node_id].is_draining
             and node_id not in situation.leaving
             and situation.dead.get(node_id) != self.state.nodes[node_id].epoch
         }
+        # Rather one that drains than nobody.
+        return {n for n in able if not self.state.nodes[n].is_draining} or able
 
 
 def assigned_by(records: list[r.Record]) -> dict[int, int]:
