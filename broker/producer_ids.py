@@ -18,18 +18,19 @@ class ProducerIds:
         self._node_id = node_id
         self._next = 0
         self._end = 0
+        self._planned = 0
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
         """Return an id that nobody has. Raises StorageError."""
         async with self._lock:
             if self._next == self._end:
-                state = await self._metadata.commit_with(self._plan)
-                self._end = state.next_producer_id
-                self._next = self._end - BLOCK
+                await self._metadata.commit_with(self._plan)
+                self._next, self._end = self._planned, self._planned + BLOCK
             taken = self._next
             self._next += 1
             return taken
 
     def _plan(self, state: ClusterState) -> Sequence[Record]:
-        return [ProducerIdBlock(node_id=self._node_id, start=state.next_producer_id, count=BLOCK)]
+        self._planned = state.next_producer_id  # others' blocks may follow by the time it is known
+        return [ProducerIdBlock(node_id=self._node_id, start=self._planned, count=BLOCK)]

@@ -102,11 +102,11 @@ class TopicCatalog:
                 *self._new_streams(state, topic_id, range(partitions), replicas),
             ]
 
-        state = await self._engine.metadata.commit_with(plan)
+        await self._engine.metadata.commit_with(plan)
         topic = self.topics.by_id.get(bytes.fromhex(topic_id))
         if topic is None:  # deleted as soon as it was there
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        await self.wait_led(state.topics[name].partitions)
+        await self.wait_led(topic.stream_ids)
         _log.info("topic_created", topic=name, topic_id=topic_id, partitions=partitions)
         return topic
 
@@ -161,7 +161,8 @@ class TopicCatalog:
             return self._new_streams(state, known.topic_id, range(present, count), replicas)
 
         state = await self._engine.metadata.commit_with(plan)
-        await self.wait_led(state.topics[name].partitions)
+        known = state.topics.get(name)  # it may have been deleted since
+        await self.wait_led(() if known is None else known.partitions)
 
     async def wait_led(
         self, stream_ids: Iterable[int], timeout_s: float = OPENING_S

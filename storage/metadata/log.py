@@ -138,7 +138,9 @@ class MetadataLog:
         comes first.
 
         Atomic: all of a plan's records are in one entry. An empty plan commits nothing. Whatever
-        `plan` raises reaches the caller, and nothing was committed then.
+        `plan` raises reaches the caller, and nothing was committed then. The state returned is the
+        newest known, perhaps with others' later entries: what the own entry said is what `plan`
+        returned last.
         """
         future: asyncio.Future[ClusterState] = asyncio.get_running_loop().create_future()
         self._waiting.append((plan, future))

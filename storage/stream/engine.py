@@ -19,7 +19,7 @@ from storage.format.stream_object import StreamInfo
 from storage.garbage.collector import GarbageCollector
 from storage.metadata.follower import MetadataFollower
 from storage.metadata.log import MetadataLog
-from storage.metadata.records import CloseStream, OpenStream
+from storage.metadata.records import CloseStream, OpenStream, Record
 from storage.metadata.state import ClusterState, NodeState
 from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore, RetryStats
@@ -190,18 +190,26 @@ class StreamEngine:
         """Become the owner of streams, in one metadata entry. Raises EntryRejected."""
         if not stream_ids:
             return []
-        state = await self.metadata.commit_with(
-            lambda state: [
+        epochs: dict[int, int] = {}
+
+        def plan(state: ClusterState) -> list[Record]:
+            epochs.update((one, state.stream(one).epoch + 1) for one in stream_ids)
+            return [
                 OpenStream(
                     stream_id=stream_id,
-                    epoch=state.stream(stream_id).epoch + 1,
+                    epoch=epoch,
                     node_id=self.node.node_id,
                     node_epoch=self.node_epoch,
                 )
-                for stream_id in stream_ids
+                for stream_id, epoch in epochs.items()
             ]
-        )
-        opened = [Stream(self, state.stream(stream_id)) for stream_id in stream_ids]
+
+        state = await self.metadata.commit_with(plan)
+        states = [state.stream(stream_id) for stream_id in stream_ids]
+        # What is known by now may be newer than the entry: others' epochs are not to be written in.
+        if moved := [one.stream_id for one in states if one.epoch != epochs[one.stream_id]]:
+            raise Fenced(f"node {self.node.node_id}: streams {moved} have other owners already")
+        opened = [Stream(self, one) for one in states]
         self.streams.update((stream.stream_id, stream) for stream in opened)
         return opened
 

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from storage.errors import Fenced
 from storage.failpoints import failpoint
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import Record, RegisterNode
@@ -13,29 +14,39 @@ if TYPE_CHECKING:
 
 
 async def register(metadata: MetadataLog, node: "NodeIdentity", incarnation: str) -> Writer:
-    """Begin the node's next epoch, in the metadata; return who writes objects in it."""
-    state = await metadata.commit_with(lambda now: _registration(now, node, incarnation))
+    """Begin the node's next epoch, in the metadata; return who writes objects in it.
+
+    Raises Fenced when another incarnation has begun a later one by the time that this is known.
+    """
+    planned: list[RegisterNode] = []
+
+    def plan(state: ClusterState) -> list[Record]:
+        planned[:] = [_registration(state, node, incarnation)]
+        return [*planned]
+
+    state = await metadata.commit_with(plan)
     failpoint("node_registered")
+    own, known = planned[0], state.nodes.get(node.node_id)
+    if known is None or known.epoch != own.epoch:
+        raise Fenced(f"node {node.node_id} epoch {own.epoch} has a successor already")
     return Writer(
         cluster_id=state.cluster_id,
         node_id=node.node_id,
-        node_epoch=state.nodes[node.node_id].epoch,
+        node_epoch=own.epoch,
         incarnation=incarnation,
     )
 
 
-def _registration(state: ClusterState, node: "NodeIdentity", incarnation: str) -> list[Record]:
+def _registration(state: ClusterState, node: "NodeIdentity", incarnation: str) -> RegisterNode:
     known = state.nodes.get(node.node_id)
     last = state.retired_nodes.get(node.node_id, -1) if known is None else known.epoch
-    return [
-        RegisterNode(
-            node_id=node.node_id,
-            epoch=last + 1,
-            incarnation=incarnation,
-            host=node.host,
-            port=node.port,
-            rack=node.rack,
-            host_id=node.host_id,
-            wal=node.wal,
-        )
-    ]
+    return RegisterNode(
+        node_id=node.node_id,
+        epoch=last + 1,
+        incarnation=incarnation,
+        host=node.host,
+        port=node.port,
+        rack=node.rack,
+        host_id=node.host_id,
+        wal=node.wal,
+    )
