@@ -117,10 +117,9 @@ class World:
         return len(self.oracle.state.topics) < TOPICS_MAX
 
     def is_alone(self, one: Incarnation) -> bool:
-        """Whether no other incarnation of the same node lives."""
-        return all(
-            other is one or other.life.is_dead for other in self.nodes[one.node_id].incarnations
-        )
+        """Whether no earlier incarnation of the same node lives, and no later one has started."""
+        *earlier, newest = self.nodes[one.node_id].incarnations
+        return newest is one and all(other.life.is_dead for other in earlier)
 
     def is_superseded(self, one: Incarnation) -> bool:
         """Whether an incarnation of the same node with a later epoch has come to run."""
