@@ -187,7 +187,9 @@ class StreamEngine:
         scope.spawn(self.garbage.run(), name="collect garbage")
 
     async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:
-        """Become the owner of streams, in one metadata entry. Raises EntryRejected."""
+        """Become the owner of streams, in one metadata entry. Raises EntryRejected, Fenced (others
+        own some of them by the time that this is known).
+        """
         if not stream_ids:
             return []
         epochs: dict[int, int] = {}
