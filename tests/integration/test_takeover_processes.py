@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,16 @@ class Acknowledged:
                 return
 
 
+@contextlib.asynccontextmanager
+async def node_that_takes(store: str, wal: str) -> AsyncIterator[tuple[StreamEngine, TaskScope]]:
+    """Node 1, in this process, and the scope of its tasks, which end with it."""
+    scope = TaskScope(lambda name, error: None)
+    try:
+        yield await open_engine(store, wal, 1, scope), scope
+    finally:
+        await scope.close()
+
+
 async def check_streams(engine: StreamEngine, ends: dict[int, int]) -> None:
     """Open every stream and read it: all offsets, once, in order."""
     await engine.metadata.refresh()
@@ -84,9 +94,7 @@ async def test_what_a_node_acknowledged_is_there_after_a_takeover(
 ) -> None:
     store = f"file:{tmp_path / 'store'}"
     wal = f"block:{tmp_path / 'wal'}?size=24MiB&slices=3" if kind == "block" else "object:"
-    scope = TaskScope(lambda name, error: None)
-    taker = await open_engine(store, wal, 1, scope)
-    try:
+    async with node_that_takes(store, wal) as (taker, _):
         with node_process(store, wal, 0) as victim:
             said = Acknowledged(victim)
             await asyncio.to_thread(said.read, 60)
@@ -102,16 +110,12 @@ async def test_what_a_node_acknowledged_is_there_after_a_takeover(
         await check_streams(taker, said.ends)
         assert taker.metadata.state.nodes[0].is_recovered
         await taker.close()
-    finally:
-        await scope.close()
 
 
 async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
     """The second finds the slice held by the first, which lives: it leaves it alone."""
     store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB&slices=3"
-    scope = TaskScope(lambda name, error: None)
-    taker = await open_engine(store, wal, 1, scope)
-    try:
+    async with node_that_takes(store, wal) as (taker, scope):
         with (
             node_process(store, wal, 0) as victim,
             node_process(store, wal, 2, OPENED) as neighbour,
@@ -132,8 +136,6 @@ async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
             said.read()
             assert neighbour.poll() is None
         await check_streams(taker, said.ends)
-    finally:
-        await scope.close()
 
 
 @pytest.mark.parametrize("kind", ["block", "object"])
@@ -145,9 +147,7 @@ async def test_a_taker_that_dies_is_followed_by_another(
         failpoint = "wal_objects_committed"
     store = f"file:{tmp_path / 'store'}"
     wal = f"block:{tmp_path / 'wal'}?size=24MiB&slices=3" if kind == "block" else "object:"
-    scope = TaskScope(lambda name, error: None)
-    taker = await open_engine(store, wal, 1, scope)
-    try:
+    async with node_that_takes(store, wal) as (taker, _):
         with node_process(store, wal, 0) as victim:
             said = Acknowledged(victim)
             await asyncio.to_thread(said.read, 60)
@@ -158,15 +158,11 @@ async def test_a_taker_that_dies_is_followed_by_another(
         await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
         await check_streams(taker, said.ends)
         await taker.close()
-    finally:
-        await scope.close()
 
 
 async def test_an_owner_that_dies_while_it_hands_over_has_not_handed_over(tmp_path: Path) -> None:
     store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB&slices=3"
-    scope = TaskScope(lambda name, error: None)
-    taker = await open_engine(store, wal, 1, scope)
-    try:
+    async with node_that_takes(store, wal) as (taker, _):
         with node_process(store, wal, 0, action="give", failpoint="hand_over_stopped") as owner:
             said = Acknowledged(owner)
             assert await asyncio.to_thread(owner.wait, 60) == KILLED
@@ -175,16 +171,12 @@ async def test_an_owner_that_dies_while_it_hands_over_has_not_handed_over(tmp_pa
         assert all(stream.is_open for stream in list(state.streams.values())[:OPENED])
         await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
         await check_streams(taker, said.ends)
-    finally:
-        await scope.close()
 
 
 async def test_a_node_that_was_started_again_is_left_alone(tmp_path: Path) -> None:
     """A taker with an old view of the metadata meets the next start of the node at its slice."""
     store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB&slices=3"
-    scope = TaskScope(lambda name, error: None)
-    taker = await open_engine(store, wal, 1, scope)
-    try:
+    async with node_that_takes(store, wal) as (taker, _):
         with node_process(store, wal, 0) as victim:
             await asyncio.to_thread(Acknowledged(victim).read, 30)
             victim.kill()
@@ -197,5 +189,3 @@ async def test_a_node_that_was_started_again_is_left_alone(tmp_path: Path) -> No
                 await LeftLogs(taker, wal).open(node, taker._takeovers.owner_of(node))
             await asyncio.to_thread(said.read, 30)
             assert again.poll() is None
-    finally:
-        await scope.close()
