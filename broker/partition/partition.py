@@ -203,15 +203,13 @@ class Partition:
 
 async def open_partition(topic: Topic, index: int, stream: Stream, clock: Clock) -> Partition:
     """Return the partition with its producer states: the newest snapshot and what came after it.
+    As in Kafka they outlive the records: producers expire, and are not deleted with what they sent.
 
     Raises StorageError, UnsupportedFormat.
     """
-    if stream.confirmed_offset == stream.start_offset:
-        blob, offset = None, stream.start_offset
-    else:
-        blob, offset = await stream.load_state()
+    blob, offset = await stream.load_state()
     producers = ProducerStates() if blob is None else ProducerStates.restore(blob)
     now_ms = clock.now_ms()
-    async for header in stream.batch_headers(max(offset, stream.start_offset)):
+    async for header in stream.batch_headers(offset):
         producers.add(header, header.base_offset, stream.confirmed_offset, now_ms)
     return Partition(topic, index, stream, producers, clock)

@@ -76,6 +76,7 @@ SCHEMA: dict[str, str] = {
     "is_draining": FLAG,
     "assigned": LONG,
     "preferred": LONG,
+    "state_from": LONG,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 

@@ -131,6 +131,10 @@ class Extents(Sequence[Extent]):
         more = Extents.of(values[first:]).segments
         return Extents((*segments, *more))
 
+    def then(self, more: "Extents") -> "Extents":
+        """Return these extents and those that follow them."""
+        return Extents((*self.segments, *more.segments)) if self.segments else more
+
     def trim(self, offset: int) -> tuple["Extents", list[Extent]]:
         """Return the extents that reach beyond `offset`, and those that do not."""
         count = bisect_right(self, offset, key=lambda extent: extent.end_offset)

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 from storage.errors import EntryRejected
 from storage.metadata import records as r
-from storage.metadata.demands import live_node, object_of, require, set_objects, set_stream
+from storage.metadata.demands import (
+    live_node,
+    object_of,
+    require,
+    set_objects,
+    set_stream,
+    unlink,
+)
 from storage.metadata.extents import Extent, Extents
 from storage.metadata.state import (
     ClusterState,
@@ -36,10 +43,14 @@ def commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -
             committed, record.node_id, record.node_epoch, frozenset(held), time_ms
         )
     streams = state.streams
-    for growth in growths.values():
-        if growth is not None:
-            streams = streams.set(growth.stream.stream_id, growth.grown())
-    return set_objects(replace(state, streams=streams), added.values())
+    grown = [growth for growth in growths.values() if growth is not None]
+    for growth in grown:
+        streams = streams.set(growth.stream.stream_id, growth.grown())
+    state = set_objects(replace(state, streams=streams), added.values())
+    for growth in grown:
+        if outdated := growth.outdated():
+            state = unlink(state, growth.stream.stream_id, outdated, time_ms)
+    return state
 
 
 def _require_new(state: ClusterState, key: str, added: Container[str]) -> None:
@@ -76,12 +87,14 @@ def _move_wal_floor(state: ClusterState, node: NodeState, record: r.CommitObject
 class _Growth:
     """What a commit adds to one stream: a recovery commits tens of thousands of ranges at once."""
 
-    __slots__ = ("end", "extents", "stream")
+    __slots__ = ("end", "extents", "has_whole_state", "state_from", "stream")
 
     def __init__(self, stream: StreamState) -> None:
         self.stream = stream
         self.end = stream.end_offset
         self.extents: list[Extent] = []
+        self.state_from = stream.state_from
+        self.has_whole_state = False
 
     def add(self, key: str, span: r.CommittedRange) -> None:
         if span.epoch != self.stream.epoch:
@@ -94,10 +107,27 @@ class _Growth:
             )
         self.end = span.end_offset
         self.extents.append(_extent(key, span))
+        if span.state == r.WHOLE:
+            self.state_from, self.has_whole_state = span.start_offset, True
+        elif span.state == r.HEADERS and self.state_from < 0:
+            self.state_from = span.start_offset
 
     def grown(self) -> StreamState:
-        extents = self.stream.extents.extend(self.extents)
-        return replace(self.stream, end_offset=self.end, extents=extents)
+        stream = self.stream
+        return replace(
+            stream,
+            end_offset=self.end,
+            extents=stream.extents.extend(self.extents),
+            state_from=self.state_from,
+            state_extents=Extents() if self.has_whole_state else stream.state_extents,
+        )
+
+    def outdated(self) -> set[str]:
+        """Return the objects that were kept for the state before this one alone."""
+        if not (self.has_whole_state and self.stream.state_extents):
+            return set()
+        kept = {extent.object_key for extent in self.stream.extents}
+        return {extent.object_key for extent in self.stream.state_extents} - kept
 
 
 def _growth(stream: StreamState | None, record: r.CommitObjects) -> _Growth | None:
@@ -158,9 +188,20 @@ def replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int)
         for committed in added.values()
     ]
     replaced = [
-        known.referred_by(frozenset(), time_ms) for known in sources.values() if known.stream_ids
+        known.referred_by(_kept_for_states(state, known), time_ms)
+        for known in sources.values()
+        if known.stream_ids
     ]
     return set_objects(state, [*objects, *replaced])
+
+
+def _kept_for_states(state: ClusterState, known: ObjectState) -> frozenset[int]:
+    """Return the streams that need an object for their partition's state, and not for records."""
+    return frozenset(
+        stream_id
+        for stream_id in known.stream_ids
+        if any(one.object_key == known.key for one in state.stream(stream_id).state_extents)
+    )
 
 
 def _replace_extents(

@@ -156,11 +156,15 @@ class DeleteStream(_Record, frozen=True, kw_only=True, tag=True):
     stream_id: Long
 
 
-class CommittedRange(msgspec.Struct, frozen=True, kw_only=True):
+WHOLE, HEADERS = "whole", "headers"
+
+
+class CommittedRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Offsets [start_offset, end_offset) of a stream, written under a stream epoch, `size` bytes in
     the object.
 
-    `max_timestamp` in milliseconds.
+    `max_timestamp` in milliseconds. `state` is what the object carries of the partition's state:
+    `whole` as of `end_offset`; `headers` that are to be added to what it was before; or nothing.
     """
 
     stream_id: Long
@@ -169,6 +173,7 @@ class CommittedRange(msgspec.Struct, frozen=True, kw_only=True):
     end_offset: Long
     max_timestamp: Long
     size: Long
+    state: str = ""
 
 
 class CommittedObject(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,8 +42,10 @@ class StreamRows:
     end_offsets: Longs
     assigned: Longs
     preferred: Longs
+    state_from: Longs
     epochs: EpochColumns
     extents: ExtentColumns
+    state_extents: ExtentColumns
 
     def __len__(self) -> int:
         return len(self.stream_ids)
@@ -66,8 +68,6 @@ class StreamRows:
         stream_id = self.stream_ids[row]
         epochs = self.epochs
         first, end = rows_between(epochs.stream_ids, stream_id, stream_id)
-        lows, highs = rows_between(self.extents.stream_ids, stream_id, stream_id)
-        segments = (ExtentRows(self.extents, lows, highs),) if highs > lows else ()
         return StreamState(
             stream_id=stream_id,
             topic_id=self.topic_ids[row],
@@ -78,10 +78,17 @@ class StreamRows:
             start_offset=self.start_offsets[row],
             end_offset=self.end_offsets[row],
             epochs=tuple((epochs.epochs[n], epochs.start_offsets[n]) for n in range(first, end)),
-            extents=Extents(segments),
+            extents=_extents_of(self.extents, stream_id),
             assigned=self.assigned[row],
             preferred=self.preferred[row],
+            state_from=self.state_from[row],
+            state_extents=_extents_of(self.state_extents, stream_id),
         )
+
+
+def _extents_of(columns: ExtentColumns, stream_id: int) -> Extents:
+    first, end = rows_between(columns.stream_ids, stream_id, stream_id)
+    return Extents((ExtentRows(columns, first, end),) if end > first else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +159,6 @@ def object_rows(tables: Mapping[str, Columns]) -> ObjectRows:
 def stream_rows(tables: Mapping[str, Columns], objects: ObjectRows) -> StreamRows:
     """Return the streams of a checkpoint. Raises KeyError, TypeError for tables of another kind."""
     streams, epochs = _Reader(tables, "streams"), _Reader(tables, "epochs")
-    extents = _Reader(tables, "extents")
     return StreamRows(
         stream_ids=streams.column("stream_id", Longs),
         topic_ids=streams.column("topic_id", Texts),
@@ -164,20 +170,27 @@ def stream_rows(tables: Mapping[str, Columns], objects: ObjectRows) -> StreamRow
         end_offsets=streams.column("end_offset", Longs),
         assigned=streams.column_or("assigned", -1),
         preferred=streams.column_or("preferred", -1),
+        state_from=streams.column_or("state_from", -1),
         epochs=EpochColumns(
             stream_ids=epochs.column("stream_id", Longs),
             epochs=epochs.column("stream_epoch", Longs),
             start_offsets=epochs.column("start_offset", Longs),
         ),
-        extents=ExtentColumns(
-            stream_ids=extents.column("stream_id", Longs),
-            start_offsets=extents.column("start_offset", Longs),
-            end_offsets=extents.column("end_offset", Longs),
-            objects=extents.column("object", Longs),
-            max_timestamps=extents.column("max_timestamp", Longs),
-            sizes=extents.column("size", Longs),
-            keys=objects.keys,
-        ),
+        extents=_extent_columns(tables, "extents", objects),
+        state_extents=_extent_columns(tables, "state_extents", objects),
+    )
+
+
+def _extent_columns(tables: Mapping[str, Columns], name: str, objects: ObjectRows) -> ExtentColumns:
+    extents = _Reader(tables, name)
+    return ExtentColumns(
+        stream_ids=extents.column("stream_id", Longs),
+        start_offsets=extents.column("start_offset", Longs),
+        end_offsets=extents.column("end_offset", Longs),
+        objects=extents.column("object", Longs),
+        max_timestamps=extents.column("max_timestamp", Longs),
+        sizes=extents.column("size", Longs),
+        keys=objects.keys,
     )
 
 

@@ -13,6 +13,7 @@ from immutables import Map
 from storage.errors import TopicExists, UnknownTopic
 from storage.metadata import records as r
 from storage.metadata.demands import live_node, require, set_stream, unlink
+from storage.metadata.extents import Extents
 from storage.metadata.object_rules import commit_objects, drop_objects, replace_objects
 from storage.metadata.security_rules import (
     client_quota,
@@ -240,11 +241,16 @@ def _trim_stream(state: ClusterState, record: r.TrimStream, time_ms: int) -> Clu
         f"[{stream.start_offset}, {stream.end_offset}]",
     )
     kept, dropped = stream.extents.trim(record.start_offset)
-    state = set_stream(state, replace(stream, start_offset=record.start_offset, extents=kept))
+    if not dropped:
+        return set_stream(state, replace(stream, start_offset=record.start_offset))
+    for_state = stream.state_extents.extend(dropped)
+    for_state = Extents() if stream.state_from < 0 else for_state.trim(stream.state_from)[0]
+    trimmed = replace(
+        stream, start_offset=record.start_offset, extents=kept, state_extents=for_state
+    )
     keys = {extent.object_key for extent in dropped}
-    if keys:  # an object may hold several extents of a stream
-        keys -= {extent.object_key for extent in kept}
-    return unlink(state, stream.stream_id, keys, time_ms)
+    keys -= {extent.object_key for extent in trimmed.state_sources}  # it may hold several
+    return unlink(set_stream(state, trimmed), stream.stream_id, keys, time_ms)
 
 
 def _delete_stream(state: ClusterState, record: r.DeleteStream, time_ms: int) -> ClusterState:
@@ -253,7 +259,7 @@ def _delete_stream(state: ClusterState, record: r.DeleteStream, time_ms: int) ->
 
 def _remove_stream(state: ClusterState, stream: StreamState, time_ms: int) -> ClusterState:
     state = replace(state, streams=state.streams.delete(stream.stream_id))
-    keys = {extent.object_key for extent in stream.extents}
+    keys = {extent.object_key for extent in stream.state_sources}
     return unlink(state, stream.stream_id, keys, time_ms)
 
 

@@ -17,7 +17,7 @@ from storage.errors import CorruptObject
 from storage.format.checkpoint import Checkpoint, Columns
 from storage.format.columns import Flags, Longs, Texts, Words, text
 from storage.metadata.catalog_tables import catalog_state, catalog_tables
-from storage.metadata.extents import Extent, ExtentColumns, ExtentRows
+from storage.metadata.extents import Extent, ExtentColumns, ExtentRows, Extents
 from storage.metadata.rows import (
     ObjectRows,
     StreamRows,
@@ -52,7 +52,12 @@ def tables_of(state: ClusterState) -> Generator[None, None, Checkpoint]:
     yield
     tables["streams"] = yield from streams.table()
     tables["epochs"] = yield from streams.epochs()
-    tables["extents"] = yield from streams.extents()
+    tables["extents"] = yield from streams.extents(
+        lambda rows: rows.extents, lambda stream: stream.extents
+    )
+    tables["state_extents"] = yield from streams.extents(
+        lambda rows: rows.state_extents, lambda stream: stream.state_extents
+    )
     return Checkpoint(number=state.next_entry, tables=tables)
 
 
@@ -219,6 +224,7 @@ class _Streams:
             ("end_offset", old.end_offsets, lambda one: one.end_offset),
             ("assigned", old.assigned, lambda one: one.assigned),
             ("preferred", old.preferred, lambda one: one.preferred),
+            ("state_from", old.state_from, lambda one: one.state_from),
         ]
         for name, column, getter in getters:
             columns[name] = _longs(runs, column, getter)
@@ -248,17 +254,21 @@ class _Streams:
             "start_offset": Longs(memoryview(starts)),
         }
 
-    def extents(self) -> Generator[None, None, Columns]:
-        gathered = _Extents(self._objects)
+    def extents(
+        self,
+        columns: Callable[[StreamRows], ExtentColumns],
+        extents: Callable[[StreamState], Extents],
+    ) -> Generator[None, None, Columns]:
+        """Return the table of one kind of extents: how to get at the old ones, and the new."""
+        gathered, old = _Extents(self._objects), columns(self._old)
         for run in self._runs:
             if run.value is None:
-                old = self._old.extents
                 first, end = rows_between(
                     old.stream_ids, self._old.key(run.first), self._old.key(run.end - 1)
                 )
                 yield from gathered.copy(old, first, end)
                 continue
-            for segment in run.value.extents.segments:
+            for segment in extents(run.value).segments:
                 if isinstance(segment, ExtentRows):
                     yield from gathered.copy(segment.columns, segment.first, segment.end)
                 else:

@@ -66,6 +66,10 @@ class StreamState:
     `end_offset` is the end of what is in objects. `epochs` lists (epoch, first offset under
     it or later). `assigned` is the node that is to lead it, and the only one that may open it; -1:
     anyone. `preferred` is its preferred leader, or -1.
+
+    The partition's state lies in the objects of extents that reach beyond `state_from` (-1: in none
+    that is known). Those of them that were trimmed are kept as `state_extents`: a state outlives
+    the records that it came from.
     """
 
     stream_id: int
@@ -80,6 +84,13 @@ class StreamState:
     extents: Extents = field(default_factory=Extents)
     assigned: int = -1
     preferred: int = -1
+    state_from: int = -1
+    state_extents: Extents = field(default_factory=Extents)
+
+    @property
+    def state_sources(self) -> Extents:
+        """Extents in whose objects the partition's state is to be looked for, in offset order."""
+        return self.state_extents.then(self.extents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,13 @@ from storage.errors import WalCorrupted
 from storage.failpoints import failpoint
 from storage.format.record_batch import max_timestamp
 from storage.metadata.log import MetadataLog
-from storage.metadata.records import CommitObjects, CommittedObject, CommittedRange, Record
+from storage.metadata.records import (
+    HEADERS,
+    CommitObjects,
+    CommittedObject,
+    CommittedRange,
+    Record,
+)
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.stream.cache import CacheBlock, CachedBatch
@@ -176,7 +182,7 @@ def uncommitted(
     found = []
     for item in sealed:
         ranges = []
-        for stream_id, epoch, start, end, newest, size in item.ranges:
+        for stream_id, epoch, start, end, newest, size, has_headers in item.ranges:
             known = ends.get(stream_id)
             if known is None:
                 known = ends[stream_id] = _epoch_and_end(state, stream_id, node_id)
@@ -196,6 +202,7 @@ def uncommitted(
                     end_offset=end,
                     max_timestamp=newest,
                     size=size,
+                    state=HEADERS if has_headers else "",
                 )
             )
         if ranges:

@@ -104,12 +104,16 @@ class Stream:
         return found
 
     async def load_state(self) -> tuple[bytes | None, int]:
-        """Return the newest partition state in objects and the offset it is valid up to.
+        """Return the newest partition state in objects and the offset it is valid up to: below
+        the start offset, where it outlived the records.
 
-        Without any: (None, start offset). Batches from there on are to be replayed with `fetch`.
+        Without any: (None, where to begin). What came after it is to be had by `batch_headers`.
         """
-        objects = self._engine.metadata.state.objects
-        for extent in reversed(self._state().extents):
+        objects, state = self._engine.metadata.state.objects, self._state()
+        sources = state.state_sources
+        for extent in reversed(sources):
+            if extent.end_offset <= state.state_from:
+                break  # older than all that counts
             known = objects.get(extent.object_key)
             if known is not None and known.kind == "wal":
                 continue  # these have none, and after a crash they are many
@@ -117,16 +121,17 @@ class Stream:
             blob = index.streams[self.stream_id].state
             if blob is not None:
                 return blob, extent.end_offset
-        return None, self.start_offset
+        return None, sources[0].start_offset if sources else state.end_offset
 
     async def batch_headers(self, offset: int) -> AsyncGenerator[BatchHeader, None]:
-        """Yield the headers of batches that end above `offset`, in offset order: of all that a
-        partition's state is made of (see `producer_headers`), and maybe of others.
+        """Yield the headers of batches that end above `offset`, in offset order, trimmed or not:
+        of all that a partition's state is made of (see `producer_headers`), and maybe of others.
 
         Reads data only of objects that carry no headers. Raises as `fetch`.
         """
         reader = self._engine.reader
-        extents = [extent for extent in self._state().extents if extent.end_offset > offset]
+        sources = self._state().state_sources
+        extents = [extent for extent in sources if extent.end_offset > offset]
         for number, extent in enumerate(extents):
             first = number + _INDEXES_AHEAD - 1 if number else 0
             for ahead in extents[first : number + _INDEXES_AHEAD]:
@@ -149,7 +154,7 @@ class Stream:
         found: list[BatchHeader] = []
         while offset < end:
             payloads = await self._engine.reader.fetch(
-                self.stream_id, lambda: self._state().extents, offset, _REPLAY_BYTES
+                self.stream_id, lambda: self._state().state_sources, offset, _REPLAY_BYTES
             )
             if not payloads:
                 raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")

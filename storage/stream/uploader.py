@@ -24,6 +24,8 @@ from storage.format.producer_headers import producer_headers
 from storage.format.stream_object import StreamInfo
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import (
+    HEADERS,
+    WHOLE,
     CloseStream,
     CommitObjects,
     CommittedObject,
@@ -242,11 +244,13 @@ class Uploader:
             writer_id=self._writer.incarnation,
             created_ms=created_ms,
         )
-        epochs = {}
+        epochs, states = dict[int, int](), dict[int, str]()
         for part in planned.parts:
             batches = snapshot.block.batches[part.stream_id][part.first : part.end]
-            writer.begin_stream(_info_of(snapshot.infos[part.stream_id], part, batches))
+            info = _info_of(snapshot.infos[part.stream_id], part, batches)
+            writer.begin_stream(info)
             epochs[part.stream_id] = batches[-1].epoch
+            states[part.stream_id] = _state_in(info)
             await _add_batches(writer, batches)
         written = writer.finish()
         key = self._next_key()
@@ -267,6 +271,7 @@ class Uploader:
                         end_offset=span.end_offset,
                         max_timestamp=span.max_timestamp,
                         size=span.size,
+                        state=states[span.stream_id],
                     )
                     for span in written.ranges
                 ),
@@ -302,6 +307,13 @@ def _info_of(info: StreamInfo, part: Part, batches: list[CachedBatch]) -> Stream
         headers = producer_headers([batch.payload for batch in batches])
         return msgspec.structs.replace(info, headers=headers)
     return info if part.is_last else msgspec.structs.replace(info, state=None)
+
+
+def _state_in(info: StreamInfo) -> str:
+    """Return what an object carries of a partition's state (`CommittedRange.state`)."""
+    if info.state is not None:
+        return WHOLE
+    return HEADERS if info.headers else ""
 
 
 async def _add_batches(writer: ObjectWriter, batches: list[CachedBatch]) -> None:

@@ -79,7 +79,8 @@ class WalFloor(NamedTuple):
 class SealedRange(NamedTuple):
     """Offsets [start, end) of a stream in a sealed object, all appended under one stream epoch.
 
-    `max_timestamp` in milliseconds, `size` in bytes.
+    `max_timestamp` in milliseconds, `size` in bytes. `has_headers`: the object carries some that
+    the partition's state is made of.
     """
 
     stream_id: int
@@ -88,6 +89,7 @@ class SealedRange(NamedTuple):
     end_offset: int
     max_timestamp: int
     size: int
+    has_headers: bool = False
 
 
 class SealedObject(NamedTuple):

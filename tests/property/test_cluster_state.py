@@ -1,5 +1,7 @@
 """The metadata state under random records: rules hold, replay agrees, nothing is half applied."""
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -7,7 +9,7 @@ from storage.errors import EntryRejected
 from storage.metadata import records as r
 from storage.metadata.entry import decode_entry, encode_entry
 from storage.metadata.records import ENTRY_VERSION, Entry, Record
-from storage.metadata.state import ClusterState
+from storage.metadata.state import ClusterState, StreamState
 
 NODES = st.integers(0, 1)
 STREAMS = st.integers(0, 3)
@@ -17,18 +19,20 @@ TOPIC_IDS = st.sampled_from(["a" * 32, "b" * 32])
 KEYS = st.integers(0, 9).map(lambda n: f"data/00/{n}")
 
 ranges = st.builds(
-    lambda stream, epoch, start, length: r.CommittedRange(
+    lambda stream, epoch, start, length, kept: r.CommittedRange(
         stream_id=stream,
         epoch=epoch,
         start_offset=start,
         end_offset=start + length,
         max_timestamp=start,
         size=length,
+        state=kept,
     ),
     STREAMS,
     SMALL,
     OFFSETS,
     st.integers(0, 4),
+    st.sampled_from(["", r.WHOLE, r.HEADERS]),
 )
 objects = st.builds(
     lambda key, spans: r.CommittedObject(
@@ -153,6 +157,9 @@ def check(state: ClusterState) -> None:
             assert extent.end_offset > stream.start_offset
             referred[extent.object_key].add(stream.stream_id)
         assert position is None or position == stream.end_offset
+        check_state_sources(stream)
+        for extent in stream.state_extents:
+            referred[extent.object_key].add(stream.stream_id)
         assert stream.start_offset <= stream.end_offset
         assert state.topic_by_id(stream.topic_id) is not None
         assert list(stream.epochs) == sorted(stream.epochs)
@@ -168,6 +175,18 @@ def check(state: ClusterState) -> None:
     assert dict(state.unreferenced) == unreferenced
     assert len(state.objects) == len(list(state.objects))
     assert len(state.streams) == len(list(state.streams.values()))
+
+
+def check_state_sources(stream: StreamState) -> None:
+    """What a partition's state is made of is there without a gap, though trimmed."""
+    sources = list(stream.state_sources)
+    for before, after in itertools.pairwise(sources):
+        assert before.end_offset == after.start_offset
+    for extent in stream.state_extents:
+        assert stream.state_from < extent.end_offset <= stream.start_offset
+    if stream.state_from >= 0:
+        assert sources[0].start_offset <= stream.state_from < stream.end_offset
+        assert sources[-1].end_offset == stream.end_offset
 
 
 @settings(max_examples=300, deadline=None)

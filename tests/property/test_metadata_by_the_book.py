@@ -112,6 +112,8 @@ def as_book(state: ClusterState) -> dict[str, object]:
                 s.assigned,
                 s.preferred,
                 [(e.start_offset, e.end_offset, e.object_key) for e in s.extents],
+                s.state_from,
+                [(e.start_offset, e.end_offset, e.object_key) for e in s.state_extents],
             )
             for s in state.streams.values()
         },

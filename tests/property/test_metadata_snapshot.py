@@ -100,6 +100,7 @@ def test_a_long_life_with_many_checkpoints_keeps_everything() -> None:
                 end_offset=ends[stream] + rng.randint(1, 5),
                 max_timestamp=number,
                 size=7,
+                state=rng.choice(["", r.WHOLE, r.HEADERS, r.HEADERS]),
             )
             for stream in (0, 1)
             if rng.random() < 0.7

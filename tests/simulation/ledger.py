@@ -22,12 +22,14 @@ class Violation(AssertionError):
 
 
 def make_batch(number: int, count: int, size: int, timestamp: int) -> bytearray:
-    """Return batch `number`: `count` offsets, about `size` bytes, unlike any other's."""
+    """Return batch `number`: `count` offsets, about `size` bytes, unlike any other's. Producer 7
+    made all of them.
+    """
     body = number.to_bytes(8, "big") * max(1, size // 8)
     batch = bytearray(_HEADER.size + len(body))
     length = len(batch) - 12
     _HEADER.pack_into(
-        batch, 0, 0, length, 0, 2, 0, 0, count - 1, timestamp, timestamp, -1, -1, -1, count
+        batch, 0, 0, length, 0, 2, 0, 0, count - 1, timestamp, timestamp, 7, 0, 0, count
     )
     batch[_HEADER.size :] = body
     crc = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])

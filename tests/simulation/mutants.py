@@ -18,6 +18,7 @@ from storage.garbage.collector import GarbageCollector
 from storage.metadata import demands, object_rules
 from storage.metadata.entry import entry_key
 from storage.metadata.log_cleaner import LogCleaner
+from storage.metadata.state import StreamState
 from storage.object_store.protocol import Buffer
 from storage.object_store.retrying import RetryingStore
 from storage.stream import recovery
@@ -169,6 +170,10 @@ def recover_nothing(patch: Patch) -> None:
     patch.setattr(recovery, "recovered_blocks", mutant)
 
 
+def forget_producers_with_their_records(patch: Patch) -> None:
+    patch.setattr(StreamState, "state_sources", property(lambda stream: stream.extents))
+
+
 def delete_without_grace(patch: Patch) -> None:
     turn = GarbageCollector.turn
 
@@ -222,6 +227,8 @@ MUTANTS = [
     Mutant(name_objects_without_the_epoch, "memory"),
     Mutant(recover_what_is_torn, "block"),
     Mutant(recover_nothing, "object-elsewhere"),
+    Mutant(forget_producers_with_their_records, "memory"),
+    Mutant(forget_producers_with_their_records, "object"),
     Mutant(delete_without_grace, "memory"),
     Mutant(sweep_what_is_being_uploaded, "memory"),
     Mutant(sweep_what_recovery_needs, "object"),

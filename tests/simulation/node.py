@@ -190,6 +190,14 @@ class Incarnation:
         blob, end = await stream.load_state()
         if blob is not None and int.from_bytes(blob, "big") != end:
             raise Violation(f"stream {stream_id}: state of {blob!r} where it ends at {end}")
+        reached = 0 if blob is None else end
+        async for header in stream.batch_headers(end):
+            reached = header.end_offset
+        if reached < stream.confirmed_offset:  # though all of it may be trimmed
+            raise Violation(
+                f"stream {stream_id}: its state knows producers up to {reached}, not "
+                f"{stream.confirmed_offset}"
+            )
         self.begin(self._produce(stream), f"producer of {stream_id}")
         self.begin(self._consume(stream), f"consumer of {stream_id}")
 

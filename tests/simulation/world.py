@@ -330,7 +330,7 @@ class World:
         referred = {
             extent.object_key
             for stream in self.oracle.state.streams.values()
-            for extent in stream.extents
+            for extent in stream.state_sources
         }
         there = {
             key

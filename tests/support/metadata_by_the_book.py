@@ -36,6 +36,8 @@ class Stream:
     assigned: int = -1
     preferred: int = -1
     extents: list[tuple[int, int, str]] = field(default_factory=list)
+    state_from: int = -1
+    state_extents: list[tuple[int, int, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -72,7 +74,11 @@ class Cluster:
 
     def held(self) -> set[str]:
         """Keys of the objects that a stream refers to."""
-        return {key for stream in self.streams.values() for _, _, key in stream.extents}
+        return {
+            key
+            for stream in self.streams.values()
+            for _, _, key in (*stream.extents, *stream.state_extents)
+        }
 
 
 def read_cluster(meta: Path) -> Cluster:
@@ -103,12 +109,16 @@ def read_checkpoint(path: Path) -> Cluster:
             end=row["end_offset"],
             assigned=-1 if row.get("assigned") is None else row["assigned"],
             preferred=-1 if row.get("preferred") is None else row["preferred"],
+            state_from=-1 if row.get("state_from") is None else row["state_from"],
         )
         for row in tables.get("streams", [])
     }
     for row in tables.get("extents", []):
         key = objects[row["object"]]["key"]
         streams[row["stream_id"]].extents.append((row["start_offset"], row["end_offset"], key))
+    for row in tables.get("state_extents", []):
+        kept = (row["start_offset"], row["end_offset"], objects[row["object"]]["key"])
+        streams[row["stream_id"]].state_extents.append(kept)
     for stream in streams.values():
         ends = [extent[1] for extent in stream.extents]
         assert ends == sorted(ends)
@@ -267,6 +277,9 @@ def _apply_stream(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     elif kind == "TrimStream":
         demand(stream.start <= record["start_offset"] <= stream.end, "outside")
         stream.start = record["start_offset"]
+        gone = [extent for extent in stream.extents if extent[1] <= stream.start]
+        if stream.state_from >= 0:
+            stream.state_extents += [one for one in gone if one[1] > stream.state_from]
         stream.extents = [extent for extent in stream.extents if extent[1] > stream.start]
     else:
         assert kind == "DeleteStream"
@@ -303,3 +316,8 @@ def _commit(cluster: Cluster, record: dict[str, Any]) -> None:
             demand(stream.end == span["start_offset"] < span["end_offset"], "a gap")
             stream.end = span["end_offset"]
             stream.extents.append((span["start_offset"], span["end_offset"], key))
+            if span.get("state") == "whole":
+                stream.state_from = span["start_offset"]
+                stream.state_extents = []
+            elif span.get("state") == "headers" and stream.state_from < 0:
+                stream.state_from = span["start_offset"]

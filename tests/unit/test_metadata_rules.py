@@ -1,5 +1,6 @@
 """Single rules of the metadata state: what a record demands, and what it leaves behind."""
 
+import msgspec
 import pytest
 
 from storage.errors import EntryRejected
@@ -145,3 +146,62 @@ def test_a_replacement_is_whole_and_names_each_object_once() -> None:
         with pytest.raises(EntryRejected):
             state.apply(entry(replacement))
     state.apply(entry(r.ReplaceObjects(sources=("data/a",), objects=(whole,))))
+
+
+def stating(key: str, first: int, end: int, kept: str) -> r.CommitObjects:
+    plain = committed(key, first, end)
+    span = msgspec.structs.replace(plain.ranges[0], state=kept)
+    return r.CommitObjects(
+        node_id=0, node_epoch=0, objects=(msgspec.structs.replace(plain, ranges=(span,)),)
+    )
+
+
+def test_what_a_state_is_made_of_outlives_its_records_until_there_is_a_newer_one() -> None:
+    """From the newest whole state on, with the headers that came after it; nothing else."""
+    kept = [("", 0), (r.WHOLE, 5), (r.WHOLE, 10), ("", 15), (r.HEADERS, 20)]
+    commits = [stating(f"data/{first}", first, first + 5, what) for what, first in kept]
+    state = start().apply(entry(*commits))
+    assert state.streams[0].state_from == 10
+    state = state.apply(entry(r.TrimStream(stream_id=0, start_offset=14), time_ms=1))
+    assert set(state.unreferenced) == {"data/0", "data/5"}
+    assert not state.streams[0].state_extents
+    state = state.apply(entry(r.TrimStream(stream_id=0, start_offset=20), time_ms=2))
+    state = state.apply(entry(r.TrimStream(stream_id=0, start_offset=25), time_ms=3))
+    assert not state.streams[0].extents
+    assert [e.object_key for e in state.streams[0].state_sources] == [
+        "data/10",
+        "data/15",
+        "data/20",
+    ]
+    assert set(state.unreferenced) == {"data/0", "data/5"}
+    with pytest.raises(EntryRejected, match="still holds data"):
+        state.apply(entry(r.DropObjects(keys=("data/10",))))
+    later = state.apply(entry(stating("data/25", 25, 30, r.HEADERS)))
+    assert [e.start_offset for e in later.streams[0].state_sources] == [10, 15, 20, 25]
+    newer = later.apply(entry(stating("data/30", 30, 35, r.WHOLE), time_ms=4))
+    assert set(newer.unreferenced) == {f"data/{n}" for n in (0, 5, 10, 15, 20)}
+    assert [e.start_offset for e in newer.streams[0].state_sources] == [25, 30]
+    gone = state.apply(entry(r.DeleteTopic(topic_id=TOPIC)))
+    assert set(gone.unreferenced) == set(gone.objects)
+
+
+def test_headers_alone_are_kept_where_no_state_was_ever_uploaded() -> None:
+    """A crash before the first upload, and a deletion of all records soon after."""
+    commits = [stating("data/a", 0, 5, ""), stating("data/b", 5, 9, r.HEADERS)]
+    state = start().apply(entry(*commits, r.TrimStream(stream_id=0, start_offset=9)))
+    assert [e.object_key for e in state.streams[0].state_sources] == ["data/b"]
+    assert set(state.unreferenced) == {"data/a"}
+
+
+def test_an_object_that_is_replaced_stays_for_the_state_of_a_trimmed_partition() -> None:
+    state = start().apply(
+        entry(
+            stating("data/a", 0, 5, r.WHOLE),
+            r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("data/b", 5, 9),)),
+            r.TrimStream(stream_id=0, start_offset=5),
+        )
+    )
+    merged = committed("data/m", 5, 9, kind="so")
+    state = state.apply(entry(r.ReplaceObjects(sources=("data/a", "data/b"), objects=(merged,))))
+    assert set(state.unreferenced) == {"data/b"}
+    assert [e.object_key for e in state.streams[0].state_sources] == ["data/a", "data/m"]

@@ -236,6 +236,47 @@ async def test_partition_states_are_made_anew_without_reading_data(name: str) ->
         assert [h.base_sequence async for h in stream.batch_headers(69)] == [39]
 
 
+@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_partition_states_outlive_records_that_were_all_deleted(
+    name: str, is_clean: bool
+) -> None:
+    """What lies in an uploaded state, and what a takeover added to it; handed over, and crashed."""
+    store, place = MemoryStore(), Place(name)
+    async with running(store, place.own) as (engine, streams):
+        streams[0].state_snapshot = lambda end: f"as of {end}".encode()
+        for sequence in range(9):
+            await append_as(streams[0], 7, sequence)
+        await engine.upload_now()
+        await append_as(streams[0], 7, 9)
+    async with running(store, place.own, node_id=1, partitions=0, seed=1, clean=is_clean) as (
+        taker,
+        _,
+    ):
+        await taker.take_over(await fence(taker, 0), place.left)
+        (stream,) = await _open(taker, 0)
+        await stream.trim(10)
+        assert await known_of(stream) == (b"as of 9", 9, [9])
+    async with running(store, place.own, node_id=2, partitions=0, seed=2) as (last, _):
+        if not is_clean:
+            await last.take_over(await fence(last, 1), place.left)
+        (stream,) = await _open(last, 0)
+        assert (stream.start_offset, stream.next_offset) == (10, 10)
+        assert await known_of(stream) == (b"as of 9", 9, [9])
+        assert last.reader.stats.gets == 0
+        stream.state_snapshot = lambda end: f"as of {end}".encode()
+        await append_as(stream, 7, 10)
+        await last.upload_now()
+        assert await known_of(stream) == (b"as of 11", 11, [])
+        assert not last.metadata.state.streams[0].state_extents
+
+
+async def known_of(stream: Stream) -> tuple[bytes | None, int, list[int]]:
+    """What a partition's state would be made of: a blob, its end, and the sequences after it."""
+    blob, offset = await stream.load_state()
+    return blob, offset, [h.base_sequence async for h in stream.batch_headers(offset)]
+
+
 # ------------------------------------------------------------------ which logs are reached
 
 

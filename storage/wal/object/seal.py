@@ -230,12 +230,15 @@ def _ranges(index: ObjectIndex) -> tuple[SealedRange, ...]:
     for (stream_id, start, delta, _, _, size), timestamp in rows:
         known = ranges.get(stream_id)
         if known is None:
-            epoch = index.streams[stream_id].epoch
-            found = SealedRange(stream_id, epoch, start, start + delta, timestamp, size)
-        else:
-            newest = max(known.max_timestamp, timestamp)
+            info = index.streams[stream_id]
             found = SealedRange(
-                stream_id, known.epoch, known.start_offset, start + delta, newest, known.size + size
+                stream_id, info.epoch, start, start + delta, timestamp, size, bool(info.headers)
+            )
+        else:
+            found = known._replace(
+                end_offset=start + delta,
+                max_timestamp=max(known.max_timestamp, timestamp),
+                size=known.size + size,
             )
         ranges[stream_id] = found
     return tuple(ranges.values())
