@@ -16,7 +16,8 @@ nobody fetches. Produce needs none of this: the write-ahead log fences.
 A store that answers nobody must not stop consumers that read what is in memory. So when reading the
 log has failed, one thing more is taken for a proof: every other registered node has answered since
 the attempt began, and none of them knows more than this one. Then only a node that none of them
-knows, and that reaches the store alone, could have fenced this one.
+knows, and that reaches the store alone, could have fenced this one. Who slept has no such excuse: a
+successor may have been started meanwhile, so the log itself, or who has read it, must speak first.
 """
 
 import asyncio
@@ -56,6 +57,7 @@ class Session:
         self._is_unanimous = is_unanimous
         self._told_at = float("-inf")
         self._told_state_at = float("-inf")
+        self._slept_at = float("-inf")
         self._renewal: asyncio.Task[None] | None = None
 
     @property
@@ -73,6 +75,10 @@ class Session:
         self._told_at = max(self._told_at, told_at)
         if next_entry <= self._metadata.state.next_entry:
             self._told_state_at = max(self._told_state_at, told_at)
+
+    def note_sleep(self) -> None:
+        """Take note that this node has slept until now, long enough to be fenced for it."""
+        self._slept_at = self._clock.monotonic()
 
     def state_age_ms(self) -> int | None:
         """Return how many milliseconds ago this node's state was all there was, to tell others."""
@@ -107,5 +113,5 @@ class Session:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await self._metadata.refresh(surely=True)
         except (TimeoutError, StorageError):
-            if self._is_unanimous(began):
+            if self._is_unanimous(began) and self.proven_at >= self._slept_at:
                 self._told_at = max(self._told_at, began)

@@ -153,3 +153,26 @@ def test_a_store_that_does_not_answer_ends_the_session() -> None:
         assert not await session.ensure()
 
     run(scenario)
+
+
+def test_who_slept_takes_nobodys_silence_for_a_proof() -> None:
+    """A node that knows of no others is unanimous with itself, and may have a successor by now."""
+
+    async def scenario(world: World) -> None:
+        log, session = await world.node(0)
+        refresh = log.refresh
+
+        async def fail(**_: object) -> None:
+            raise StoreUnavailable("down")
+
+        log.refresh = fail  # type: ignore[method-assign, assignment]
+        world.agreed_at = float("inf")
+        await asyncio.sleep(2 * SESSION)
+        assert await session.ensure()
+        await asyncio.sleep(2 * SESSION)
+        session.note_sleep()
+        assert not await session.ensure()
+        log.refresh = refresh  # type: ignore[method-assign]
+        assert await session.ensure()
+
+    run(scenario)
