@@ -25,13 +25,14 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a node runs: its address, and what its command is run under."""
+    """Where a node runs: its address, what its command is run under, and flags of its own."""
 
     host: str = "127.0.0.1"
     port: int = 0
     """0: a free one, chosen once."""
     under: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
 
 
 class ClusterNode:
@@ -48,6 +49,7 @@ class ClusterNode:
                 *("--host", place.host, "--port", str(place.port)),
                 *("--data", str(folder / "data"), "--metrics.port", str(self.metrics_port)),
                 *flags,
+                *place.flags,
             ],
             port=place.port,
             log=folder / f"node-{node_id}.log",

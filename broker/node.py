@@ -46,7 +46,7 @@ from storage.stream.left_logs import LeftLogs
 from storage.tasks import TaskScope
 from storage.wal import WalOwner, WriteAheadLog, open_wal
 from storage.wal.address import public_address
-from storage.wal.holder import host_name
+from storage.wal.holder import HostProcesses, host_name
 
 EXPIRY_S = 600.0
 _log = structlog.get_logger("broker.node")
@@ -245,6 +245,7 @@ class Node:
                 rack=settings.broker_rack or None,
                 host_id=settings.host_id or host_name(),
                 wal=public_address(settings.wal_uri),
+                process=HostProcesses().current().name,
             ),
             clock=self.clock,
             rng=self.rng,

@@ -1,8 +1,10 @@
 """Who is alive, as this node sees it: a synchronous state machine, told what happened and when.
 
-A node that is silent for a session is dead. A node whose connection ended and whose address goes on
-refusing new ones is dead sooner, after half a heartbeat interval: its process is gone. Being wrong
-costs a take-over and no data, since fencing does not rest on any of this.
+A node that is silent for a session is dead. One whose address takes connections meanwhile hangs, or
+was stopped: that is no matter of the network, and two thirds of a session are enough. A node whose
+connection ended and whose address goes on refusing new ones is dead sooner, after half a heartbeat
+interval: its process is gone. Being wrong costs a take-over and no data, since fencing does not
+rest on any of this.
 
 Nodes say whom they hear. What one hears is not dead for the others either, so a line that is cut
 between two nodes of many costs nothing.
@@ -23,6 +25,9 @@ from enum import Enum
 
 from broker.cluster.heartbeat import NodeLoad
 from storage.metadata.state import NodeState
+
+HANGS = 2 / 3
+"""Of a session: how long a node that takes connections may be silent."""
 
 
 class Standing(Enum):
@@ -48,6 +53,8 @@ class _Member:
     """When another node said last that it hears it."""
     was_reached: bool = False
     refused_at: float | None = None
+    accepted_at: float = float("-inf")
+    """When its address last took a connection that was made to see whether it does."""
     lost_at: float | None = None
     is_starting: bool = True
     is_leaving: bool = False
@@ -157,6 +164,26 @@ class Membership:
         if member is not None and member.was_reached and member.refused_at is None:
             member.refused_at = now
 
+    def accepted(self, node_id: int, epoch: int, now: float) -> None:
+        """Take note that its address takes connections, though it is silent."""
+        member = self._member(node_id, epoch)
+        if member is not None:
+            member.accepted_at = now
+
+    def silent(self, now: float) -> list[int]:
+        """Return the nodes that served and are quiet, and of which it is not known yet whether
+        their addresses take connections.
+        """
+        return [
+            node_id
+            for node_id, member in self._members.items()
+            if self._is_quiet(member, now)
+            and member.was_reached
+            and not member.is_starting
+            and member.refused_at is None
+            and member.accepted_at <= member.heard_at
+        ]
+
     def turn(self, now: float) -> float:
         """Take note that this node's loop runs, to be called every interval at least; return for
         how long it did not, in seconds beyond that: nobody can have been heard meanwhile.
@@ -166,6 +193,7 @@ class Membership:
         if stalled:
             for member in self._members.values():
                 member.heard_at = min(now, member.heard_at + stalled)
+                member.accepted_at = min(now, member.accepted_at + stalled)
                 if member.refused_at is not None:
                     member.refused_at = min(now, member.refused_at + stalled)
         return stalled
@@ -222,6 +250,9 @@ class Membership:
 
     def _dead_at(self, member: _Member, now: float) -> float:
         silent = member.heard_at + self._session_s
+        if member.accepted_at > member.heard_at:
+            hangs = member.heard_at + HANGS * self._session_s
+            silent = min(silent, max(hangs, member.accepted_at + self._session_s / 3))
         if now >= silent:
             silent += self._hesitation(now)
         if member.refused_at is None:

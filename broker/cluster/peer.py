@@ -41,6 +41,13 @@ class PeerListener(Protocol):
     def refused(self, peer: NodeState) -> None:
         """Take note that nobody listens at its address."""
 
+    def accepted(self, peer: NodeState) -> None:
+        """Take note that its address takes connections."""
+
+
+def _nothing() -> None:
+    """What the end of a connection means that was made only to see that it can be."""
+
 
 class PeerLine:
     """One epoch of one other node, from this node's side. `run` is its task."""
@@ -85,6 +92,19 @@ class PeerLine:
             if not was_answered:  # else at once: a refusal tells at once
                 self._wakeup.clear()
                 await self._pause(self._interval_s / _RETRIES)
+
+    async def look(self) -> None:
+        """See whether the node, which is silent, takes connections. The present one stays."""
+        try:
+            async with asyncio.timeout(self._session_s / 3):
+                channel = await self._network.connect(self.peer.host, self.peer.port, _nothing)
+        except ConnectionRefusedError:
+            self._listener.refused(self.peer)
+        except (OSError, TimeoutError):
+            pass
+        else:
+            channel.close()
+            self._listener.accepted(self.peer)
 
     def _closed(self) -> None:
         self._listener.lost(self.peer)

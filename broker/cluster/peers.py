@@ -17,7 +17,7 @@ from broker.cluster.heartbeat import (
     HeartbeatAnswer,
     NodeLoad,
 )
-from broker.cluster.membership import Membership, MembershipView
+from broker.cluster.membership import HANGS, Membership, MembershipView
 from broker.cluster.network import PeerNetwork
 from broker.cluster.peer import PeerLine
 from broker.cluster.session import Session
@@ -75,6 +75,7 @@ class Peers:
         self._nudge = nudge
         self._load = load
         self._lines: dict[int, tuple[PeerLine, asyncio.Task[None]]] = {}
+        self._looks: set[int] = set()
         self._nodes = metadata.state.nodes
 
     def start(self) -> None:
@@ -102,12 +103,29 @@ class Peers:
         stalled = self.membership.turn(self._clock.monotonic())
         if stalled:
             _log.warning("node_stalled", seconds=round(stalled, 3))
+            if stalled + 2 * self.interval_s >= HANGS * self.session_s:
+                self.session.note_sleep()
             self._nudge(0)  # what it would have heard meanwhile
 
     async def _watch_own_time(self) -> None:
         while True:
             await asyncio.sleep(self.interval_s / 2)
             self._turn()
+            for node_id in self.membership.silent(self._clock.monotonic()):
+                self._look(node_id)
+
+    def _look(self, node_id: int) -> None:
+        line = self._lines.get(node_id)
+        if line is not None and node_id not in self._looks:
+
+            async def look() -> None:
+                try:
+                    await line[0].look()
+                finally:
+                    self._looks.discard(node_id)
+
+            self._looks.add(node_id)
+            self._scope.spawn(look(), name=f"look at node {node_id}")
 
     def ready(self) -> frozenset[int]:
         """Return the nodes that serve, this one included unless it starts or leaves."""
@@ -239,6 +257,10 @@ class Peers:
         """See `PeerListener.refused`."""
         self.membership.refused(peer.node_id, peer.epoch, self._clock.monotonic())
         self._tell()
+
+    def accepted(self, peer: NodeState) -> None:
+        """See `PeerListener.accepted`."""
+        self.membership.accepted(peer.node_id, peer.epoch, self._clock.monotonic())
 
     # Following the metadata.
 

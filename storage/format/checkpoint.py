@@ -77,6 +77,7 @@ SCHEMA: dict[str, str] = {
     "assigned": LONG,
     "preferred": LONG,
     "state_from": LONG,
+    "process": TEXT,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 

@@ -75,6 +75,7 @@ def _nodes(state: ClusterState) -> Columns:
         "wal_floor": Longs([*(node.wal_floor for node in nodes), *blank]),
         "host_id": Texts.of([*(node.host_id for node in nodes), *("" for _ in retired)]),
         "wal": Texts.of([*(node.wal for node in nodes), *("" for _ in retired)]),
+        "process": Texts.of([*(node.process for node in nodes), *("" for _ in retired)]),
         "is_draining": Flags([*(node.is_draining for node in nodes), *blank]),
     }
 
@@ -219,6 +220,7 @@ def _node(row: _Row) -> NodeState:
         wal_floor=row.wal_floor,
         host_id=row.get("host_id", ""),
         wal=row.get("wal", ""),
+        process=row.get("process", ""),
         is_draining=row.get("is_draining", False),
     )
 

@@ -36,6 +36,7 @@ class RegisterNode(_Record, frozen=True, kw_only=True, tag=True):
 
     `host_id` is the machine it runs on. `wal` says where others find its write-ahead log: `object:`
     in the cluster's store, `block:<absolute path or device>`; empty: nobody else reaches it.
+    `process` names its process on that machine (`storage.wal.holder`), for who has to end it.
     """
 
     node_id: Long
@@ -46,6 +47,7 @@ class RegisterNode(_Record, frozen=True, kw_only=True, tag=True):
     rack: str | None = None
     host_id: str = ""
     wal: str = ""
+    process: str = ""
 
 
 class FenceNode(_Record, frozen=True, kw_only=True, tag=True):

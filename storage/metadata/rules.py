@@ -57,6 +57,7 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
         rack=record.rack or None,
         host_id=record.host_id,
         wal=record.wal,
+        process=record.process,
         wal_epoch=expected if known is None else known.wal_epoch,
         wal_floor=0 if known is None else known.wal_floor,
     )

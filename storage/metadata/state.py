@@ -24,8 +24,8 @@ class NodeState:
     """A node id, its current epoch and where it listens. `is_fenced` once that epoch has ended.
 
     Recovery needs no WAL object of this node with an (epoch, number) below (wal_epoch, wal_floor).
-    `host_id` is its machine, `wal` where others find its log (see `RegisterNode`). A node that
-    `is_draining` is to lead nothing.
+    `host_id` is its machine, `wal` where others find its log, `process` what it is called there
+    (see `RegisterNode`). A node that `is_draining` is to lead nothing.
     """
 
     node_id: int
@@ -40,6 +40,7 @@ class NodeState:
     host_id: str = ""
     wal: str = ""
     is_draining: bool = False
+    process: str = ""
 
     @property
     def is_recovered(self) -> bool:

@@ -6,15 +6,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import SettingsError
+import structlog
+
+from storage.errors import SettingsError, StorageError
 from storage.metadata.state import ClusterState, NodeState
 from storage.wal.address import open_wal, take_wal
-from storage.wal.holder import Holder
+from storage.wal.holder import Holder, HostProcesses, Processes
 from storage.wal.protocol import WalOwner, WriteAheadLog
 from storage.wal.takeover import Verdict
 
 if TYPE_CHECKING:
     from storage.stream.engine import StreamEngine
+
+_log = structlog.get_logger("storage.takeover")
 
 _IN_CLUSTER = ("object:", "memory:")
 """Nothing is left elsewhere: everything is in the cluster's store, or gone with its process."""
@@ -54,7 +58,7 @@ TakeWal = Callable[..., Awaitable[WriteAheadLog]]
 class LeftLogs:
     """Opens what fenced nodes left, for an engine's `take_over`. `wal_uri` is the address of the
     engine's own log, with all its options; `take` fences and opens a block log, `is_device` tells
-    disks from files.
+    disks from files, `processes` are those of this machine.
     """
 
     def __init__(
@@ -64,11 +68,13 @@ class LeftLogs:
         *,
         take: TakeWal = take_wal,
         is_device: Callable[[Path], bool] = Path.is_block_device,
+        processes: Processes | None = None,
     ) -> None:
         self._engine = engine
         self._wal_uri = wal_uri
         self._take = take
         self._is_device = is_device
+        self._processes = processes or HostProcesses()
 
     async def open(self, node: NodeState, owner: WalOwner) -> WriteAheadLog | None:
         """Fence a node where it writes and open its log; `owner` stands for it. None: all of it is
@@ -77,9 +83,11 @@ class LeftLogs:
         Raises SettingsError (not to be reached from here), and what `take_wal` and `open_wal`
         raise.
         """
+        own = self._engine.node
+        if not node.wal.startswith("block:"):
+            self._end_process(node)
         if node.wal in _IN_CLUSTER:
             return None
-        own = self._engine.node
         if _reaches(own.wal, own.host_id, node):
             if node.wal.startswith("block:"):
                 return await self._take_block_log(node, owner)
@@ -90,6 +98,21 @@ class LeftLogs:
             f"node {node.node_id} of host {node.host_id or '?'} left its log at "
             f"{node.wal or 'no address'}, which node {own.node_id} does not reach"
         )
+
+    def _end_process(self, node: NodeState) -> None:
+        """End the process of a fenced node of this machine, if it is still there.
+
+        A log in a store fences by itself, so this is for the node's clients: one that hangs keeps
+        their connections, and they would wait for its answers as long as they are patient.
+        """
+        own = self._engine.node
+        if not node.process or node.process == own.process or node.host_id != own.host_id:
+            return
+        try:
+            if self._processes.kill(Holder.named(node.process)):
+                _log.warning("fenced_process_ended", node_id=node.node_id, epoch=node.epoch)
+        except (StorageError, ValueError) as error:
+            _log.warning("fenced_process_not_ended", node_id=node.node_id, error=str(error))
 
     def _has_device_of(self, node: NodeState) -> bool:
         state, own = self._engine.metadata.state, self._engine.node

@@ -49,4 +49,5 @@ def _registration(state: ClusterState, node: "NodeIdentity", incarnation: str) -
         rack=node.rack,
         host_id=node.host_id,
         wal=node.wal,
+        process=node.process,
     )

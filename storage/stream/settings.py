@@ -19,6 +19,7 @@ class NodeIdentity:
     rack: str | None = None
     host_id: str = ""
     wal: str = ""
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,22 @@ class Holder:
     taker: tuple[int, int] | None = None
     incarnation: str = ""
 
+    @property
+    def name(self) -> str:
+        """The process alone, as text: boot id, pid namespace, pid and start time, hexadecimal."""
+        return f"{self.boot_id.hex()}-{self.pid_namespace:x}-{self.pid:x}-{self.start_time:x}"
+
+    @classmethod
+    def named(cls, name: str) -> Holder:
+        """Read a `name`. Raises ValueError."""
+        boot_id, namespace, pid, start_time = name.split("-")
+        return cls(
+            pid=int(pid, 16),
+            start_time=int(start_time, 16),
+            pid_namespace=int(namespace, 16),
+            boot_id=bytes.fromhex(boot_id),
+        )
+
     def encode(self, volume_id: bytes) -> bytes:
         """Return the sector."""
         host = self.host_id.encode()
@@ -126,11 +142,11 @@ class HostProcesses:
             return False
         if holder.pid_namespace != _pid_namespace():
             raise StorageError(
-                f"process {holder.pid} of another container holds the WAL's slice, and cannot be "
-                "ended from here: stop it, or run the nodes of a host in one pid namespace"
+                f"process {holder.pid} of another container writes to the WAL, and cannot be ended "
+                "from here: stop it, or run the nodes of a host in one pid namespace"
             )
         if holder.pid == os.getpid():
-            raise StorageError("this process holds the WAL's slice itself")
+            raise StorageError("this process writes to the WAL itself")
         try:
             pidfd = os.pidfd_open(holder.pid)
         except ProcessLookupError:
@@ -144,7 +160,7 @@ class HostProcesses:
             return False
         except PermissionError as error:
             raise StorageError(
-                f"process {holder.pid} holds the WAL's slice and may not be ended by this user: "
+                f"process {holder.pid} writes to the WAL and may not be ended by this user: "
                 "run the nodes of a host as one user"
             ) from error
         finally:

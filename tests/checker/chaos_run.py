@@ -162,12 +162,14 @@ class ChaosRun:
                 )
                 environment = server.environment | {"AWS_ENDPOINT_URL": proxy.endpoint}
                 flags += ["--store", f"{server.uri}/cluster"]
+        # On one machine a paused node is ended by who takes over from it. On several it wakes.
         places = [
             Place(
                 host=namespaces.address(n) if network is not None else "127.0.0.1",
                 port=PORT if network is not None else 0,
                 under=network.under(n) if network is not None else (),
                 environment={**environment, **(own_clocks[n].environment if own_clocks else {})},
+                flags=("--host.id", f"machine-{n}") if options.wal == "object" else (),
             )
             for n in range(options.nodes)
         ]

@@ -112,6 +112,21 @@ async def test_what_a_node_acknowledged_is_there_after_a_takeover(
         await taker.close()
 
 
+async def test_a_stopped_process_is_ended_by_who_takes_over_on_its_machine(tmp_path: Path) -> None:
+    """Else its clients' connections stay open, and they wait for it though others lead by then."""
+    store, wal = f"file:{tmp_path / 'store'}", "object:"
+    async with node_that_takes(store, wal) as (taker, _):
+        with node_process(store, wal, 0, action="named") as victim:
+            said = Acknowledged(victim)
+            await asyncio.to_thread(said.read, 60)
+            victim.send_signal(signal.SIGSTOP)
+            await taker.take_over(await fence(taker, 0), LeftLogs(taker, wal).open)
+            assert victim.wait(timeout=30) == -signal.SIGKILL
+            said.read()
+        await check_streams(taker, said.ends)
+        await taker.close()
+
+
 async def test_takers_of_one_host_do_not_end_each_other(tmp_path: Path) -> None:
     """The second finds the slice held by the first, which lives: it leaves it alone."""
     store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB&slices=3"

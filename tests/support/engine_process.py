@@ -1,10 +1,11 @@
 """A node without a broker, in a process of its own: it appends to streams until it is ended, and
 says what was acknowledged.
 
-`python -m tests.support.engine_process STORE WAL NODE_ID FIRST_STREAM [give|take]` prints, for each
-batch that is durable, `<stream id> <end offset>`. It opens three streams of the six of a topic.
-Nothing is uploaded before a gigabyte has gathered. With `give` it hands its streams over after a
-while; with `take` it takes over what node 0 left instead, and ends.
+`python -m tests.support.engine_process STORE WAL NODE_ID FIRST_STREAM [give|take|named]` prints,
+for each batch that is durable, `<stream id> <end offset>`. It opens three streams of the six of a
+topic. Nothing is uploaded before a gigabyte has gathered. With `give` it hands its streams over
+after a while; with `take` it takes over what node 0 left instead, and ends; with `named` it says in
+the metadata which process it is, so that others may end it.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from storage.stream.stream import Stream
 from storage.tasks import TaskScope
 from storage.wal import WalOwner, WriteAheadLog, open_wal
 from storage.wal.address import public_address
+from storage.wal.holder import HostProcesses
 from tests.support.record_batches import TestRecord, encode_batch
 
 HOST = "host-of-the-test"
@@ -34,7 +36,9 @@ RECORDS = [TestRecord(offset=n, timestamp=1000 + n, key=None, value=b"v" * 50) f
 BATCH = encode_batch(RECORDS)
 
 
-async def open_engine(store_uri: str, wal_uri: str, node_id: int, scope: TaskScope) -> StreamEngine:
+async def open_engine(
+    store_uri: str, wal_uri: str, node_id: int, scope: TaskScope, process: str = ""
+) -> StreamEngine:
     """Open the engine of a node, on the host that all nodes of a test share."""
 
     async def opener(owner: WalOwner) -> WriteAheadLog:
@@ -51,7 +55,12 @@ async def open_engine(store_uri: str, wal_uri: str, node_id: int, scope: TaskSco
         store=open_store(store_uri),
         open_wal=opener,
         node=NodeIdentity(
-            node_id=node_id, host="h", port=1, host_id=HOST, wal=public_address(wal_uri)
+            node_id=node_id,
+            host="h",
+            port=1,
+            host_id=HOST,
+            wal=public_address(wal_uri),
+            process=process,
         ),
         clock=SystemClock(),
         rng=random.Random(),
@@ -93,7 +102,8 @@ async def fence(engine: StreamEngine, node_id: int) -> NodeState:
 async def main(store_uri: str, wal_uri: str, node_id: int, first: int, action: str = "") -> None:
     """Append until the process is ended or fenced."""
     scope = TaskScope(lambda name, error: None)
-    engine = await open_engine(store_uri, wal_uri, node_id, scope)
+    process = HostProcesses().current().name if action == "named" else ""
+    engine = await open_engine(store_uri, wal_uri, node_id, scope, process)
     if action == "take":
         await engine.take_over(await fence(engine, 0), LeftLogs(engine, wal_uri).open)
         return

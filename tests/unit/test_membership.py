@@ -48,6 +48,46 @@ def test_silence_lasts_a_session_before_it_means_death() -> None:
     assert membership.view(3.0).dead == {2: 0}
 
 
+def test_a_node_that_takes_connections_and_says_nothing_hangs() -> None:
+    """Two thirds of a session, and long enough after the look for an answer to have come."""
+    membership = members(0, [1, 2])
+    hear(membership, [1], 1.9)
+    assert membership.silent(0.99) == []
+    assert membership.silent(1.0) == [2]
+    membership.accepted(2, 0, 1.0)
+    assert membership.silent(1.2) == []
+    assert membership.standing(2, 1.99) is Standing.SUSPECT
+    assert membership.standing(2, 2.0) is Standing.DEAD
+
+
+def test_a_late_look_leaves_time_for_an_answer_and_a_session_is_enough_anyway() -> None:
+    membership = members(0, [1, 2])
+    hear(membership, [1], 2.5)
+    membership.accepted(2, 0, 1.5)
+    assert membership.standing(2, 2.49) is Standing.SUSPECT
+    assert membership.standing(2, 2.5) is Standing.DEAD
+    membership = members(0, [1, 2])
+    hear(membership, [1], 2.9)
+    membership.accepted(2, 0, 2.8)
+    assert membership.standing(2, 2.99) is Standing.SUSPECT
+    assert membership.standing(2, 3.0) is Standing.DEAD
+
+
+def test_a_sign_of_life_makes_an_earlier_look_worthless() -> None:
+    membership = members(0, [1, 2])
+    hear(membership, [1], 3.9)
+    membership.accepted(2, 0, 1.0)
+    membership.heard(2, 0, 1.1)
+    assert membership.standing(2, 3.2) is Standing.SUSPECT
+    assert membership.silent(3.2) == [2]
+
+
+def test_nobody_looks_at_a_node_that_starts() -> None:
+    membership = members(0, [1, 2])
+    membership.heard(2, 0, 0.0, is_starting=True)
+    assert membership.silent(2.0) == [1]
+
+
 def test_an_address_that_goes_on_refusing_means_death_after_half_an_interval() -> None:
     membership = members(0, [1, 2])
     membership.refused(2, 0, 0.1)

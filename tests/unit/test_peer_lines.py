@@ -91,6 +91,7 @@ class Listener:
         self.answers: list[float] = []
         self.refusals: list[float] = []
         self.losses: list[float] = []
+        self.accepted_total = 0
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat(node_id=1, epoch=1, next_entry=7)
@@ -101,6 +102,9 @@ class Listener:
 
     def refused(self, peer: NodeState) -> None:
         self.refusals.append(asyncio.get_running_loop().time())
+
+    def accepted(self, peer: NodeState) -> None:
+        self.accepted_total += 1
 
     def lost(self, peer: NodeState) -> None:
         self.losses.append(asyncio.get_running_loop().time())
@@ -170,6 +174,20 @@ def test_silence_ends_the_connection_after_a_session_and_another_is_tried() -> N
         await asyncio.sleep(0.3)
         assert len(other.attempts) == 2
         assert listener.answers == []
+
+    run(scenario, is_silent=True)
+
+
+def test_a_look_at_a_silent_node_tells_one_that_hangs_and_keeps_the_connection() -> None:
+    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+        await asyncio.sleep(1)
+        await line.look()
+        assert listener.accepted_total == 1
+        assert [channel.is_open for channel in other.channels] == [True, False]
+        assert listener.losses == []
+        other.is_listening = False
+        await line.look()
+        assert (listener.accepted_total, len(listener.refusals)) == (1, 1)
 
     run(scenario, is_silent=True)
 

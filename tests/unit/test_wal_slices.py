@@ -230,6 +230,14 @@ def test_a_holders_sector_that_is_torn_or_of_another_volume_says_nothing() -> No
         assert Holder.decode(memoryview(damaged), b"v" * 16) is None
 
 
+def test_a_process_is_named_in_text_and_found_by_it() -> None:
+    holder = Holder(pid=7, start_time=80_000, pid_namespace=9, boot_id=b"b" * 16)
+    assert Holder.named(holder.name) == holder
+    for damaged in ("", "7", "zz-1-2-3", holder.name + "-1"):
+        with pytest.raises(ValueError, match=r"unpack|invalid|non-hex|odd"):
+            Holder.named(damaged)
+
+
 # ------------------------------------------------------------------ growing
 
 
