@@ -6,7 +6,8 @@ leader, and where it is (KIP-951) · 13 topic ids.
 
 A request is handled in the data callback: each batch is checked, given its offsets, patched in
 place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
-the request where it is, and the connection with it: nothing is dropped. Left out: transactions
+the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
+partition that is about to be led here (`broker.catalog.arrivals`). Left out: transactions
 (refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the code that every client takes as final),
 LogAppendTime.
 """
@@ -29,7 +30,7 @@ from broker.protocol.node_endpoints import NodeEndpoint
 from broker.protocol.produce import (
     PartitionData,
     PartitionResult,
-    TopicKey,
+    ProduceRequest,
     TopicResult,
     encode,
     parse,
@@ -40,7 +41,7 @@ from storage.format.record_batch import BatchHeader
 API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0)
 
 RETRY_S = 0.05
-"""A request that found the WAL full is tried again after this, if nothing wakes it before."""
+"""A request that waits is tried again after this, if nothing wakes it before."""
 
 _NONE = int(ErrorCode.none)
 _NOTHING = memoryview(b"")
@@ -49,7 +50,7 @@ _NOTHING = memoryview(b"")
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
     request = parse(frame, header.body, header.version)
-    call = ProduceCall(context, header, request.acks, len(frame))
+    call = ProduceCall(context, header, request, len(frame))
     if request.acks not in {-1, 0, 1}:
         call.refuse(KafkaError(ErrorCode.invalid_required_acks))
     elif request.transactional_id is not None:
@@ -58,8 +59,6 @@ def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> 
                 ErrorCode.transactional_id_authorization_failed, "transactions are not served yet"
             )
         )
-    for topic_data in request.topics:
-        call.add_topic(topic_data.key, topic_data.partitions)
     return call.run()
 
 
@@ -75,9 +74,12 @@ class Work(NamedTuple):
 
 
 class ProduceCall:
-    """One request at work. It holds its place (`_next`) while the WAL is full."""
+    """One request at work. It holds its place while a partition is on its way here, before any of
+    it is looked at, and (`_next`) while the WAL is full.
+    """
 
     __slots__ = (
+        "_awaited",
         "_connection",
         "_context",
         "_frame_size",
@@ -89,22 +91,29 @@ class ProduceCall:
         "_refusal",
         "_results",
         "_slot",
+        "_topics",
         "_waiting",
         "_wakeup",
         "_work",
     )
 
     def __init__(
-        self, context: RequestContext, header: RequestHeader, acks: int, frame_size: int
+        self,
+        context: RequestContext,
+        header: RequestHeader,
+        request: ProduceRequest,
+        frame_size: int,
     ) -> None:
         node = context.node
         self._context = context
         self._header = header
         self._connection: Connection = context.connection
-        self._slot: Slot | None = self._connection.slot() if acks != 0 else None
+        self._slot: Slot | None = self._connection.slot() if request.acks else None
         self._latest_ms = node.clock.now_ms() + node.settings.log_message_timestamp_after_max_ms
+        self._topics = request.topics
         self._results: list[TopicResult] = []
         self._work: list[Work] = []
+        self._awaited = -1
         self._frame_size = frame_size
         self._good_size = 0
         self._has_moved = False
@@ -117,12 +126,14 @@ class ProduceCall:
         """Answer every partition with one error."""
         self._refusal = error
 
-    def add_topic(self, key: TopicKey, partitions: list[PartitionData]) -> None:
-        """Add the partitions of one topic to the work."""
-        results: list[PartitionResult] = []
-        self._results.append(TopicResult(key, results))
-        topic = self._context.node.topics.find(key)
-        self._work.extend([self._checked(topic, data, results) for data in partitions])
+    def _check(self) -> None:
+        """Make work of what was asked for."""
+        topics, self._topics = self._topics, []
+        for key, partitions in topics:
+            results: list[PartitionResult] = []
+            self._results.append(TopicResult(key, results))
+            topic = self._context.node.topics.find(key)
+            self._work.extend([self._checked(topic, data, results) for data in partitions])
 
     def _checked(
         self, topic: Topic | None, data: PartitionData, results: list[PartitionResult]
@@ -142,17 +153,22 @@ class ProduceCall:
         return Work(data.partition, partition, records, header, None, results)
 
     def run(self) -> bool:
-        """Append what can be appended; False when the WAL is full and the rest waits."""
-        work = self._work
+        """Append what can be appended; False when the rest waits: the WAL is full, or a partition
+        is about to come.
+        """
         node = self._context.node
         if not node.is_writable():
+            return self._hold_until_writable()
+        if self._awaits():
             return self._hold()
+        self._check()
+        work = self._work
         while self._next < len(work):
             item = work[self._next]
             try:
                 item.results.append(self._append(item))
             except WalFull:
-                return self._hold()
+                return self._hold_until_writable()
             except (KafkaError, StorageError) as error:
                 item.results.append(self._refused(item.number, error))
             self._next += 1
@@ -211,9 +227,26 @@ class ProduceCall:
         message = error.message if isinstance(error, KafkaError) else str(error)
         return PartitionResult(index, int(code), -1, -1, message)
 
-    def _hold(self) -> bool:
+    def _awaits(self) -> bool:
+        """Whether to wait for a partition; it will tell then."""
         node = self._context.node
-        node.when_writable(self._resume)
+        arrivals = node.catalog.arrivals
+        for key, partitions in self._topics:
+            topic = node.topics.find(key)
+            if topic is None:
+                continue
+            for data in partitions:
+                if arrivals.is_expected(topic, data.partition):
+                    self._awaited = topic.stream_ids[data.partition]
+                    arrivals.wait(self._awaited, self._resume)
+                    return True
+        return False
+
+    def _hold_until_writable(self) -> bool:
+        self._context.node.when_writable(self._resume)
+        return self._hold()
+
+    def _hold(self) -> bool:
         self._wakeup = asyncio.get_running_loop().call_later(RETRY_S, self._resume)
         return False
 
@@ -222,6 +255,9 @@ class ProduceCall:
             return  # resumed already
         self._wakeup.cancel()
         self._wakeup = None
+        if self._awaited >= 0:
+            self._context.node.catalog.arrivals.unwait(self._awaited, self._resume)
+            self._awaited = -1
         if not self._connection.is_open:
             return  # whoever asked is gone, and nothing of the rest was promised
         if self.run():

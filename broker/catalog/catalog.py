@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import structlog
 from kio.schema.errors import ErrorCode
 
+from broker.catalog.arrivals import Arrivals
 from broker.catalog.duties import EVERYTHING, News, news_of
 from broker.catalog.leaders import leader_of
 from broker.catalog.leadership import Leadership
@@ -53,6 +54,8 @@ class TopicCatalog:
     ) -> None:
         self.topics = TopicRegistry()
         self.leadership = Leadership(engine, self.topics, clock, rng, scope)
+        self.arrivals = Arrivals(lambda: engine.metadata.state, settings.node_id, clock)
+        self.leadership.on_opened.append(self.arrivals.arrived)
         self.on_deleted: list[Callable[[set[str]], None]] = []
         """Called with the names of topics that are no more."""
         self.ready_nodes: Callable[[], Collection[int]] = tuple
@@ -232,6 +235,7 @@ class TopicCatalog:
     def _forget(self, topic: Topic) -> None:
         self.topics.remove(topic)
         self.leadership.forget(topic)
+        self.arrivals.forget(topic)
         _log.info("topic_deleted", topic=topic.name, topic_id=topic.topic_id)
         for callback in self.on_deleted:
             callback({topic.name})
