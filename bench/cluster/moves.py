@@ -2,7 +2,11 @@
 
 A thousand partitions move there and back. Fifty of them take 20 records a second each, the others
 one every other second. The pause of each of the fifty is the longest time that it went without an
-acknowledgement while the move was under way: the 50 ms between two records are part of it.
+acknowledgement while the move was under way: the 50 ms between two records are part of it, and so
+is the client's back-off of 100 ms. The same is measured for as long while nothing moves.
+
+Ten producers share the fifty: librdkafka sends a request for each partition, and an idempotent
+producer has five on their way, so one producer of fifty partitions would wait for itself.
 
 Then two partitions move alone, one of 10 MB and one of 4 GB: a pause must not know the size.
 """
@@ -30,7 +34,7 @@ from tests.checker.rules import violations
 from tests.support.traffic import read_log
 
 PART = "moves"
-PROBED, PROBED_RATE = "probed", 20.0
+PROBES, PROBED_RATE = tuple(f"probed-{number}" for number in range(10)), 20.0
 CROWD, CROWD_RATE = "crowd", 0.5
 MEDIAN_MS, P99_MS = 200.0, 1000.0
 MOVED_S = 120.0
@@ -50,9 +54,9 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
 
 
 def _many(folder: Path, wal: str, crowd: int, probed: int) -> list[Figure]:
-    histories = {PROBED: History(), CROWD: History()}
-    sizes = {PROBED: probed, CROWD: crowd - probed}
-    rates = {PROBED: PROBED_RATE, CROWD: CROWD_RATE}
+    sizes = {**dict.fromkeys(PROBES, probed // len(PROBES)), CROWD: crowd - probed}
+    rates = {**dict.fromkeys(PROBES, PROBED_RATE), CROWD: CROWD_RATE}
+    histories = {topic: History() for topic in sizes}
     with LakeheadCluster(folder, *_STILL, nodes=2, wal=wal, wal_size=512 << 20) as cluster:
         for topic, size in sizes.items():
             make_topic(cluster.bootstrap, topic, size)
@@ -70,12 +74,15 @@ def _many(folder: Path, wal: str, crowd: int, probed: int) -> list[Figure]:
         for producer in producers:
             producer.start()
         time.sleep(5)
+        begun = time.monotonic()
+        time.sleep(_SETTLED_S)
+        still = _probed_pauses_ms(histories, begun)
         taken, found = [], list[float]()
         for target in (1, 0):
             begun = time.monotonic()
             taken.append(_move(cluster, sizes, target))
-            time.sleep(2)
-            found += _pauses_ms(histories[PROBED], begun)
+            time.sleep(_SETTLED_S)
+            found += _probed_pauses_ms(histories, begun)
         unanswered = sum(producer.finish() for producer in producers)
         broken = [
             line
@@ -88,6 +95,7 @@ def _many(folder: Path, wal: str, crowd: int, probed: int) -> list[Figure]:
         _figure(f"{what}: pause, median", statistics.median(found), "ms", MEDIAN_MS),
         _figure(f"{what}: pause, p99", quantile(found, 0.99), "ms", P99_MS),
         _figure(f"{what}: pause, longest", max(found), "ms", None),
+        _figure(f"{what}: the same when nothing moves", statistics.median(still), "ms", None),
         _figure(f"{what}: all of it", statistics.mean(taken), "s", None),
         _figure(f"{what}: records lost, doubled, misplaced", len(broken), "records", 0),
         _figure(f"{what}: records never answered", unanswered, "records", 0),
@@ -130,6 +138,7 @@ def _alone(cluster: LakeheadCluster, topic: str) -> list[float]:
     return found
 
 
+_SETTLED_S = 2.0
 _STILL = ("--auto.leader.rebalance.enable", "false")
 """Only what is asked for moves."""
 
@@ -154,6 +163,10 @@ def _move(cluster: LakeheadCluster, sizes: Mapping[str, int], target: int) -> fl
         f"all led by node {target}",
     )
     return time.monotonic() - began
+
+
+def _probed_pauses_ms(histories: Mapping[str, History], begun: float) -> list[float]:
+    return [pause for topic in PROBES for pause in _pauses_ms(histories[topic], begun)]
 
 
 def _pauses_ms(history: History, begun: float) -> list[float]:
