@@ -35,11 +35,10 @@ async def test_others_lead_what_a_node_led_when_it_has_stopped() -> None:
         await with_topic(cluster)
         leaving = cluster.nodes.pop(2)
         assert await seconds(leaving) < QUICK_S
-        state = cluster.nodes[1].state
         assert leaving.engine.hand_overs.stats.streams == 3
+        await cluster.until(lambda: led_by(cluster.nodes[1].state)[2] == 0)
         await cluster.until(lambda: led_by(cluster.nodes[1].state).total() == 9)
-        assert led_by(cluster.nodes[1].state)[2] == 0
-        assert state.nodes[2].is_draining
+        assert cluster.nodes[1].state.nodes[2].is_draining
         await cluster.until(lambda: -1 not in cluster.leaders("t"))
 
 

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +17,8 @@ import pytest
 from broker.cli.cluster import load_state
 from tests.checker.history import History
 from tests.checker.rules import violations
-from tests.support.supervised import ROOT, Supervised, supervised
+from tests.support.command_line import CommandLine, Outcome
+from tests.support.supervised import Supervised, supervised
 from tests.support.traffic import IDEMPOTENT, ProducerThread, create_topic, read_log
 from tests.support.waiting import wait_until
 
@@ -69,17 +68,27 @@ def nodes(tmp_path: Path) -> Iterator[Supervised]:
         yield made
 
 
-def lakehead(nodes: Supervised, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "broker.cli", *arguments, "--path", str(nodes.data)]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
+class Operator:
+    """Types commands at the nodes' machine."""
+
+    def __init__(self, lakehead: CommandLine, nodes: Supervised) -> None:
+        self._lakehead = lakehead
+        self._path = ("--path", str(nodes.data))
+
+    def __call__(self, *arguments: str) -> Outcome:
+        return self._lakehead(*arguments, *self._path)
+
+    def listed(self) -> list[dict[str, Any]]:
+        done = self("nodes", "--json")
+        assert done.status == 0, done.err
+        return [json.loads(line) for line in done.out.splitlines()]
 
 
-def listed(nodes: Supervised) -> list[dict[str, Any]]:
-    done = lakehead(nodes, "nodes", "--json")
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+@pytest.fixture
+def operator(
+    nodes: Supervised, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Operator:
+    return Operator(CommandLine(monkeypatch, capsys), nodes)
 
 
 def leads(nodes: Supervised) -> list[int]:
@@ -99,52 +108,54 @@ def soon(nodes: Supervised, condition: Callable[[list[int]], bool]) -> None:
     assert wait_until(lambda: condition(leads(nodes)), 60), leads(nodes)
 
 
-def test_nodes_are_listed_drained_and_take_part_again(nodes: Supervised) -> None:
+def test_nodes_are_listed_drained_and_take_part_again(
+    nodes: Supervised, operator: Operator
+) -> None:
     traffic = Traffic(nodes)
     soon(nodes, is_even)
-    rows = listed(nodes)
+    rows = operator.listed()
     assert [row["node"] for row in rows] == [0, 1, 2]
     assert [f"127.0.0.1:{row['address'].rpartition(':')[2]}" for row in rows] == nodes.addresses
     assert {row["state"] for row in rows} == {"live"}
     assert is_even([row["leads"] for row in rows])
     assert [row["controller"] for row in rows].count(True) == 1
-    assert wait_until(lambda: all(row["bytes_in"] > 0 for row in listed(nodes)), 30)
+    assert wait_until(lambda: all(row["bytes_in"] > 0 for row in operator.listed()), 30)
 
-    done = lakehead(nodes, "drain", "1", "--wait")
-    assert done.stdout == "node 1 is drained: it leads nothing\n", done.stderr
-    rows = listed(nodes)
+    done = operator("drain", "1", "--wait")
+    assert done.out == "node 1 is drained: it leads nothing\n", done.err
+    rows = operator.listed()
     assert rows[1]["state"] == "draining"
     assert rows[1]["leads"] == 0
     assert sum(leads(nodes)) >= PARTITIONS
     traffic.goes_on()
-    assert "drain" not in lakehead(nodes, "drain", "2").stderr
+    assert "drain" not in operator("drain", "2").err
     soon(nodes, lambda counts: counts[0] >= PARTITIONS and not any(counts[1:]))
-    refused = lakehead(nodes, "drain", "0")
-    assert refused.returncode == 1
-    assert "node 0 is the only one that may lead" in refused.stderr
+    refused = operator("drain", "0")
+    assert refused.status == 1
+    assert "node 0 is the only one that may lead" in refused.err
     for node_id in ("1", "2"):
-        assert lakehead(nodes, "drain", node_id, "--undo").returncode == 0
+        assert operator("drain", node_id, "--undo").status == 0
     soon(nodes, is_even)
     traffic.finish()
 
-    table = lakehead(nodes, "nodes").stdout.splitlines()
+    table = operator("nodes").out.splitlines()
     assert re.match(r"NODE +EPOCH +STATE +ADDRESS +RACK +HOST +LEADS +IN +OUT +CPU", table[0])
     assert len(table) == 4
-    assert "no node 7" in lakehead(nodes, "drain", "7").stderr
-    assert "--undo" in lakehead(nodes, "drain", "1", "--undo", "--wait").stderr
+    assert "no node 7" in operator("drain", "7").err
+    assert "--undo" in operator("drain", "1", "--undo", "--wait").err
 
 
-def test_a_rolling_restart_and_a_kill_cost_no_record(nodes: Supervised) -> None:
+def test_a_kill_and_a_rolling_restart_cost_no_record(nodes: Supervised) -> None:
     traffic = Traffic(nodes)
-    nodes.process.send_signal(signal.SIGHUP)
-    assert wait_until(lambda: "rolling_restart_done" in nodes.log, 90), nodes.log
-    assert [nodes.lives_ready(node_id) for node_id in range(3)] == [2, 2, 2]
-    left = re.findall(r"event='leaderships_handed_over'.* left=(\d+)", nodes.log)
-    assert left == ["0"] * 3, "each gave everything away before it stopped"
-    traffic.goes_on()
     soon(nodes, is_even)
     os.kill(nodes.pids(2)[-1], signal.SIGKILL)
-    assert wait_until(lambda: nodes.lives_ready(2) == 3, 30), nodes.log
+    assert wait_until(lambda: nodes.lives_ready(2) == 2, 30), nodes.log
+    traffic.goes_on()
+    nodes.process.send_signal(signal.SIGHUP)
+    assert wait_until(lambda: "rolling_restart_done" in nodes.log, 90), nodes.log
+    assert [nodes.lives_ready(node_id) for node_id in range(3)] == [2, 2, 3]
+    left = re.findall(r"event='leaderships_handed_over'.* left=(\d+)", nodes.log)
+    assert left == ["0"] * 3, "each gave everything away before it stopped"
     soon(nodes, is_even)
     traffic.finish()
     nodes.process.send_signal(signal.SIGTERM)
