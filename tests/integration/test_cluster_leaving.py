@@ -27,7 +27,7 @@ async def seconds(*nodes: Node) -> float:
 
 async def with_topic(cluster: NodeCluster) -> None:
     await cluster.nodes[1].catalog.create("t", 9)
-    assert set(cluster.leaders("t")) == {1, 2, 3}
+    await cluster.until(lambda: set(cluster.leaders("t")) == {1, 2, 3})
 
 
 async def test_others_lead_what_a_node_led_when_it_has_stopped() -> None:
