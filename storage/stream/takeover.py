@@ -185,7 +185,7 @@ class Takeovers:
     def _begin(self, snapshot: Snapshot) -> asyncio.Task[None]:
         async def write() -> None:
             with self._uploader.hurry():
-                await self._uploader.write(snapshot)
+                await self._uploader.write(snapshot, in_few=True)
             snapshot.block.batches = {}
 
         return self._scope.spawn(write(), name="upload for a fenced node", is_awaited=True)

@@ -191,12 +191,15 @@ class Uploader:
         """While somebody waits for what is written: no limit of speed."""
         return self._pace.hurry()
 
-    async def write(self, snapshot: Snapshot) -> None:
-        """Write the snapshot's objects: those of each large stream, and what the others share."""
+    async def write(self, snapshot: Snapshot, *, in_few: bool = False) -> None:
+        """Write the snapshot's objects: those of each large stream, and what the others share; or
+        as few as their largest size allows, since each takes a flush or a request.
+        """
+        size_max = self._settings.object_size_max
         planned = plan_objects(
             snapshot.block.batches,
-            stream_object_size=self._settings.stream_object_size,
-            object_size_max=self._settings.object_size_max,
+            stream_object_size=size_max if in_few else self._settings.stream_object_size,
+            object_size_max=size_max,
         )
         for one in planned:
             await self._pace.spend(one.size)

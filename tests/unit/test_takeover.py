@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -269,6 +269,23 @@ async def test_partition_states_outlive_records_that_were_all_deleted(
         await last.upload_now()
         assert await known_of(stream) == (b"as of 11", 11, [])
         assert not last.metadata.state.streams[0].state_extents
+
+
+async def test_a_taker_writes_as_few_objects_as_their_size_allows() -> None:
+    """Each takes flushes, or a request, and everybody waits for all of them."""
+    store, place = MemoryStore(), Place("records")
+    settings = replace(LAZY, stream_object_size=1000, object_size_max=3000)
+    written: list[list[int]] = []
+    async with running(store, place.own, settings=settings) as (_, streams):
+        written += [[await append(s) for _ in range(4)] for s in streams]
+    async with running(store, place.own, settings=settings, node_id=1, partitions=0, seed=1) as (
+        taker,
+        _,
+    ):
+        assert await taker.take_over(await fence(taker, 0), place.left) == 2
+        objects = (await state_of(store)).objects.values()
+        assert [known.kind for known in objects] == ["so", "so"]
+        assert [await read_all((await _open(taker, n))[0]) for n in (0, 1)] == written
 
 
 async def known_of(stream: Stream) -> tuple[bytes | None, int, list[int]]:
