@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from broker import api
-from broker.catalog import TopicCatalog
-from broker.catalog.offsets_topic import OffsetsTopic
+from broker.catalog import OFFSETS_TOPIC, TopicCatalog
+from broker.catalog.internal_topic import InternalTopic
 from broker.cluster.admission import refuse_meta_address, refuse_other_cluster
 from broker.cluster.advertised_address import check_advertised_address
 from broker.cluster.leaving import hand_over_all
@@ -154,13 +154,7 @@ class Node:
         self.catalog.ready_nodes = self.peers.ready
         self.producer_ids = ProducerIds(self.engine.metadata, settings.node_id)
         await self.catalog.open_all()
-        self.groups = GroupCoordinator(
-            OffsetsTopic(self.catalog), settings, self.clock, self.rng, self.scope
-        )
-        self.catalog.on_deleted.append(self.groups.topics_deleted)
-        self.catalog.leadership.on_opened.append(self.groups.partition_opened)
-        self.catalog.leadership.on_closed.append(self.groups.partition_closed)
-        await self.groups.start()
+        await self._start_coordinators()
         self.scope.spawn(self._watch_engine(), name="watch the engine")
         self.scope.spawn(self._expire_producers(), name="expire producers")
         if settings.metrics_port >= 0:
@@ -197,7 +191,7 @@ class Node:
             await self._hand_over(now + timeout_s / 2)
         self.server.stop_accepting()
         if hasattr(self, "groups"):
-            self.groups.close()
+            self.groups.shards.close()
             self.catalog.leadership.stop()
         if hasattr(self, "engine"):
             try:
@@ -254,6 +248,14 @@ class Node:
             admit=self._admit,
             on_registered=self._join,
         )
+
+    async def _start_coordinators(self) -> None:
+        topic = InternalTopic(self.catalog, OFFSETS_TOPIC)
+        self.groups = GroupCoordinator(topic, self.settings, self.clock, self.rng, self.scope)
+        self.catalog.on_deleted.append(self.groups.topics_deleted)
+        self.catalog.leadership.on_opened.append(self.groups.shards.partition_opened)
+        self.catalog.leadership.on_closed.append(self.groups.shards.partition_closed)
+        await self.groups.start()
 
     async def _admit(self, state: ClusterState) -> None:
         """Refuse to start in another cluster, or beside a node that has this id."""

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.coordinator import GroupCoordinator, partition_of
+from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.coordinator.group.messages import JoinRequest, JoinResult, SyncRequest
 from broker.coordinator.group.record_formats import CommittedOffset
+from broker.coordinator.shards import partition_of
 from broker.node import Node, start_node
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
@@ -140,10 +141,10 @@ async def test_offsets_of_a_group_with_members_do_not_expire(tmp_path: Path) -> 
             old = CommittedOffset(offset=5, commit_timestamp_ms=1)
             await node.groups.commit(group_id, {PLACE: old})
         assert await node.groups.leave("left", [(members["left"].member_id, None)]) == [NONE]
-        for shard in node.groups._shards.values():
+        for shard in node.groups.shards.loaded():
             shard.expire(3_600_000)
         assert (await node.groups.offsets("left"))[PLACE].offset == 5, "it was left just now"
-        for shard in node.groups._shards.values():
+        for shard in node.groups.shards.loaded():
             shard.expire(-1)
         assert (await node.groups.offsets("active"))[PLACE].offset == 5
         assert await node.groups.offsets("left") == {}

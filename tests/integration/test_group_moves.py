@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.coordinator import partition_of
 from broker.coordinator.group.record_formats import CommittedOffset
+from broker.coordinator.shards import partition_of
 from broker.protocol.errors import KafkaError as Refusal
 from storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
@@ -114,7 +114,7 @@ async def test_who_stops_to_coordinate_does_not_deny_what_was_committed() -> Non
         )
         fetching = asyncio.create_task(groups.offsets(GROUP))
         await asyncio.sleep(0)
-        groups.close()
+        groups.shards.close()
         await committing
         with pytest.raises(Refusal) as refused:
             await fetching

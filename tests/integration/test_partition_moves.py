@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.coordinator import partition_of
 from broker.coordinator.group.record_formats import CommittedOffset
+from broker.coordinator.shards import partition_of
 from broker.protocol.errors import KafkaError as Refusal
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError

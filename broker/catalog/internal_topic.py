@@ -1,25 +1,26 @@
-"""`__consumer_offsets` as the group coordinator sees it."""
+"""An internal topic as its coordinator sees it."""
 
-from broker.catalog.catalog import OFFSETS_TOPIC, TopicCatalog
+from broker.catalog.catalog import TopicCatalog
 from broker.partition.partition import Partition
 
 
-class OffsetsTopic:
-    """The internal topic's partitions on this node."""
+class InternalTopic:
+    """The topic's partitions on this node."""
 
-    def __init__(self, catalog: TopicCatalog) -> None:
+    def __init__(self, catalog: TopicCatalog, name: str) -> None:
+        self.name = name
         self._catalog = catalog
 
     def partition_count(self) -> int:
         """Partitions of the topic; 0 while it does not exist."""
-        topic = self._catalog.topics.by_name.get(OFFSETS_TOPIC)
+        topic = self._catalog.topics.by_name.get(self.name)
         return 0 if topic is None else len(topic.partitions)
 
     def partition(self, index: int) -> Partition | None:
         """The partition, if this node leads it and is not giving it up."""
-        partition = self._catalog.topics.partition(OFFSETS_TOPIC, index)
+        partition = self._catalog.topics.partition(self.name, index)
         return partition if partition is not None and partition.stream.is_open else None
 
     async def create(self) -> None:
         """Create the topic if it does not exist."""
-        await self._catalog.ensure(OFFSETS_TOPIC)
+        await self._catalog.ensure(self.name)

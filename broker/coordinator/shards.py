@@ -1,0 +1,196 @@
+"""The shards of a coordinator on one node: the partitions of its internal topic that are led here.
+
+A key (a group, a transactional id) belongs to the partition that it hashes to, and is coordinated
+by the node that leads that partition: its shard is loaded when the partition is opened here, and
+let go when it is handed over, when whoever waits is sent to look for the new coordinator. What was
+stored here is in the partition's log by then. The topic is made when a coordinator is first asked
+for.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.log import CoordinatorLog, LogPartition
+from broker.partition.topic import Topic
+from broker.protocol.errors import KafkaError
+from storage.clock import Clock
+from storage.errors import LakeheadError
+from storage.tasks import TaskScope
+
+_LOAD_WAIT_SECONDS = 5.0
+_log = structlog.get_logger(__name__)
+
+
+class CoordinatorTopic(Protocol):
+    """What a coordinator needs of its node: its internal topic's partitions."""
+
+    @property
+    def name(self) -> str:
+        """The topic."""
+
+    def partition_count(self) -> int:
+        """Partitions of the topic; 0 while it does not exist."""
+
+    def partition(self, index: int) -> LogPartition | None:
+        """The partition, if this node holds it."""
+
+    async def create(self) -> None:
+        """Create the topic if it does not exist."""
+
+
+class Shard(Protocol):
+    """One partition's worth of a coordinator's state."""
+
+    async def load(self) -> None:
+        """Read the log."""
+
+    def close(self, error: ErrorCode) -> None:
+        """Answer whoever waits with `error` and take no more requests."""
+
+
+S = TypeVar("S", bound=Shard)
+
+
+def partition_of(key: str, partition_count: int) -> int:
+    """Return the partition a key is kept in: abs(Java's String.hashCode) modulo the count."""
+    code = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    if code >= 0x80000000:
+        code = 0x100000000 - code
+    return 0 if code == 0x80000000 else code % partition_count
+
+
+class Shards(Generic[S]):
+    """The shards on this node; `make(index, log)` makes one, which is loaded then."""
+
+    def __init__(
+        self,
+        topic: CoordinatorTopic,
+        clock: Clock,
+        scope: TaskScope,
+        make: Callable[[int, CoordinatorLog], S],
+    ) -> None:
+        self._topic = topic
+        self._clock = clock
+        self._scope = scope
+        self._make = make
+        self._shards: dict[int, S] = {}
+        self._loading: dict[int, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Answer whoever waits with NOT_COORDINATOR; for the end of the node."""
+        self._is_closed = True
+        for shard in self._shards.values():
+            shard.close(ErrorCode.not_coordinator)
+        self._shards.clear()
+
+    def partition_opened(self, topic: Topic, index: int) -> None:
+        """Load the shard of a partition that this node leads from now on."""
+        if topic.name == self._topic.name:
+            self._load(index)
+
+    def partition_closed(self, topic: Topic, index: int) -> None:
+        """Let go of the shard of a partition that this node does not lead any more."""
+        if topic.name != self._topic.name:
+            return
+        self._loading.pop(index, None)
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.close(ErrorCode.not_coordinator)
+
+    async def partition_for(self, key: str) -> int:
+        """Return the partition that a key is kept in, making the topic if there is none."""
+        if self._topic.partition_count() == 0:
+            await self._topic.create()
+        index = partition_of(key, self._topic.partition_count())
+        self.load_all()
+        return index
+
+    def loaded(self) -> list[S]:
+        """Return the shards that serve now, by partition."""
+        return [shard for _, shard in sorted(self._shards.items())]
+
+    def at(self, index: int) -> S | None:
+        """Return the shard of a partition, None when it does not serve here."""
+        return self._shards.get(index)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether there are shards that do not serve yet."""
+        return bool(self._loading)
+
+    async def every(self) -> list[S]:
+        """Return every shard of this node, loaded. Raises COORDINATOR_LOAD_IN_PROGRESS."""
+        self.load_all()
+        for task in list(self._loading.values()):
+            await self._loaded(task)
+        return self.loaded()
+
+    async def of(self, key: str) -> S:
+        """Return the shard of a key. Raises KafkaError: NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        count = self._topic.partition_count()
+        if count == 0 or self._is_closed:
+            raise KafkaError(ErrorCode.not_coordinator)
+        index = partition_of(key, count)
+        if self._topic.partition(index) is None:
+            raise KafkaError(ErrorCode.not_coordinator)
+        shard = self._shards.get(index)
+        if shard is None:
+            task = self._load(index)
+            if task is None:
+                raise KafkaError(ErrorCode.not_coordinator)
+            await self._loaded(task)
+            shard = self._shards.get(index)
+            if shard is None:
+                raise KafkaError(ErrorCode.coordinator_load_in_progress)
+        return shard
+
+    def load_all(self) -> None:
+        """Begin to load what this node holds and has not loaded."""
+        if not self._is_closed:
+            for index in range(self._topic.partition_count()):
+                self._load(index)
+
+    def _load(self, index: int) -> asyncio.Task[None] | None:
+        task = self._loading.get(index)
+        if task is None and index not in self._shards:
+            partition = self._topic.partition(index)
+            if partition is None:
+                return None
+            name = f"{self._topic.name}-{index}"
+            task = self._scope.spawn(self._read(index, partition, name), name=f"load {name}")
+            self._loading[index] = task
+        return task
+
+    async def _read(self, index: int, partition: LogPartition, name: str) -> None:
+        log = CoordinatorLog(partition, self._clock, self._scope, name=name)
+        shard = self._make(index, log)
+        try:
+            await shard.load()
+        except (LakeheadError, ValueError) as error:
+            _log.warning("shard not loaded", partition=name, error=str(error))
+        else:
+            if not self._is_closed and self._topic.partition(index) is partition:
+                self._shards[index] = shard
+            else:
+                shard.close(ErrorCode.not_coordinator)
+        finally:
+            if self._loading.get(index) is asyncio.current_task():
+                del self._loading[index]
+
+    async def _loaded(self, task: asyncio.Task[None]) -> None:
+        """Wait for a shard, but not for ever: clients know how to ask again."""
+        try:
+            async with asyncio.timeout(_LOAD_WAIT_SECONDS):
+                await asyncio.shield(task)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress) from None
