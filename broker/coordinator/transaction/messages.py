@@ -1,0 +1,107 @@
+"""What a transaction is to its coordinator, and what the state machine decides."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+TopicPartition: TypeAlias = tuple[str, int]
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+EPOCH_MAX = 32_767
+CLIENT_VERSION_1 = 0
+"""The client adds partitions itself and keeps its epoch; Kafka stores it as transaction.version
+0."""
+CLIENT_VERSION_2 = 2
+"""The broker adds partitions, and each transaction has an epoch of its own (KIP-890)."""
+
+
+class TransactionState(IntEnum):
+    """Kafka's states; the values are those in `__transaction_state`."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def label(self) -> str:
+        """The name that admin tools show."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+COMPLETED = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+IDLE = COMPLETED | {TransactionState.EMPTY}
+"""No transaction is open or being ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """What is durable of a transactional id. Times in milliseconds since the epoch, -1: none.
+
+    `previous_producer_id` and `next_producer_id` bridge the change of ids when epochs run out.
+    `last_producer_epoch` tells a repeated request from a new one; it is not in the log.
+    """
+
+    transactional_id: str
+    producer_id: int
+    timeout_ms: int
+    updated_ms: int
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_EPOCH
+    last_producer_epoch: int = NO_EPOCH
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = -1
+    client_version: int = CLIENT_VERSION_1
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """Whether the producer id needs a successor: the last epoch is kept for fencing."""
+        return self.producer_epoch >= EPOCH_MAX - 1
+
+    @property
+    def bumps_epochs(self) -> bool:
+        """Whether each transaction gets an epoch of its own (KIP-890)."""
+        return self.client_version >= CLIENT_VERSION_2
+
+
+class Refused(NamedTuple):
+    """The request is answered with an error, and nothing changes."""
+
+    code: ErrorCode
+
+
+class Settled(NamedTuple):
+    """The request is answered at once: what it asks for is so already."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Store(NamedTuple):
+    """This goes to the log; the machine waits for `stored`."""
+
+    transaction: Transaction
+
+
+class NeedsProducerId(NamedTuple):
+    """Ask once more, with a producer id that nobody has."""
+
+
+Decision: TypeAlias = Refused | Settled | Store | NeedsProducerId
+
+
+class Producer(NamedTuple):
+    """A producer's id and epoch."""
+
+    producer_id: int
+    epoch: int

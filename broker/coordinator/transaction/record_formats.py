@@ -1,0 +1,201 @@
+"""Keys and values of the records in `__transaction_state`, byte by byte as Kafka writes them.
+
+Big-endian. A key is i16 0 and the transactional id (i16 length and UTF-8). A value opens with its
+version, i16, and goes on::
+
+    producer id i64, producer epoch i16, timeout i32 (ms), state i8, partitions, last update i64
+    (ms), start i64 (ms; -1: none)
+
+Partitions are an array (i32 count; null, -1, in state Empty) of topic string and i32 array. Version
+1, which is written, is flexible: lengths are unsigned varints plus one, each partition array ends
+with tagged fields, and so does the value: 0 the previous producer id i64, 1 the next one i64, 2 the
+client's transaction version i16; those with their defaults (-1, -1, 0) are left out. Version 0 is
+read too. A record without value deletes its key. Source: Kafka's message definitions
+TransactionLogKey and TransactionLogValue, KIP-890 and KIP-915.
+"""
+
+import struct
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TypeVar
+
+from broker.coordinator.transaction.messages import (
+    CLIENT_VERSION_1,
+    NO_PRODUCER_ID,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from broker.protocol.encode import uvarint
+
+_SHORT = struct.Struct(">h")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_HEAD = struct.Struct(">hqhib")
+_TIMES = struct.Struct(">qq")
+
+_KEY_VERSION = 0
+_WRITTEN_VERSION = 1
+_PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
+
+T = TypeVar("T")
+
+
+class UnknownRecord(ValueError):
+    """A key or value of a kind or version that is not read here, or one that is cut short."""
+
+
+def encode_key(transactional_id: str) -> bytes:
+    """Return the key's bytes."""
+    data = transactional_id.encode()
+    return _SHORT.pack(_KEY_VERSION) + _SHORT.pack(len(data)) + data
+
+
+def encode_value(value: Transaction) -> bytes:
+    """Return the value of a transactional id."""
+    head = _HEAD.pack(
+        _WRITTEN_VERSION,
+        value.producer_id,
+        value.producer_epoch,
+        value.timeout_ms,
+        value.state,
+    )
+    tags = [
+        (_PREVIOUS_ID_TAG, _LONG, value.previous_producer_id, NO_PRODUCER_ID),
+        (_NEXT_ID_TAG, _LONG, value.next_producer_id, NO_PRODUCER_ID),
+        (_CLIENT_VERSION_TAG, _SHORT, value.client_version, CLIENT_VERSION_1),
+    ]
+    tagged = [
+        uvarint(tag) + uvarint(layout.size) + layout.pack(number)
+        for tag, layout, number, default in tags
+        if number != default
+    ]
+    times = _TIMES.pack(value.updated_ms, value.start_ms)
+    return b"".join((head, _partitions(value), times, uvarint(len(tagged)), *tagged))
+
+
+def decode_key(data: bytes) -> str:
+    """Return the transactional id. Raises UnknownRecord."""
+    reader = _Reader(data)
+    version = reader.i16()
+    if version != _KEY_VERSION:
+        raise UnknownRecord(f"key of kind {version}")
+    return reader.text(reader.i16())
+
+
+def decode_value(transactional_id: str, data: bytes) -> Transaction:
+    """Return the state of a transactional id. Raises UnknownRecord."""
+    reader = _Reader(data)
+    version = reader.i16()
+    if version not in {0, 1}:
+        raise UnknownRecord(f"value of version {version}")
+    producer_id, epoch, timeout_ms = reader.i64(), reader.i16(), reader.i32()
+    state = _state(reader.i8())
+    partitions = reader.partitions(is_flexible=version == 1)
+    updated_ms, start_ms = reader.i64(), reader.i64()
+    tags = reader.tags() if version == 1 else {}
+    return Transaction(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        timeout_ms=timeout_ms,
+        state=state,
+        partitions=frozenset(partitions),
+        updated_ms=updated_ms,
+        start_ms=start_ms,
+        previous_producer_id=_tag(tags, _PREVIOUS_ID_TAG, _Reader.i64, NO_PRODUCER_ID),
+        next_producer_id=_tag(tags, _NEXT_ID_TAG, _Reader.i64, NO_PRODUCER_ID),
+        client_version=_tag(tags, _CLIENT_VERSION_TAG, _Reader.i16, CLIENT_VERSION_1),
+    )
+
+
+def _partitions(value: Transaction) -> bytes:
+    if value.state is TransactionState.EMPTY:
+        return uvarint(0)  # null
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, index in sorted(value.partitions):
+        by_topic[topic].append(index)
+    parts = [uvarint(len(by_topic) + 1)]
+    for topic, indexes in by_topic.items():
+        name = topic.encode()
+        parts += (uvarint(len(name) + 1), name, uvarint(len(indexes) + 1))
+        parts += map(_INT.pack, indexes)
+        parts.append(uvarint(0))  # tagged fields
+    return b"".join(parts)
+
+
+def _state(number: int) -> TransactionState:
+    try:
+        return TransactionState(number)
+    except ValueError as error:
+        raise UnknownRecord(f"state {number}") from error
+
+
+def _tag(tags: dict[int, bytes], tag: int, read: "Callable[[_Reader], T]", default: T) -> T:
+    data = tags.get(tag)
+    return default if data is None else read(_Reader(data))
+
+
+class _Reader:
+    """Takes fields off bytes; a field that is cut short is an UnknownRecord."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._position = 0
+
+    def take(self, size: int) -> bytes:
+        end = self._position + size
+        if size < 0 or end > len(self._data):
+            raise UnknownRecord(f"cut short at byte {self._position}")
+        data = self._data[self._position : end]
+        self._position = end
+        return data
+
+    def i8(self) -> int:
+        return self.take(1)[0]
+
+    def i16(self) -> int:
+        return int(_SHORT.unpack(self.take(2))[0])
+
+    def i32(self) -> int:
+        return int(_INT.unpack(self.take(4))[0])
+
+    def i64(self) -> int:
+        return int(_LONG.unpack(self.take(8))[0])
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while shift < 35:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise UnknownRecord(f"a varint is too long at byte {self._position}")
+
+    def text(self, size: int) -> str:
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise UnknownRecord(f"text is not UTF-8 at byte {self._position}") from error
+
+    def partitions(self, *, is_flexible: bool) -> list[TopicPartition]:
+        found = []
+        for _ in range(self._count(is_flexible)):
+            size = self.uvarint() - 1 if is_flexible else self.i16()
+            topic = self.text(size)
+            found += [(topic, self.i32()) for _ in range(self._count(is_flexible))]
+            if is_flexible:
+                self.tags()
+        return found
+
+    def tags(self) -> dict[int, bytes]:
+        found = {}
+        for _ in range(self.uvarint()):
+            tag = self.uvarint()
+            found[tag] = self.take(self.uvarint())
+        return found
+
+    def _count(self, is_flexible: bool) -> int:
+        """The length of an array; null counts as empty."""
+        return self.uvarint() - 1 if is_flexible else self.i32()

@@ -1,0 +1,330 @@
+"""The state of one transactional id: Kafka's machine, with the rules of KIP-890 (pure: no log, no
+clock, no network).
+
+A method decides; what it returns as `Store` is `pending` until `stored` says that it is in the log,
+and until then every other change is refused with CONCURRENT_TRANSACTIONS. A transaction that is
+prepared ends when a marker is in the log of each of its partitions (`marked`).
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.transaction.messages import (
+    CLIENT_VERSION_2,
+    COMPLETED,
+    EPOCH_MAX,
+    IDLE,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    PREPARED,
+    Decision,
+    NeedsProducerId,
+    Producer,
+    Refused,
+    Settled,
+    Store,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+
+_CONCURRENT = Refused(ErrorCode.concurrent_transactions)
+_FENCED = Refused(ErrorCode.producer_fenced)
+_INVALID_STATE = Refused(ErrorCode.invalid_txn_state)
+_NO_TIMEOUT_MS = 2_147_483_647
+
+
+class TransactionMachine:
+    """One transactional id. `current` is what the log says."""
+
+    def __init__(self, current: Transaction) -> None:
+        self.current = current
+        self.pending: Transaction | None = None
+        """On its way to the log."""
+        self.unmarked: set[TopicPartition] = set()
+        """Partitions without a marker yet, of a transaction that is prepared."""
+        self._await_markers()
+
+    # Requests.
+
+    def initialize(
+        self, expected: Producer | None, timeout_ms: int, now_ms: int, fresh_id: int | None
+    ) -> Decision:
+        """InitProducerId. `expected` is what the producer was before, if it says so (KIP-360).
+
+        An open transaction is fenced and aborted: the producer is to ask again when that is done.
+        """
+        known = self.current
+        if self.pending is not None:
+            return _CONCURRENT
+        if expected is not None and not self._may_continue(expected):
+            return _FENCED
+        if known.state in PREPARED:
+            return _CONCURRENT
+        if known.state is TransactionState.ONGOING:
+            return self._fence(now_ms)
+        epoch = known.producer_epoch
+        fresh = replace(
+            known,
+            previous_producer_id=known.producer_id,
+            state=TransactionState.EMPTY,
+            partitions=frozenset(),
+            timeout_ms=timeout_ms,
+            start_ms=-1,
+            updated_ms=now_ms,
+        )
+        is_known_epoch = expected is None or expected.epoch in {epoch, known.last_producer_epoch}
+        if is_known_epoch and (
+            epoch == EPOCH_MAX
+            or (known.is_epoch_exhausted and (expected is None or expected.epoch == epoch))
+        ):
+            if fresh_id is None:
+                return NeedsProducerId()
+            last = NO_EPOCH if expected is None else epoch
+            return self._store(
+                replace(fresh, producer_id=fresh_id, producer_epoch=0, last_producer_epoch=last)
+            )
+        if expected is None:
+            return self._store(
+                replace(fresh, producer_epoch=epoch + 1, last_producer_epoch=NO_EPOCH)
+            )
+        if epoch in {NO_EPOCH, expected.epoch}:
+            return self._store(replace(fresh, producer_epoch=epoch + 1, last_producer_epoch=epoch))
+        if expected.epoch == known.last_producer_epoch:  # its answer was lost
+            return self._store(fresh)
+        return _FENCED
+
+    def add_partitions(
+        self,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        client_version: int,
+        now_ms: int,
+    ) -> Decision:
+        """AddPartitionsToTxn and AddOffsetsToTxn: the transaction begins, or goes on."""
+        refused = self._refuse(producer)
+        if refused is not None:
+            return refused
+        known = self.current
+        if self.pending is not None or known.state in PREPARED:
+            return _CONCURRENT
+        is_ongoing = known.state is TransactionState.ONGOING
+        if is_ongoing and known.partitions.issuperset(partitions):
+            return Settled(*producer)
+        return self._store(
+            replace(
+                known,
+                previous_producer_id=known.producer_id,
+                state=TransactionState.ONGOING,
+                partitions=known.partitions.union(partitions),
+                start_ms=known.start_ms if is_ongoing else now_ms,
+                updated_ms=now_ms,
+                client_version=client_version,
+            )
+        )
+
+    def verify(
+        self, producer: Producer, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether each partition is in the producer's transaction: TRANSACTION_ABORTABLE if not.
+
+        What is pending does not matter: the partition itself checks once more when it appends.
+        """
+        refused = self._refuse(producer)
+        if refused is None and self.current.state in PREPARED:
+            refused = _CONCURRENT
+        if refused is not None:
+            return dict.fromkeys(partitions, refused.code)
+        known = self.current.partitions
+        absent = ErrorCode.transaction_abortable
+        return {where: ErrorCode.none if where in known else absent for where in partitions}
+
+    def end(
+        self,
+        producer: Producer,
+        client_version: int,
+        now_ms: int,
+        fresh_id: int | None,
+        *,
+        is_commit: bool,
+    ) -> Decision:
+        """EndTxn. The answer to a `Store` is `outcome` of it."""
+        known = replace(self.current, client_version=client_version)
+        if not known.bumps_epochs:
+            return self._end_plainly(producer, known, now_ms, is_commit=is_commit)
+        is_overflow_retry = (
+            known.previous_producer_id == producer.producer_id != known.producer_id
+            and producer.epoch == EPOCH_MAX - 1
+            and known.producer_epoch == 0
+        )
+        is_bump_retry = known.producer_epoch == producer.epoch + 1
+        is_retry = is_bump_retry or is_overflow_retry
+        if known.producer_id != producer.producer_id and not is_overflow_retry:
+            return Refused(ErrorCode.invalid_producer_id_mapping)
+        if known.state in PREPARED:
+            is_valid = is_bump_retry
+        elif known.state in COMPLETED:
+            is_valid = is_retry or known.producer_epoch == producer.epoch
+        else:
+            is_valid = known.producer_epoch == producer.epoch
+        if not is_valid:
+            return _FENCED
+        if self.pending is not None:
+            return _CONCURRENT
+        if known.state is TransactionState.ONGOING:
+            return self._prepare(known, now_ms, fresh_id, is_commit=is_commit)
+        if known.state in PREPARED:
+            return _CONCURRENT if known.state is _prepared(is_commit) else _INVALID_STATE
+        if is_retry and known.state in COMPLETED:
+            is_same = known.state is _completed(is_commit)
+            return Settled(known.producer_id, known.producer_epoch) if is_same else _INVALID_STATE
+        if is_commit:
+            return _INVALID_STATE
+        # The client cannot know whether the broker began a transaction for it: aborting none is
+        # right, and bumps its epoch all the same.
+        return self._prepare(replace(known, start_ms=now_ms), now_ms, fresh_id, is_commit=False)
+
+    def time_out(self, now_ms: int) -> Decision | None:
+        """Fence and abort a transaction that has been open for longer than its timeout; None when
+        there is none.
+        """
+        known = self.current
+        if (
+            self.pending is not None
+            or known.state is not TransactionState.ONGOING
+            or known.timeout_ms == _NO_TIMEOUT_MS
+            or known.start_ms + known.timeout_ms >= now_ms
+        ):
+            return None
+        return self._fence(now_ms)
+
+    def is_expired(self, before_ms: int) -> bool:
+        """Whether nobody has used this id since, so that it may be forgotten."""
+        known = self.current
+        return self.pending is None and known.state in IDLE and known.updated_ms <= before_ms
+
+    # What came of decisions.
+
+    def stored(self, *, is_durable: bool) -> None:
+        """What was pending is in the log, or will never be."""
+        pending, self.pending = self.pending, None
+        assert pending is not None
+        if is_durable:
+            self.current = pending
+            self._await_markers()
+
+    def marked(self, partitions: Iterable[TopicPartition], now_ms: int) -> Decision | None:
+        """Markers are in the log of these partitions; returns the end when they are in all."""
+        self.unmarked.difference_update(partitions)
+        if self.unmarked or self.pending is not None or self.current.state not in PREPARED:
+            return None
+        return self._store(outcome(self.current, now_ms))
+
+    # Inside.
+
+    def _may_continue(self, expected: Producer) -> bool:
+        known = self.current
+        return (
+            known.producer_epoch == NO_EPOCH
+            or expected.producer_id == known.producer_id
+            or (
+                expected.producer_id == known.previous_producer_id
+                and expected.epoch >= EPOCH_MAX - 1
+            )
+        )
+
+    def _refuse(self, producer: Producer) -> Refused | None:
+        if producer.producer_id != self.current.producer_id:
+            return Refused(ErrorCode.invalid_producer_id_mapping)
+        if producer.epoch != self.current.producer_epoch:
+            return _FENCED
+        return None
+
+    def _end_plainly(
+        self, producer: Producer, known: Transaction, now_ms: int, *, is_commit: bool
+    ) -> Decision:
+        """End as before KIP-890: the epoch stays, and tells nothing of repetitions."""
+        refused = self._refuse(producer)
+        if refused is not None:
+            return refused
+        if self.pending is not None:
+            return _CONCURRENT
+        if known.state is TransactionState.ONGOING:
+            return self._prepare(known, now_ms, None, is_commit=is_commit)
+        if known.state is _prepared(is_commit):
+            return _CONCURRENT
+        if known.state is _completed(is_commit):
+            return Settled(*producer)
+        return _INVALID_STATE
+
+    def _prepare(
+        self, known: Transaction, now_ms: int, fresh_id: int | None, *, is_commit: bool
+    ) -> Decision:
+        prepared = replace(
+            known,
+            previous_producer_id=known.producer_id,
+            state=_prepared(is_commit),
+            updated_ms=now_ms,
+        )
+        if not known.bumps_epochs:
+            return self._store(prepared)
+        if known.is_epoch_exhausted:
+            if fresh_id is None:
+                return NeedsProducerId()
+            prepared = replace(prepared, next_producer_id=fresh_id)
+        epoch = known.producer_epoch
+        return self._store(replace(prepared, producer_epoch=epoch + 1, last_producer_epoch=epoch))
+
+    def _fence(self, now_ms: int) -> Decision:
+        """Abort under the next epoch, which fences the old one. Its producer, if it still lives,
+        may go on with InitProducerId and what it was.
+        """
+        known = self.current
+        return self._store(
+            replace(
+                known,
+                previous_producer_id=known.producer_id,
+                producer_epoch=known.producer_epoch + 1,
+                last_producer_epoch=known.producer_epoch,
+                state=TransactionState.PREPARE_ABORT,
+                updated_ms=now_ms,
+                client_version=CLIENT_VERSION_2,
+            )
+        )
+
+    def _store(self, transaction: Transaction) -> Store:
+        assert self.pending is None
+        self.pending = transaction
+        return Store(transaction)
+
+    def _await_markers(self) -> None:
+        known = self.current
+        self.unmarked = set(known.partitions) if known.state in PREPARED else set()
+
+
+def outcome(prepared: Transaction, now_ms: int) -> Transaction:
+    """Return what a prepared transaction becomes when all its markers are written. Its producer id
+    and epoch are those that the client goes on with.
+    """
+    is_commit = prepared.state is TransactionState.PREPARE_COMMIT
+    has_successor = prepared.bumps_epochs and prepared.next_producer_id != NO_PRODUCER_ID
+    return replace(
+        prepared,
+        previous_producer_id=prepared.producer_id,
+        producer_id=prepared.next_producer_id if has_successor else prepared.producer_id,
+        producer_epoch=0 if has_successor else prepared.producer_epoch,
+        next_producer_id=NO_PRODUCER_ID,
+        state=_completed(is_commit),
+        partitions=frozenset(),
+        updated_ms=now_ms,
+    )
+
+
+def _prepared(is_commit: bool) -> TransactionState:
+    return TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
+
+
+def _completed(is_commit: bool) -> TransactionState:
+    return TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
