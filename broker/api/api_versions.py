@@ -4,13 +4,15 @@
 
 A version that is not served is answered in version 0 with error 35 and the whole list, so that the
 client can come back with one that is (KIP-511); the response header is always version 0, since the
-client does not know more yet. Features: none.
+client does not know more yet. Features are those of `broker.features`.
 """
 
+from types import ModuleType
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.features import FEATURES
 from broker.protocol.api import Api, RequestContext, schema
 from broker.protocol.messages import entity
 
@@ -33,7 +35,44 @@ def handle(request: Any, context: RequestContext) -> Any:
         if not api.is_internal
     ]
     error = _error(request, context) if is_served else ErrorCode.unsupported_version
-    return entity(module, "ApiVersionsResponse", error_code=error, api_keys=keys)
+    return entity(
+        module, "ApiVersionsResponse", error_code=error, api_keys=keys, **_features(module, context)
+    )
+
+
+def _features(module: ModuleType, context: RequestContext) -> dict[str, Any]:
+    """Return the fields about features; before version 4 those with a lowest level of 0 are left
+    out, as older clients refuse them (KIP-1022).
+    """
+    if not hasattr(module, "SupportedFeatureKey"):
+        return {}
+    shown = {n: f for n, f in FEATURES.items() if f.least > 0 or context.version >= 4}
+    supported = [
+        entity(
+            module,
+            "SupportedFeatureKey",
+            name=name,
+            min_version=feature.least,
+            max_version=feature.most,
+        )
+        for name, feature in shown.items()
+    ]
+    finalized = [
+        entity(
+            module,
+            "FinalizedFeatureKey",
+            name=name,
+            min_version_level=feature.level,
+            max_version_level=feature.level,
+        )
+        for name, feature in FEATURES.items()
+        if feature.level > 0
+    ]
+    return {
+        "supported_features": supported,
+        "finalized_features": finalized,
+        "finalized_features_epoch": 0,
+    }
 
 
 def _error(request: Any, context: RequestContext) -> ErrorCode:

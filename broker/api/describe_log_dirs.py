@@ -38,12 +38,17 @@ async def handle(request: Any, context: RequestContext) -> Any:
         context.response,
         "DescribeLogDirsResult",
         error_code=ErrorCode.none,
-        log_dir=context.node.store.uri.partition("?")[0],
+        log_dir=log_dir(context),
         topics=topics,
     )
     return entity(
         context.response, "DescribeLogDirsResponse", error_code=ErrorCode.none, results=[directory]
     )
+
+
+def log_dir(context: RequestContext) -> str:
+    """Return the one directory: the object store's address, without its options."""
+    return context.node.store.uri.partition("?")[0]
 
 
 async def _partitions(name: str, indexes: Sequence[int], context: RequestContext) -> list[Any]:

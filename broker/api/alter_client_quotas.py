@@ -1,0 +1,64 @@
+"""AlterClientQuotas, key 49, versions 0-1: set and remove quotas of entities (KIP-546).
+
+v1: flexible. Each entity on its own: all of its changes, or none. Quotas are stored and shown;
+nothing is throttled by them yet.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.api.quota_rules import check_entity, check_key, check_quota
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+from storage.metadata.records import ClientQuota
+
+API = Api(key=49, name="AlterClientQuotas", versions=(0, 1))
+
+
+Owner = tuple[tuple[str, str | None], ...]
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each entity, once its quotas are in the metadata."""
+    asked: dict[Owner, list[Any]] = {}
+    for entry in request.entries:
+        pairs = {part.entity_type: part.entity_name for part in entry.entity}
+        asked.setdefault(tuple(sorted(pairs.items())), []).append(entry.ops)
+    module = context.response
+    entries = []
+    for owner, changes in asked.items():
+        code, message = ErrorCode.none, None
+        try:
+            await _alter(owner, changes, request.validate_only, context)
+        except (LakeheadError, TimeoutError) as error:
+            code, message = error_code(error), str(error)
+        parts = [
+            entity(module, "EntityData", entity_type=kind, entity_name=name) for kind, name in owner
+        ]
+        entries.append(
+            entity(module, "EntryData", error_code=code, error_message=message, entity=parts)
+        )
+    return entity(module, "AlterClientQuotasResponse", entries=entries)
+
+
+async def _alter(
+    owner: Owner, changes: list[Any], validate_only: bool, context: RequestContext
+) -> None:
+    named = dict(owner)
+    check_entity(named)
+    if len(changes) > 1:
+        raise KafkaError(ErrorCode.invalid_request, "The entity is named more than once.")
+    values: dict[str, float | None] = {}
+    for change in changes[0]:
+        if change.key in values:
+            raise KafkaError(ErrorCode.invalid_request, f"{change.key} is changed more than once.")
+        if change.remove:
+            check_key(named, change.key)
+        else:
+            check_quota(named, change.key, change.value)
+        values[change.key] = None if change.remove else change.value
+    if values and not validate_only:
+        await context.node.engine.metadata.commit([ClientQuota(entity=named, values=values)])

@@ -1,0 +1,51 @@
+"""AlterReplicaLogDirs, key 34, versions 1-2: move replicas to another directory (KIP-113).
+
+v2: flexible. There is one directory, the cluster's place in the object store (see
+`describe_log_dirs`): what is led here lies there already, and no other is known.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.api.describe_log_dirs import log_dir
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.messages import entity
+
+API = Api(key=34, name="AlterReplicaLogDirs", versions=(1, 2))
+
+
+def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each partition."""
+    answers: dict[str, dict[int, ErrorCode]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            codes = answers.setdefault(topic.name, {})
+            for index in topic.partitions:
+                codes[index] = _code(directory.path, topic.name, index, context)
+    results = [
+        entity(
+            context.response,
+            "AlterReplicaLogDirTopicResult",
+            topic_name=name,
+            partitions=[
+                entity(
+                    context.response,
+                    "AlterReplicaLogDirPartitionResult",
+                    partition_index=index,
+                    error_code=code,
+                )
+                for index, code in codes.items()
+            ],
+        )
+        for name, codes in answers.items()
+    ]
+    return entity(context.response, "AlterReplicaLogDirsResponse", results=results)
+
+
+def _code(path: str, name: str, index: int, context: RequestContext) -> ErrorCode:
+    if path != log_dir(context):
+        return ErrorCode.log_dir_not_found
+    if context.node.topics.partition(name, index) is None:
+        return ErrorCode.unknown_topic_or_partition
+    return ErrorCode.none

@@ -1,0 +1,61 @@
+"""DescribeClientQuotas, key 48, versions 0-1: quotas of the entities that a filter selects
+(KIP-546).
+
+v1: flexible. Quotas are stored and shown; nothing is throttled by them yet.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.api.quota_rules import Component, check_filter, is_selected
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError
+from broker.protocol.messages import entity
+
+API = Api(key=48, name="DescribeClientQuotas", versions=(0, 1))
+
+
+def handle(request: Any, context: RequestContext) -> Any:
+    """Answer from the metadata."""
+    components = [
+        Component(kind=asked.entity_type, match_type=asked.match_type, name=asked.match)
+        for asked in request.components
+    ]
+    try:
+        check_filter(components)
+    except KafkaError as error:
+        return entity(
+            context.response,
+            "DescribeClientQuotasResponse",
+            error_code=error.code,
+            error_message=str(error),
+            entries=None,
+        )
+    entries = [
+        _entry(owner, values, context)
+        for owner, values in context.node.state.quotas.items()
+        if is_selected(owner, components, is_strict=request.strict)
+    ]
+    return entity(
+        context.response,
+        "DescribeClientQuotasResponse",
+        error_code=ErrorCode.none,
+        error_message="",
+        entries=entries,
+    )
+
+
+def _entry(owner: Any, values: Any, context: RequestContext) -> Any:
+    module = context.response
+    return entity(
+        module,
+        "EntryData",
+        entity=[
+            entity(module, "EntityData", entity_type=kind, entity_name=name) for kind, name in owner
+        ],
+        values=[
+            entity(module, "ValueData", key=key, value=value)
+            for key, value in sorted(values.items())
+        ],
+    )

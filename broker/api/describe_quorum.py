@@ -1,0 +1,112 @@
+"""DescribeQuorum, key 55, versions 0-2: who keeps the cluster's metadata (KIP-595, KIP-836).
+
+v1: times of the replicas. v2: error messages, directories and endpoints (KIP-853).
+
+There is no quorum here: metadata is a log in the object store, and whoever creates its next entry
+has decided it. What stands in for one is true of that log: its leader is the controller, in the
+term of its lease; its offsets are numbers of entries; its voters are the nodes that may write to
+it, and each has what this node has read, as they all read the same log.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.catalog.leaders import controller_id
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.messages import entity
+
+API = Api(key=55, name="DescribeQuorum", versions=(0, 2))
+
+METADATA_TOPIC = "__cluster_metadata"
+_LISTENER = "PLAINTEXT"
+
+
+def handle(request: Any, context: RequestContext) -> Any:
+    """Answer from the metadata. As in Kafka one partition that is not it spoils the question."""
+    asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
+    is_known = asked == [(METADATA_TOPIC, 0)]
+    topics = [
+        entity(
+            context.response,
+            "TopicData",
+            topic_name=topic.topic_name,
+            partitions=[
+                _quorum(context) if is_known else _unknown(partition.partition_index, context)
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    nodes = [] if not is_known or context.version < 2 else _nodes(context)
+    return entity(
+        context.response,
+        "DescribeQuorumResponse",
+        error_code=ErrorCode.none,
+        error_message="",
+        topics=topics,
+        nodes=nodes,
+    )
+
+
+def _quorum(context: RequestContext) -> Any:
+    node, state = context.node, context.node.state
+    leader = controller_id(state, node.node_id)
+    now_ms = node.clock.now_ms()
+    voters = [
+        entity(
+            context.response,
+            "ReplicaState",
+            replica_id=node_id,
+            replica_directory_id=None,
+            log_end_offset=state.next_entry,
+            last_fetch_timestamp=now_ms if node_id == node.node_id else -1,
+            last_caught_up_timestamp=now_ms if node_id == node.node_id else -1,
+        )
+        for node_id, known in sorted(state.nodes.items())
+        if not known.is_fenced
+    ]
+    return entity(
+        context.response,
+        "PartitionData",
+        partition_index=0,
+        error_code=ErrorCode.none,
+        error_message="",
+        leader_id=leader,
+        leader_epoch=max(state.controller.term, 0),
+        high_watermark=state.next_entry,
+        current_voters=voters,
+        observers=[],
+    )
+
+
+def _unknown(index: int, context: RequestContext) -> Any:
+    return entity(
+        context.response,
+        "PartitionData",
+        partition_index=index,
+        error_code=ErrorCode.unknown_topic_or_partition,
+        error_message="This server does not host this topic-partition.",
+        leader_id=0,
+        leader_epoch=0,
+        high_watermark=0,
+        current_voters=[],
+        observers=[],
+    )
+
+
+def _nodes(context: RequestContext) -> list[Any]:
+    return [
+        entity(
+            context.response,
+            "Node",
+            node_id=node_id,
+            listeners=[
+                entity(
+                    context.response, "Listener", name=_LISTENER, host=known.host, port=known.port
+                )
+            ],
+        )
+        for node_id, known in sorted(context.node.state.nodes.items())
+        if not known.is_fenced
+    ]
