@@ -1,8 +1,10 @@
-"""Names of data objects: `data/<2 hex digits>/<node id>-<node epoch>-<number>`.
+"""Names of data objects: `data/<2 hex digits>/<node id>-<node epoch>-<number>` of a node's uploads,
+`data/<2 hex digits>/job-<entry>-<16 hex digits>` of jobs, which put objects in the place of others.
 
-Node epoch and number make a name that is never used twice, and tell who may still commit it: nobody
-once that epoch has ended. The digits are of the name's CRC; they spread keys over a store's
-partitions.
+Neither is used twice, and each tells who may still commit it. Of a node: nobody once that epoch has
+ended. Of a job: nobody once the metadata log is `JOB_ENTRIES_MAX` entries beyond `entry`, the next
+one when the job began to write. The first digits are of the name's CRC; they spread keys over a
+store's partitions.
 """
 
 import re
@@ -11,6 +13,9 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 PREFIX = "data/"
+JOB_ENTRIES_MAX = 10_000
+"""How far the metadata log may go on while a job writes what it will commit."""
+_JOB_KEY = re.compile(r"data/[0-9a-f]{2}/job-(\d+)-([0-9a-f]{16})")
 _KEY = re.compile(r"data/[0-9a-f]{2}/(\d+)-(\d+)-(\d+)")
 
 
@@ -24,8 +29,7 @@ class DataName(NamedTuple):
     @property
     def key(self) -> str:
         """The object's key."""
-        name = f"{self.node_id}-{self.epoch}-{self.number}"
-        return f"{PREFIX}{crc32c(name.encode()) & 0xFF:02x}/{name}"
+        return _key(f"{self.node_id}-{self.epoch}-{self.number}")
 
     @classmethod
     def parse(cls, key: str) -> "DataName | None":
@@ -35,3 +39,32 @@ class DataName(NamedTuple):
             return None
         name = cls(int(match[1]), int(match[2]), int(match[3]))
         return name if name.key == key else None
+
+
+class JobName(NamedTuple):
+    """What a job wrote: when the next entry was `entry`, with 64 bits that nobody else has."""
+
+    entry: int
+    nonce: int
+
+    @property
+    def key(self) -> str:
+        """The object's key."""
+        return _key(f"job-{self.entry}-{self.nonce:016x}")
+
+    def may_enter(self, entry: int) -> bool:
+        """Whether the metadata log's entry of this number may still commit it."""
+        return self.entry <= entry <= self.entry + JOB_ENTRIES_MAX
+
+    @classmethod
+    def parse(cls, key: str) -> "JobName | None":
+        """Return the name that a key is, None for a key of another kind."""
+        match = _JOB_KEY.fullmatch(key)
+        if match is None:
+            return None
+        name = cls(int(match[1]), int(match[2], 16))
+        return name if name.key == key else None
+
+
+def _key(name: str) -> str:
+    return f"{PREFIX}{crc32c(name.encode()) & 0xFF:02x}/{name}"

@@ -2,13 +2,14 @@
 
 The metadata must be newer than the listing. No verdict rests on a clock: that an object which no
 entry names is garbage follows from who could still commit it, which is nobody once the node epoch
-in its name has ended (every reader refuses such a commit).
+in its name has ended, or the metadata log is too far beyond the entry in its name (every reader
+refuses such a commit).
 """
 
 from enum import StrEnum
 
 from storage.format.object_names import PREFIX as DATA_PREFIX
-from storage.format.object_names import DataName
+from storage.format.object_names import DataName, JobName
 from storage.metadata.state import ClusterState
 from storage.wal.object.names import PREFIX as WAL_PREFIX
 from storage.wal.object.names import WalName, is_tombstone_size
@@ -51,6 +52,9 @@ def judge(state: ClusterState, key: str, size: int) -> Verdict:
     wal = WalName.parse(key)
     if wal is not None:
         return _judge_wal(state, wal, size)
+    job = JobName.parse(key)
+    if job is not None:
+        return Verdict.UPLOADING if job.may_enter(state.next_entry) else Verdict.ORPHAN
     data = DataName.parse(key)
     if data is None:
         return Verdict.STRANGE

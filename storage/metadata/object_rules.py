@@ -4,6 +4,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from storage.errors import EntryRejected
+from storage.format.object_names import JobName
 from storage.metadata import records as r
 from storage.metadata.demands import (
     live_node,
@@ -30,6 +31,7 @@ def commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -
     growths, added = dict[int, _Growth | None](), dict[str, ObjectState]()
     for committed in record.objects:
         _require_new(state, committed.key, added)
+        require(JobName.parse(committed.key) is None, f"{committed.key} is a job's, no upload")
         held: set[int] = set()
         for span in committed.ranges:
             stream_id = span.stream_id
@@ -168,11 +170,18 @@ def replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int)
     added: dict[str, r.CommittedObject] = {}
     for committed in record.objects:
         _require_new(state, committed.key, added)
+        name = JobName.parse(committed.key)
+        require(
+            name is None or name.may_enter(state.next_entry),
+            f"{committed.key} was written too long before entry {state.next_entry}",
+        )
         added[committed.key] = committed
         for span in committed.ranges:
             require(span.start_offset < span.end_offset, f"stream {span.stream_id}: empty range")
             new.setdefault(span.stream_id, []).append(_extent(committed.key, span))
-    touched = set[int]().union(*(known.stream_ids for known in sources.values()))
+    touched = set[int](record.streams)
+    if not touched:
+        touched = touched.union(*(known.stream_ids for known in sources.values()))
     require(set(new) <= touched, "the new objects hold streams that the sources do not")
     for stream_id in sorted(touched):
         state = _replace_extents(state, state.stream(stream_id), sources, new.get(stream_id, []))
@@ -188,19 +197,24 @@ def replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int)
         for committed in added.values()
     ]
     replaced = [
-        known.referred_by(_kept_for_states(state, known), time_ms)
+        known.referred_by(_still_needed(state, known, touched), time_ms)
         for known in sources.values()
         if known.stream_ids
     ]
     return set_objects(state, [*objects, *replaced])
 
 
-def _kept_for_states(state: ClusterState, known: ObjectState) -> frozenset[int]:
-    """Return the streams that need an object for their partition's state, and not for records."""
+def _still_needed(
+    state: ClusterState, known: ObjectState, replaced: Container[int]
+) -> frozenset[int]:
+    """Return the streams that need an object after it was replaced for some: the others, and those
+    whose partition's state lies in it.
+    """
     return frozenset(
         stream_id
         for stream_id in known.stream_ids
-        if any(one.object_key == known.key for one in state.stream(stream_id).state_extents)
+        if stream_id not in replaced
+        or any(one.object_key == known.key for one in state.stream(stream_id).state_extents)
     )
 
 

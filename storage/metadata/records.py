@@ -208,10 +208,14 @@ class CommitObjects(_Record, frozen=True, kw_only=True, tag=True):
 
 
 class ReplaceObjects(_Record, frozen=True, kw_only=True, tag=True):
-    """Compaction: `objects` hold exactly what `sources` held of their streams."""
+    """Compaction: `objects` stand for `sources`: they cover exactly the offsets that those held.
+
+    Of all the streams in the sources; or of `streams` alone, then the sources stay for the others.
+    """
 
     sources: tuple[str, ...]
     objects: tuple[CommittedObject, ...]
+    streams: tuple[Long, ...] = ()
 
 
 class DropObjects(_Record, frozen=True, kw_only=True, tag=True):

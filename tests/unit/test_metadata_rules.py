@@ -1,9 +1,13 @@
 """Single rules of the metadata state: what a record demands, and what it leaves behind."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from storage.errors import EntryRejected
+from storage.format.object_names import JOB_ENTRIES_MAX, JobName
+from storage.garbage.judgement import Verdict, judge
 from storage.metadata import records as r
 from storage.metadata.records import ENTRY_VERSION, Entry, Record
 from storage.metadata.state import ClusterState
@@ -205,3 +209,56 @@ def test_an_object_that_is_replaced_stays_for_the_state_of_a_trimmed_partition()
     state = state.apply(entry(r.ReplaceObjects(sources=("data/a", "data/b"), objects=(merged,))))
     assert set(state.unreferenced) == {"data/b"}
     assert [e.object_key for e in state.streams[0].state_sources] == ["data/a", "data/m"]
+
+
+def test_an_object_of_several_streams_is_replaced_for_one_of_them() -> None:
+    """A job that works on one partition must not have to rewrite all that share its objects."""
+    state = start().apply(
+        entry(
+            r.CreateStream(stream_id=1, topic_id=TOPIC, partition=1),
+            r.OpenStream(stream_id=1, epoch=0, node_id=0, node_epoch=0),
+        )
+    )
+    mine = committed("data/a", 0, 5, "sso")
+    others = msgspec.structs.replace(mine.ranges[0], stream_id=1)
+    shared = msgspec.structs.replace(mine, ranges=(mine.ranges[0], others))
+    state = state.apply(entry(r.CommitObjects(node_id=0, node_epoch=0, objects=(shared,))))
+    new = committed("data/n", 0, 5, "so")
+    with pytest.raises(EntryRejected):
+        state.apply(entry(r.ReplaceObjects(sources=("data/a",), objects=(new,))))
+    with pytest.raises(EntryRejected):
+        state.apply(entry(r.ReplaceObjects(sources=("data/a",), objects=(new,), streams=(1,))))
+    one = r.ReplaceObjects(sources=("data/a",), objects=(new,), streams=(0,))
+    state = state.apply(entry(one, time_ms=7))
+    assert [extent.object_key for extent in state.streams[0].extents] == ["data/n"]
+    assert [extent.object_key for extent in state.streams[1].extents] == ["data/a"]
+    assert state.objects["data/a"].stream_ids == {1}
+    assert not state.unreferenced
+    state = state.apply(entry(r.TrimStream(stream_id=1, start_offset=5), time_ms=8))
+    assert dict(state.unreferenced) == {"data/a": 8}
+
+
+def test_what_a_job_wrote_long_ago_is_not_committed_any_more() -> None:
+    """So that a sweep may delete it: no clock says when a job that was killed has ended."""
+    held = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed("data/a", 0, 5),))
+    state = start().apply(entry(held))
+    now = state.next_entry
+    keys = {back: JobName(now - back, 7).key for back in (-1, 0, 1)}
+
+    def replaced(state: ClusterState, key: str) -> ClusterState:
+        new = committed(key, 0, 5, "so")
+        return state.apply(entry(r.ReplaceObjects(sources=("data/a",), objects=(new,))))
+
+    for back in (0, 1):
+        assert keys[back] in replaced(state, keys[back]).objects
+        assert judge(state, keys[back], 1) is Verdict.UPLOADING
+    with pytest.raises(EntryRejected):
+        replaced(state, keys[-1])
+    late = replace(state, next_entry=now + JOB_ENTRIES_MAX)
+    assert keys[0] in replaced(late, keys[0]).objects
+    assert judge(late, keys[1], 1) is Verdict.ORPHAN
+    with pytest.raises(EntryRejected, match="too long"):
+        replaced(late, keys[1])
+    upload = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed(keys[0], 5, 6),))
+    with pytest.raises(EntryRejected, match="no upload"):
+        state.apply(entry(upload))
