@@ -1,12 +1,14 @@
 """ElectLeaders, key 43, versions 0-2: make preferred brokers lead again (KIP-183).
 
-v1: unclean elections (KIP-460): any broker, for a partition without leader; nothing is lost by it,
-since storage is shared. v2: flexible. Null asks for every partition that needs an election. The
-answer comes when the new leaders lead, or when the request's time is over.
+v1: unclean elections (KIP-460): any broker, for a partition without leader. Storage is shared, so
+that loses only what a dead broker's log holds alone, and is refused where a live one reaches that
+log. v2: flexible. Null asks for every partition that needs an election. The answer comes when the
+new leaders lead, or when the request's time is over.
 """
 
 from typing import Any
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from broker.catalog.reassignment import Judged, Place, judge_elections
@@ -21,6 +23,7 @@ API = Api(key=43, name="ElectLeaders", versions=(0, 2))
 
 _PREFERRED, _UNCLEAN = 0, 1
 _WAIT_MAX_S = 60.0
+_log = structlog.get_logger("broker.elections")
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -73,6 +76,7 @@ async def _elect(request: Any, context: RequestContext, *, is_unclean: bool) -> 
         return [*judged.records()]
 
     await context.node.engine.metadata.commit_with(plan)
+    _note_losses(judged)
     if request.topic_partitions is None:
         for place, error in list(judged.errors.items()):
             if error.code is ErrorCode.election_not_needed:
@@ -85,6 +89,20 @@ async def _elect(request: Any, context: RequestContext, *, is_unclean: bool) -> 
             message = "The partition is not led yet; the election goes on."
             judged.errors[place] = KafkaError(ErrorCode.request_timed_out, message)
     return judged
+
+
+def _note_losses(judged: Judged) -> None:
+    for (topic, index), move in judged.moves.items():
+        if move.loss is not None:
+            _log.warning(
+                "leader_elected_uncleanly",
+                topic=topic,
+                partition=index,
+                to_node_id=move.node_id,
+                end_offset=move.loss.end_offset,
+                lost_node_id=move.loss.node_id,
+                lost="what was acknowledged from the end offset on",
+            )
 
 
 def _places(request: Any, state: ClusterState) -> list[Place]:

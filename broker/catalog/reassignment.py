@@ -14,11 +14,20 @@ from kio.schema.errors import ErrorCode
 from broker.catalog.leaders import leader_of
 from broker.catalog.placement import first_willing, spread, willing_nodes
 from broker.protocol.errors import KafkaError
-from storage.metadata.records import AssignStreams
+from storage.metadata.records import AssignStreams, CloseStream, Record
 from storage.metadata.state import ClusterState, StreamState
+from storage.stream.left_logs import reaches
 
 Place = tuple[str, int]
 """A partition: topic name and index."""
+
+
+class Loss(NamedTuple):
+    """What is given up of a stream: all from `end_offset` on that node `node_id` has in its log."""
+
+    node_id: int
+    stream_epoch: int
+    end_offset: int
 
 
 class Move(NamedTuple):
@@ -27,6 +36,7 @@ class Move(NamedTuple):
     stream_id: int
     node_id: int
     is_preferred: bool
+    loss: Loss | None = None
 
 
 class Judged(NamedTuple):
@@ -35,15 +45,21 @@ class Judged(NamedTuple):
     moves: dict[Place, Move]
     errors: dict[Place, KafkaError]
 
-    def records(self) -> list[AssignStreams]:
+    def records(self) -> list[Record]:
         """Return what has to be committed."""
+        closed = [
+            CloseStream(stream_id=move.stream_id, epoch=move.loss.stream_epoch)
+            for move in self.moves.values()
+            if move.loss is not None
+        ]
         shares: dict[tuple[int, bool], list[int]] = defaultdict(list)
         for move in self.moves.values():
             shares[move.node_id, move.is_preferred].append(move.stream_id)
-        return [
+        assigned = [
             AssignStreams(node_id=node_id, stream_ids=tuple(share), is_preferred=is_preferred)
             for (node_id, is_preferred), share in sorted(shares.items())
         ]
+        return [*closed, *assigned]
 
 
 def is_moving(state: ClusterState, stream: StreamState) -> bool:
@@ -80,37 +96,57 @@ def judge_reassignments(
 def judge_elections(
     state: ClusterState, places: Sequence[Place], ready: Collection[int], *, is_unclean: bool
 ) -> Judged:
-    """Judge what ElectLeaders asks for: the preferred leader, or, unclean, any leader at all.
-
-    Nothing is lost by the latter: whoever leads has all that was acknowledged.
+    """Judge what ElectLeaders asks for: the preferred leader; or, unclean, any leader, for a
+    partition that has none. Only the latter may lose records, and only where nothing else helps:
+    see `Move.loss`.
     """
+    elect = _unclean if is_unclean else _preferred
     judged = Judged({}, {})
     for place in places:
         try:
-            stream = _stream(state, place)
-            judged.moves[place] = _election(state, stream, ready, is_unclean=is_unclean)
+            judged.moves[place] = elect(state, _stream(state, place), ready)
         except KafkaError as error:
             judged.errors[place] = error
     return judged
 
 
-def _election(
-    state: ClusterState, stream: StreamState, ready: Collection[int], *, is_unclean: bool
-) -> Move:
-    leader = leader_of(state, stream)
-    wanted = stream.preferred
-    if is_unclean:
-        wanted = stream.assigned if leader is None else leader.node.node_id
+def _preferred(state: ClusterState, stream: StreamState, ready: Collection[int]) -> Move:
+    leader, wanted = leader_of(state, stream), stream.preferred
     if leader is not None and leader.node.node_id == wanted == stream.assigned:
         raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed.")
     if any(node.node_id == wanted for node in willing_nodes(state, ready)):
         return Move(stream.stream_id, wanted, is_preferred=False)
-    if not is_unclean:
+    raise KafkaError(
+        ErrorCode.preferred_leader_not_available, f"Broker {wanted} is preferred, and not there."
+    )
+
+
+def _unclean(state: ClusterState, stream: StreamState, ready: Collection[int]) -> Move:
+    if leader_of(state, stream) is not None:
+        raise KafkaError(ErrorCode.election_not_needed, "Leader election not needed.")
+    loss = _loss(state, stream)
+    willing = {node.node_id for node in willing_nodes(state, ready)}
+    if not willing:
+        raise KafkaError(ErrorCode.eligible_leaders_not_available, "No broker may lead it.")
+    chosen = stream.assigned if stream.assigned in willing else spread(state, 1, ready)[0]
+    return Move(stream.stream_id, chosen, is_preferred=False, loss=loss)
+
+
+def _loss(state: ClusterState, stream: StreamState) -> Loss | None:
+    """Return what an election costs a stream without leader; None: nothing.
+
+    Raises KafkaError where a live node reaches what the dead one left: the partition comes back
+    by itself, with everything.
+    """
+    owner = state.nodes.get(stream.node_id)
+    if not stream.is_open or owner is None or owner.is_recovered:
+        return None
+    if any(reaches(node, owner) for node in state.nodes.values() if not node.is_fenced):
         raise KafkaError(
-            ErrorCode.preferred_leader_not_available,
-            f"Broker {wanted} is preferred, and not there.",
+            ErrorCode.election_not_needed,
+            f"What broker {owner.node_id} left is being recovered; nothing will be lost.",
         )
-    return Move(stream.stream_id, spread(state, 1, ready)[0], is_preferred=False)
+    return Loss(owner.node_id, stream.epoch, stream.end_offset)
 
 
 def _stream(state: ClusterState, place: Place) -> StreamState:
