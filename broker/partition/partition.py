@@ -1,11 +1,11 @@
 """One partition: a synchronous state machine over one stream.
 
-Owns the producer states and those who wait for the high watermark. `plan` checks a batch and
-changes nothing; `perform` appends what was planned. No await stands between them. Only the node's
-event loop may call in here.
+Owns the producer states, with their transactions, and those who wait for the high watermark. `plan`
+checks a batch and changes nothing; `perform` appends what was planned. No await stands between
+them. Only the node's event loop may call in here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -14,12 +14,15 @@ from broker.partition.producer_state import ProducerStates
 from broker.partition.topic import Topic
 from broker.protocol.errors import KafkaError
 from storage.clock import Clock
+from storage.format.control_batch import Marker, encode_marker
 from storage.format.record_batch import (
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     BatchHeader,
     patch,
     read_header,
 )
+from storage.format.stream_object import AbortedTransaction
 from storage.stream.stream import Stream
 
 OnDone = Callable[[Exception | None], None]
@@ -34,6 +37,8 @@ class Plan(NamedTuple):
     header: BatchHeader
     known_offset: int
     known_end: int
+    marker: Marker | None = None
+    """What the batch says, if it ends a transaction."""
 
 
 class Partition:
@@ -66,6 +71,7 @@ class Partition:
         """Who is called when the high watermark moves, in order."""
         stream.on_advance = self.wake
         stream.state_snapshot = producers.snapshot
+        stream.aborted_by = producers.transactions.aborted_by
 
     @property
     def leader_epoch(self) -> int:
@@ -89,23 +95,36 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what read-committed consumers may read."""
-        return self.stream.confirmed_offset
+        """The end of what read-committed consumers may read: of what is durable, and in which no
+        transaction is open.
+        """
+        stream = self.stream
+        stable = self.producers.transactions.last_stable_offset(stream.confirmed_offset)
+        return stable if stable == stream.confirmed_offset else max(stable, stream.start_offset)
+
+    def aborted_among(self, start_offset: int, end_offset: int) -> Sequence[AbortedTransaction]:
+        """Return the aborted transactions that may have records in [start, end), which is below the
+        last stable offset.
+        """
+        return self.producers.transactions.aborted_among(start_offset, end_offset)
 
     def plan(self, records: memoryview, header: BatchHeader) -> Plan:
-        """Hold a client's batch, checked by `check_batch`, against what is known of its producer.
+        """Hold a batch, checked by `check_batch` if it is a client's, against what is known of its
+        producer. One of a coordinator, in a producer's transaction, has no sequence.
 
         Raises KafkaError. Changes nothing.
         """
         if header.producer_id != NO_PRODUCER_ID:
-            known = self.producers.check(
-                header.producer_id,
-                header.producer_epoch,
-                header.base_sequence,
-                header.last_offset_delta + 1,
-            )
-            if known is not None:
-                return Plan(records, header, known.base_offset, known.end_offset)
+            if header.base_sequence != NO_SEQUENCE:
+                known = self.producers.check(
+                    header.producer_id,
+                    header.producer_epoch,
+                    header.base_sequence,
+                    header.last_offset_delta + 1,
+                )
+                if known is not None:
+                    return Plan(records, header, known.base_offset, known.end_offset)
+            self.producers.check_state(header)
         return Plan(records, header, -1, -1)
 
     def perform(self, plan: Plan, on_done: OnDone | None) -> int:
@@ -124,7 +143,8 @@ class Partition:
         )
         self.bytes_in += len(plan.records)
         if header.producer_id != NO_PRODUCER_ID:
-            self.producers.add(header, base_offset, stream.confirmed_offset, self._clock.now_ms())
+            now_ms = self._clock.now_ms()
+            self.producers.add(header, base_offset, stream.confirmed_offset, now_ms, plan.marker)
         return base_offset
 
     def append(self, batch: memoryview, on_done: OnDone | None = None) -> int:
@@ -134,6 +154,38 @@ class Partition:
         errors of `Stream.append`.
         """
         return self.perform(Plan(batch, read_header(batch), -1, -1), on_done)
+
+    def end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        *,
+        is_commit: bool,
+        on_done: OnDone | None,
+        transaction_version: int = 0,
+    ) -> int:
+        """Append the marker that commits or aborts a producer's transaction; return its offset.
+
+        Without an open transaction it still fences older epochs. `on_done` as in `Stream.append`.
+        Raises KafkaError (INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED) and the errors of
+        `Stream.append`; then nothing happened.
+        """
+        self.producers.check_marker(
+            producer_id, producer_epoch, coordinator_epoch, transaction_version
+        )
+        marker = Marker(is_commit, coordinator_epoch)
+        batch = memoryview(
+            encode_marker(
+                marker,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                timestamp_ms=self._clock.now_ms(),
+            )
+        )
+        offset = self.perform(Plan(batch, read_header(batch), -1, -1, marker), on_done)
+        self.producers.transactions.trim(self.stream.start_offset)
+        return offset
 
     def wait(self, waiter: Callable[[], None]) -> None:
         """Call `waiter` each time the high watermark moves, until `unwait`."""
@@ -210,6 +262,6 @@ async def open_partition(topic: Topic, index: int, stream: Stream, clock: Clock)
     blob, offset = await stream.load_state()
     producers = ProducerStates() if blob is None else ProducerStates.restore(blob)
     now_ms = clock.now_ms()
-    async for header in stream.batch_headers(offset):
-        producers.add(header, header.base_offset, stream.confirmed_offset, now_ms)
+    async for header, marker in stream.state_batches(offset):
+        producers.add(header, header.base_offset, stream.confirmed_offset, now_ms, marker)
     return Partition(topic, index, stream, producers, clock)

@@ -1,5 +1,4 @@
-"""What a partition knows of its idempotent producers: Kafka's rules, in one place (KIP-98,
-KIP-360).
+"""What a partition knows of its producers: Kafka's rules, in one place (KIP-98, KIP-360, KIP-890).
 
 A producer has an epoch and its last batches by sequence number. A batch that is already known is
 answered with its first offset again; one out of order, or of an older epoch, is refused. Kafka
@@ -7,24 +6,38 @@ keeps five batches, since a client has at most five in flight; so do we, of thos
 and besides them all that are still on their way: a snapshot for an offset below the newest batch
 must hold its five too.
 
-Snapshot, version 1, msgpack: `[1, [[producer id, epoch, timestamp ms, [[first sequence, last
-sequence, base offset, end offset], …]], …]]`, batches oldest first.
+A transaction is open from a producer's first transactional batch to the marker that ends it. What
+is appended changes a producer at once, before it is durable, since the next batch is judged by it;
+how the producer was before is kept until then, for snapshots.
+
+Snapshot, version 2, msgpack: `[2, [[producer id, epoch, timestamp ms, [[first sequence, last
+sequence, base offset, end offset], …], coordinator epoch, first offset of its open transaction or
+-1], …], [[producer id, first offset, last offset, last stable offset] of an aborted transaction,
+…]]`, batches and aborted transactions oldest first. Version 1 has neither the last two fields of
+a producer nor aborted transactions.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 from kio.schema.errors import ErrorCode
 
+from broker.partition.transactions import Transactions
 from broker.protocol.errors import KafkaError
 from storage.errors import UnsupportedFormat
-from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
+from storage.format.control_batch import Marker
+from storage.format.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from storage.format.stream_object import AbortedTransaction
 
 WINDOW = 5
 """Durable batches remembered for each producer."""
 SEQUENCE_MAX = 0x7FFFFFFF
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
+STRICT_MARKERS = 2
+"""First transaction version whose markers bear a newer epoch than the records (KIP-890)."""
+_NONE = -1
 
 
 class ProducerBatch(NamedTuple):
@@ -37,18 +50,43 @@ class ProducerBatch(NamedTuple):
 
 
 class ProducerEntry:
-    """One producer. `batches` oldest first."""
+    """One producer. `batches` oldest first; `transaction_start` is the first offset of its open
+    transaction, `coordinator_epoch` that of its last marker; -1 for none.
+    """
 
-    __slots__ = ("batches", "epoch", "timestamp")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "transaction_start")
 
     def __init__(self, epoch: int, timestamp: int) -> None:
         self.epoch = epoch
         self.timestamp = timestamp
+        self.coordinator_epoch = _NONE
+        self.transaction_start = _NONE
         self.batches: list[ProducerBatch] = []
 
+    def copy(self) -> "ProducerEntry":
+        """Return the entry as it is now."""
+        copied = ProducerEntry(self.epoch, self.timestamp)
+        copied.coordinator_epoch = self.coordinator_epoch
+        copied.transaction_start = self.transaction_start
+        copied.batches = self.batches[:]
+        return copied
 
-_PackedEntry = tuple[int, int, int, list[ProducerBatch]]
-_Packed = tuple[int, list[_PackedEntry]]
+    def batches_below(self, end_offset: int) -> list[ProducerBatch]:
+        """Return the last batches that end at or below an offset."""
+        return [batch for batch in self.batches if batch.end_offset <= end_offset][-WINDOW:]
+
+
+class _Before(NamedTuple):
+    """How a producer was before the batch that ends at `end_offset`; None: unknown."""
+
+    end_offset: int
+    producer_id: int
+    entry: ProducerEntry | None
+
+
+_PackedEntry = tuple[int, int, int, list[ProducerBatch], int, int]
+_Packed = tuple[int, list[_PackedEntry], list[AbortedTransaction]]
+_PackedV1 = tuple[int, list[tuple[int, int, int, list[ProducerBatch]]]]
 
 
 def next_sequence(sequence: int) -> int:
@@ -65,13 +103,24 @@ class ProducerStates:
     """The producers of one partition."""
 
     def __init__(self) -> None:
+        self.transactions = Transactions()
         self._producers: dict[int, ProducerEntry] = {}
+        self._before: deque[_Before] = deque()
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
         return iter(self._producers.items())
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """Return what is known of a producer."""
+        return self._producers.get(producer_id)
+
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has a transaction open here, of this epoch."""
+        entry = self._producers.get(producer_id)
+        return entry is not None and entry.transaction_start >= 0 and entry.epoch == epoch
 
     def check(
         self, producer_id: int, epoch: int, first_sequence: int, count: int
@@ -84,11 +133,7 @@ class ProducerStates:
         if entry is None:
             return None  # unknown or expired: any sequence begins it anew, as in Kafka
         if epoch != entry.epoch:
-            if epoch < entry.epoch:
-                raise KafkaError(
-                    ErrorCode.invalid_producer_epoch,
-                    f"producer {producer_id} has epoch {entry.epoch}, the batch has {epoch}",
-                )
+            _check_epoch(producer_id, epoch, entry)
             if first_sequence != 0:
                 raise KafkaError(
                     ErrorCode.out_of_order_sequence_number,
@@ -96,7 +141,8 @@ class ProducerStates:
                 )
             return None
         batches = entry.batches
-        if not batches or first_sequence == next_sequence(batches[-1].last_sequence):
+        last = batches[-1].last_sequence if batches else NO_SEQUENCE
+        if first_sequence == next_sequence(last):
             return None
         last_sequence = sequence_after(first_sequence, count)
         for batch in reversed(batches):
@@ -104,64 +150,184 @@ class ProducerStates:
                 return batch
         raise KafkaError(
             ErrorCode.out_of_order_sequence_number,
-            f"producer {producer_id} sends sequence {first_sequence} after "
-            f"{batches[-1].last_sequence}",
+            f"producer {producer_id} sends sequence {first_sequence} after {last}",
         )
 
-    def add(
-        self, header: BatchHeader, base_offset: int, confirmed_offset: int, now_ms: int
+    def check_state(self, header: BatchHeader) -> None:
+        """Hold a new batch against its producer's epoch and transaction, whatever its sequence.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE.
+        """
+        entry = self._producers.get(header.producer_id)
+        if entry is None:
+            return
+        _check_epoch(header.producer_id, header.producer_epoch, entry)
+        if entry.transaction_start >= 0 and not header.is_transactional:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"producer {header.producer_id} has a transaction open since offset "
+                f"{entry.transaction_start}, and the batch is not of it",
+            )
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int
     ) -> None:
-        """Remember a batch that was appended at `base_offset`."""
+        """Judge whether a marker may be written. Since transaction version 2 its epoch is above
+        that of the records; a repetition of one that was written may be written again.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            return
+        _check_epoch(producer_id, epoch, entry)
+        is_strict = transaction_version >= STRICT_MARKERS
+        if is_strict and epoch == entry.epoch and entry.transaction_start >= 0:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {producer_id} has epoch {epoch} in a transaction that a marker of the "
+                "same epoch is to end",
+            )
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"the last marker of producer {producer_id} is of coordinator epoch "
+                f"{entry.coordinator_epoch}, this one of {coordinator_epoch}",
+            )
+
+    def add(
+        self,
+        header: BatchHeader,
+        base_offset: int,
+        confirmed_offset: int,
+        now_ms: int,
+        marker: Marker | None = None,
+    ) -> None:
+        """Remember a batch that was appended at `base_offset`; `marker` if it is a control batch
+        that ends a transaction.
+        """
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER_ID:
             return
+        if header.is_control and marker is None:
+            return  # compaction has emptied it, or it is of another kind
         entry = self._producers.get(producer_id)
-        if entry is None or entry.epoch != header.producer_epoch:
-            entry = self._producers[producer_id] = ProducerEntry(header.producer_epoch, now_ms)
+        begins = header.is_transactional and (entry is None or entry.transaction_start < 0)
+        if entry is None or entry.epoch != header.producer_epoch or marker is not None or begins:
+            end_offset = base_offset + header.last_offset_delta + 1
+            entry = self._change(producer_id, header.producer_epoch, end_offset, confirmed_offset)
         entry.timestamp = now_ms
-        if header.is_control:
-            return  # transaction markers have no sequence
-        count = header.last_offset_delta + 1
-        batches = entry.batches
-        batches.append(
-            ProducerBatch(
-                header.base_sequence,
-                sequence_after(header.base_sequence, count),
-                base_offset,
-                base_offset + count,
-            )
-        )
-        while len(batches) > WINDOW and batches[WINDOW].end_offset <= confirmed_offset:
-            del batches[0]
+        if marker is not None:
+            entry.coordinator_epoch = marker.coordinator_epoch
+            entry.transaction_start = _NONE
+            self.transactions.end(producer_id, base_offset, is_commit=marker.is_commit)
+            return
+        if begins:
+            entry.transaction_start = base_offset
+            self.transactions.begin(producer_id, base_offset)
+        if header.base_sequence != NO_SEQUENCE:
+            _add_batch(entry.batches, header, base_offset, confirmed_offset)
+
+    def _change(
+        self, producer_id: int, epoch: int, end_offset: int, confirmed_offset: int
+    ) -> ProducerEntry:
+        """Return a producer's entry to change, and keep how it was."""
+        before = self._before
+        while before and before[0].end_offset <= confirmed_offset:
+            before.popleft()
+        entry = self._producers.get(producer_id)
+        known = None if entry is None else entry.copy()
+        if end_offset > confirmed_offset:
+            before.append(_Before(end_offset, producer_id, known))
+        if entry is None:
+            entry = self._producers[producer_id] = ProducerEntry(epoch, 0)
+        if entry.epoch != epoch:
+            entry.epoch = epoch
+            entry.batches.clear()
+        return entry
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers whose last batch came before `before_ms`; return how many."""
-        old = [pid for pid, entry in self._producers.items() if entry.timestamp < before_ms]
+        """Forget producers without an open transaction whose last batch came before `before_ms`;
+        return how many.
+        """
+        old = [
+            producer_id
+            for producer_id, entry in self._producers.items()
+            if entry.timestamp < before_ms and entry.transaction_start < 0
+        ]
         for producer_id in old:
             del self._producers[producer_id]
         return len(old)
 
     def snapshot(self, end_offset: int) -> bytes:
-        """Return the state as of `end_offset`: of the batches that end at or below it."""
+        """Return the state as of `end_offset`: of the batches that end at or below it. It must not
+        be below what is durable.
+        """
+        changed = {
+            producer_id: entry
+            for end, producer_id, entry in reversed(self._before)
+            if end > end_offset
+        }
         packed: list[_PackedEntry] = []
-        for producer_id, entry in self._producers.items():
-            batches = [b for b in entry.batches if b.end_offset <= end_offset][-WINDOW:]
-            if batches:
-                packed.append((producer_id, entry.epoch, entry.timestamp, batches))
-        return msgspec.msgpack.encode((SNAPSHOT_VERSION, packed))
+        for producer_id, now in self._producers.items():
+            entry = changed.get(producer_id, now)
+            if entry is not None:
+                packed.append(
+                    (
+                        producer_id,
+                        entry.epoch,
+                        entry.timestamp,
+                        entry.batches_below(end_offset),
+                        entry.coordinator_epoch,
+                        entry.transaction_start,
+                    )
+                )
+        aborted = self.transactions.aborted_by(0, end_offset)
+        return msgspec.msgpack.encode((SNAPSHOT_VERSION, packed, aborted))
 
     @classmethod
     def restore(cls, blob: bytes) -> "ProducerStates":
         """Return the states of a snapshot. Raises UnsupportedFormat."""
         version = msgspec.msgpack.decode(blob, type=list)[0]
-        if version != SNAPSHOT_VERSION:
+        if version > SNAPSHOT_VERSION:
             raise UnsupportedFormat(
                 f"a partition state has version {version}, this Lakehead reads {SNAPSHOT_VERSION}: "
                 "upgrade it"
             )
-        _, packed = msgspec.msgpack.decode(blob, type=_Packed)
-        states = cls()
-        for producer_id, epoch, timestamp, batches in packed:
+        packed: list[_PackedEntry]
+        aborted: list[AbortedTransaction] = []
+        if version == 1:
+            _, old = msgspec.msgpack.decode(blob, type=_PackedV1)
+            packed = [(*entry, _NONE, _NONE) for entry in old]
+        else:
+            _, packed, aborted = msgspec.msgpack.decode(blob, type=_Packed)
+        states, started = cls(), list[tuple[int, int]]()
+        for producer_id, epoch, timestamp, batches, coordinator_epoch, start in packed:
             entry = states._producers[producer_id] = ProducerEntry(epoch, timestamp)
             entry.batches.extend(batches)
+            entry.coordinator_epoch = coordinator_epoch
+            entry.transaction_start = start
+            if start >= 0:
+                started.append((start, producer_id))
+        states.transactions.restore(started, aborted)
         return states
+
+
+def _check_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> None:
+    if epoch < entry.epoch:
+        raise KafkaError(
+            ErrorCode.invalid_producer_epoch,
+            f"producer {producer_id} has epoch {entry.epoch}, the batch has {epoch}",
+        )
+
+
+def _add_batch(
+    batches: list[ProducerBatch], header: BatchHeader, base_offset: int, confirmed_offset: int
+) -> None:
+    count = header.last_offset_delta + 1
+    last_sequence = sequence_after(header.base_sequence, count)
+    batches.append(
+        ProducerBatch(header.base_sequence, last_sequence, base_offset, base_offset + count)
+    )
+    while len(batches) > WINDOW and batches[WINDOW].end_offset <= confirmed_offset:
+        del batches[0]

@@ -1,5 +1,5 @@
-"""Writes record batches: magic 2, uncompressed, no producer. For topics that Lakehead itself
-writes, and for who uses the stream engine without Kafka.
+"""Writes record batches: magic 2, uncompressed, without sequence numbers. For topics that Lakehead
+itself writes, and for who uses the stream engine without Kafka.
 
 The batch layout is in `storage.format.record_batch`. A record is: length varint, attributes i8 = 0,
 timestamp delta varint, offset delta varint, key and value each as varint length (-1: null) and
@@ -31,9 +31,17 @@ _NO_PRODUCER_EPOCH = -1
 
 
 def encode_batch(
-    records: Sequence[tuple[bytes | None, bytes | None]], timestamp_ms: int
+    records: Sequence[tuple[bytes | None, bytes | None]],
+    timestamp_ms: int,
+    *,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = _NO_PRODUCER_EPOCH,
+    attributes: int = 0,
 ) -> bytearray:
-    """Return one batch with base offset 0 for the log to patch. All records bear one timestamp."""
+    """Return one batch with base offset 0 for the log to patch. All records bear one timestamp.
+
+    `attributes` are of the batch: those of a producer's transaction are `TRANSACTIONAL`.
+    """
     assert records
     body = bytearray()
     for offset_delta, (key, value) in enumerate(records):
@@ -56,12 +64,12 @@ def encode_batch(
             _NO_LEADER_EPOCH,
             MAGIC,
             0,
-            0,
+            attributes,
             len(records) - 1,
             timestamp_ms,
             timestamp_ms,
-            NO_PRODUCER_ID,
-            _NO_PRODUCER_EPOCH,
+            producer_id,
+            producer_epoch,
             NO_SEQUENCE,
             len(records),
         )

@@ -1,13 +1,16 @@
-"""The headers of a stream's batches that a partition's state is made of: an object that has no
-newer state of a partition carries them, so that opening the partition needs none of its data.
+"""What a partition's state is made of: an object that has no newer state of a partition carries it
+of the batches that it holds, so that opening the partition needs none of its data.
 
-They are headers as they are, 61 bytes each, in offset order. A state remembers five batches of each
-idempotent producer, and what is under way of transactions; so the newest five of each producer are
-there, and all that belong to transactions.
+A state remembers five batches of each idempotent producer, and what is under way of transactions;
+so the newest five of each producer are there, and all that belong to transactions. They are batch
+headers as they are, 61 bytes each, in offset order; of a control batch the whole of it, since its
+record says whether the transaction was committed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from storage.format.control_batch import Marker, read_marker
 from storage.format.record_batch import (
     ATTRIBUTES_POSITION,
     CONTROL,
@@ -24,8 +27,21 @@ KEPT = 5
 _FLAGS_POSITION = ATTRIBUTES_POSITION + 1
 
 
+class StateBatch(NamedTuple):
+    """One batch, as far as a partition's state needs it. `marker`: what a control batch says."""
+
+    header: BatchHeader
+    marker: Marker | None
+
+
+def state_batch(batch: memoryview) -> StateBatch:
+    """Return what counts of one whole batch. Raises ValueError for a malformed control batch."""
+    header = read_header(batch)
+    return StateBatch(header, read_marker(batch) if header.is_control else None)
+
+
 def producer_headers(batches: Sequence[Buffer]) -> bytes:
-    """Return the headers that count of a stream's batches, each one RecordBatch."""
+    """Return what counts of a stream's batches, each one RecordBatch."""
     found: list[bytes] = []
     kept: dict[int, int] = {}
     for batch in reversed(batches):
@@ -35,13 +51,23 @@ def producer_headers(batches: Sequence[Buffer]) -> bytes:
         if producer == NO_PRODUCER_ID:
             continue
         count, flags = kept.get(producer, 0), batch[_FLAGS_POSITION]
-        if count < KEPT or flags & (TRANSACTIONAL | CONTROL):
+        if flags & CONTROL:  # it has no sequence
+            found.append(bytes(batch))
+        elif count < KEPT or flags & TRANSACTIONAL:
             found.append(bytes(batch[:HEADER_SIZE]))
-            kept[producer] = count + (not flags & CONTROL)  # a marker has no sequence
+            kept[producer] = count + 1
     found.reverse()
     return b"".join(found)
 
 
-def parse_producer_headers(data: bytes) -> list[BatchHeader]:
-    """Return headers from what an object carries."""
-    return [read_header(data, at) for at in range(0, len(data) - HEADER_SIZE + 1, HEADER_SIZE)]
+def parse_producer_headers(data: bytes) -> Iterator[StateBatch]:
+    """Yield what an object carries. Raises ValueError where it is malformed."""
+    view, at = memoryview(data), 0
+    while at + HEADER_SIZE <= len(view):
+        header = read_header(view, at)
+        size = header.size if header.is_control else HEADER_SIZE
+        if size < HEADER_SIZE or at + size > len(view):
+            raise ValueError("a control batch is cut short")
+        marker = read_marker(view[at : at + size]) if header.is_control else None
+        yield StateBatch(header, marker)
+        at += size

@@ -55,6 +55,7 @@ assert (RECORD_HEADER_SIZE, BLOCK_HEADER_SIZE, INDEX_ITEM_SIZE, FOOTER_SIZE) == 
 SUFFIX_GUESS = 64 * 1024
 _STREAM_MEMORY = 500
 """About what a `StreamInfo` takes beside its partition state."""
+_ABORTED_MEMORY = 180
 _INDEX_KEY = struct.Struct(">qq")
 _INDEX_PLACE = struct.Struct(">qqi")
 _OFFSET_MAX = (1 << 63) - 1
@@ -72,9 +73,10 @@ class AbortedTransaction(msgspec.Struct, frozen=True, array_like=True):
 class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an object tells of one stream: whose it is (topic id as 32 hex digits, name, partition),
     its newest partition state (opaque; valid up to the end of the stream's range in this object)
-    and its aborted transactions. `epoch` is the stream epoch of all its records here, in objects of
-    kind `wal`, which are committed as they are found. Where `state` is not given, `headers` are
-    those of the batches here that a state is made of (see `producer_headers`); None in old objects.
+    and the aborted transactions whose markers lie here. `epoch` is the stream epoch of all its
+    records here, in objects of kind `wal`, which are committed as they are found. Where neither
+    `state` nor `aborted` is known, `headers` are those of the batches here that both are made of
+    (see `producer_headers`); None in old objects.
     """
 
     stream_id: int
@@ -158,7 +160,8 @@ class ObjectIndex:
     def memory(self) -> int:
         """About how many bytes this index takes, for caches."""
         blobs = sum(
-            len(info.state or b"") + len(info.headers or b"") for info in self.streams.values()
+            len(info.state or b"") + len(info.headers or b"") + _ABORTED_MEMORY * len(info.aborted)
+            for info in self.streams.values()
         )
         return len(self.table) + 12 * len(self) + blobs + _STREAM_MEMORY * (1 + len(self.streams))
 

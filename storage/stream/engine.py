@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
 import structlog
 
 from storage.clock import Clock
@@ -355,13 +356,18 @@ class StreamEngine:
         else:
             self.fail(error)
 
-    def _describe(self, stream_id: int, end_offset: int) -> StreamInfo:
-        """Describe a stream for an object; its partition state is taken as of `end_offset`."""
+    def _describe(self, stream_id: int, start_offset: int, end_offset: int) -> StreamInfo:
+        """Describe offsets [start, end) of a stream for an object, with its partition state as of
+        the end.
+        """
         stream = self.streams.get(stream_id)
-        blob = None
-        if stream is not None and stream.state_snapshot is not None:
-            blob = stream.state_snapshot(end_offset)
-        return stream_info(self.metadata.state, stream_id, blob)
+        info = stream_info(self.metadata.state, stream_id, None)
+        if stream is None or stream.state_snapshot is None:
+            return info
+        aborted = () if stream.aborted_by is None else stream.aborted_by(start_offset, end_offset)
+        return msgspec.structs.replace(
+            info, state=stream.state_snapshot(end_offset), aborted=tuple(aborted)
+        )
 
     def _check_identity(self, state: ClusterState) -> None:
         """Stop when another incarnation has taken this node's id."""

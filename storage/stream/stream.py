@@ -1,12 +1,16 @@
 """One stream, open on this node: the storage of one partition. Offsets are Kafka offsets."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from storage.errors import OffsetOutOfRange, StreamClosed
-from storage.format.producer_headers import parse_producer_headers
-from storage.format.record_batch import BatchHeader, read_header
+from storage.errors import CorruptObject, OffsetOutOfRange, StreamClosed
+from storage.format.producer_headers import (
+    StateBatch,
+    parse_producer_headers,
+    state_batch,
+)
 from storage.format.records import RecordTime
+from storage.format.stream_object import AbortedTransaction
 from storage.metadata.records import TrimStream
 from storage.metadata.state import StreamState
 from storage.stream.timestamp_search import TimestampSearch
@@ -39,6 +43,8 @@ class Stream:
         """Asked at each upload for the partition state as of an end offset: of the batches that end
         at or below it, and of no others (those above may never become durable).
         """
+        self.aborted_by: Callable[[int, int], Sequence[AbortedTransaction]] | None = None
+        """Asked at each upload for the aborted transactions whose markers lie in [start, end)."""
         self._engine = engine
 
     @property
@@ -107,7 +113,7 @@ class Stream:
         """Return the newest partition state in objects and the offset it is valid up to: below
         the start offset, where it outlived the records.
 
-        Without any: (None, where to begin). What came after it is to be had by `batch_headers`.
+        Without any: (None, where to begin). What came after it is to be had by `state_batches`.
         """
         objects, state = self._engine.metadata.state.objects, self._state()
         sources = state.state_sources
@@ -123,9 +129,10 @@ class Stream:
                 return blob, extent.end_offset
         return None, sources[0].start_offset if sources else state.end_offset
 
-    async def batch_headers(self, offset: int) -> AsyncGenerator[BatchHeader, None]:
-        """Yield the headers of batches that end above `offset`, in offset order, trimmed or not:
-        of all that a partition's state is made of (see `producer_headers`), and maybe of others.
+    async def state_batches(self, offset: int) -> AsyncGenerator[StateBatch, None]:
+        """Yield what counts of the batches that end above `offset`, in offset order, trimmed or
+        not: of all that a partition's state is made of (see `producer_headers`), and maybe of
+        others.
 
         Reads data only of objects that carry no headers. Raises as `fetch`.
         """
@@ -138,28 +145,31 @@ class Stream:
                 reader.indexes.expect(ahead.object_key)
             index = await reader.index(extent.object_key)
             headers = index.streams[self.stream_id].headers
-            found = (
-                await self._headers_between(max(offset, extent.start_offset), extent.end_offset)
-                if headers is None
-                else parse_producer_headers(headers)
-            )
-            for header in found:
-                if header.end_offset > offset:
-                    yield header
-        for batch in self._engine.cache.batches_from(self.stream_id, self._state().end_offset):
-            if batch.end_offset > offset:
-                yield read_header(batch.payload)
+            try:
+                found = (
+                    await self._batches_between(max(offset, extent.start_offset), extent.end_offset)
+                    if headers is None
+                    else list(parse_producer_headers(headers))
+                )
+            except ValueError as error:
+                raise CorruptObject(extent.object_key, 0, str(error)) from error
+            for batch in found:
+                if batch.header.end_offset > offset:
+                    yield batch
+        for cached in self._engine.cache.batches_from(self.stream_id, self._state().end_offset):
+            if cached.end_offset > offset:
+                yield state_batch(cached.payload)
 
-    async def _headers_between(self, offset: int, end: int) -> list[BatchHeader]:
-        found: list[BatchHeader] = []
+    async def _batches_between(self, offset: int, end: int) -> list[StateBatch]:
+        found: list[StateBatch] = []
         while offset < end:
             payloads = await self._engine.reader.fetch(
                 self.stream_id, lambda: self._state().state_sources, offset, _REPLAY_BYTES
             )
             if not payloads:
                 raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
-            found += map(read_header, payloads)
-            offset = found[-1].end_offset
+            found += map(state_batch, payloads)
+            offset = found[-1].header.end_offset
         return found
 
     async def offset_for_timestamp(self, timestamp: int) -> RecordTime | None:

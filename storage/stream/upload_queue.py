@@ -29,8 +29,8 @@ class UploadQueue:
     """The uploads of one node. Size and age of what is not uploaded trigger one: `size` bytes,
     fewer than the setting says where cache or WAL are small.
 
-    `describe(stream_id, end_offset)` tells what an object says of a stream; `on_done` is called
-    after each upload, with the error when the queue cannot go on.
+    `describe(stream_id, start_offset, end_offset)` tells what an object says of a stream; `on_done`
+    is called after each upload, with the error when the queue cannot go on.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class UploadQueue:
 
     def _infos(self, block: CacheBlock) -> dict[int, StreamInfo]:
         return {
-            stream_id: self._describe(stream_id, batches[-1].end_offset)
+            stream_id: self._describe(stream_id, batches[0].base_offset, batches[-1].end_offset)
             for stream_id, batches in block.batches.items()
         }
 

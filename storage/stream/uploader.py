@@ -57,8 +57,8 @@ class Writer:
     incarnation: str
 
 
-Describe = Callable[[int, int], StreamInfo]
-"""What an object says of a stream whose data in it ends at an offset."""
+Describe = Callable[[int, int, int], StreamInfo]
+"""What an object says of a stream with offsets [start, end) in it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -309,6 +309,10 @@ def _info_of(info: StreamInfo, part: Part, batches: list[CachedBatch]) -> Stream
     if info.state is None:
         headers = producer_headers([batch.payload for batch in batches])
         return msgspec.structs.replace(info, headers=headers)
+    if info.aborted:
+        start, end = batches[0].base_offset, batches[-1].end_offset
+        here = tuple(entry for entry in info.aborted if start <= entry.last_offset < end)
+        info = msgspec.structs.replace(info, aborted=here)
     return info if part.is_last else msgspec.structs.replace(info, state=None)
 
 

@@ -168,4 +168,4 @@ def test_a_newer_snapshot_is_refused() -> None:
     import msgspec
 
     with pytest.raises(UnsupportedFormat, match="upgrade"):
-        ProducerStates.restore(msgspec.msgpack.encode([2, []]))
+        ProducerStates.restore(msgspec.msgpack.encode([3, []]))

@@ -191,7 +191,7 @@ class Incarnation:
         if blob is not None and int.from_bytes(blob, "big") != end:
             raise Violation(f"stream {stream_id}: state of {blob!r} where it ends at {end}")
         reached = 0 if blob is None else end
-        async for header in stream.batch_headers(end):
+        async for header, _ in stream.state_batches(end):
             reached = header.end_offset
         if reached < stream.confirmed_offset:  # though all of it may be trimmed
             raise Violation(

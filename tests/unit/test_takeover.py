@@ -228,12 +228,13 @@ async def test_partition_states_are_made_anew_without_reading_data(name: str) ->
         (stream,) = await _open(taker, 0)
         blob, offset = await stream.load_state()
         assert (blob, offset) == (b"as of 9", 9)
-        found = [h async for h in stream.batch_headers(offset) if h.producer_id == 7]
+        batches = [batch async for batch in stream.state_batches(offset)]
+        found = [header for header, _ in batches if header.producer_id == 7]
         assert [h.base_sequence for h in found][-5:] == [34, 35, 36, 37, 38]
         assert all(h.base_offset == 9 + 2 * (h.base_sequence - 9) for h in found)
         assert taker.reader.stats.gets == 0
         await append_as(stream, 7, 39)
-        assert [h.base_sequence async for h in stream.batch_headers(69)] == [39]
+        assert [h.base_sequence async for h, _ in stream.state_batches(69)] == [39]
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -291,7 +292,7 @@ async def test_a_taker_writes_as_few_objects_as_their_size_allows() -> None:
 async def known_of(stream: Stream) -> tuple[bytes | None, int, list[int]]:
     """What a partition's state would be made of: a blob, its end, and the sequences after it."""
     blob, offset = await stream.load_state()
-    return blob, offset, [h.base_sequence async for h in stream.batch_headers(offset)]
+    return blob, offset, [h.base_sequence async for h, _ in stream.state_batches(offset)]
 
 
 # ------------------------------------------------------------------ which logs are reached
