@@ -50,7 +50,7 @@ class WrittenObject(NamedTuple):
 
 class ObjectWriter:
     """Builds one object. Streams must come in ascending id, each stream's records in offset order
-    without a gap.
+    without a gap, unless `skip` says that there is one.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class ObjectWriter:
         self._block_start = 0
         self._block_timestamp = -1
         self._end_offset = 0
+        self._skipped_from = -1
 
     @property
     def size(self) -> int:
@@ -94,20 +95,32 @@ class ObjectWriter:
         self._stream_id = info.stream_id
         self._infos[info.stream_id] = info
 
+    def skip(self, start_offset: int, end_offset: int) -> None:
+        """Say that no batch has these offsets of the current stream, since compaction removed
+        them: the next batch begins at or above `end_offset`, and is found by them too.
+        """
+        if self._skipped_from < 0:
+            self._skipped_from = start_offset
+        self._end_offset = end_offset
+
     def add(
         self, epoch: int, base_offset: int, count: int, payload: Buffer, max_timestamp: int
     ) -> None:
         """Add one RecordBatch of the current stream: `count` offsets from `base_offset`."""
         end_offset = base_offset + count
-        if self._block:
-            if base_offset != self._end_offset:
-                raise ValueError(
-                    f"stream {self._stream_id}: offset {base_offset} after {self._end_offset}"
-                )
-            if self._block_size >= BLOCK_SIZE or end_offset - self._block_start > _DELTA_MAX:
-                self._close_block()
+        start_offset = base_offset if self._skipped_from < 0 else self._skipped_from
+        if (self._block or self._skipped_from >= 0) and base_offset != self._end_offset:
+            raise ValueError(
+                f"stream {self._stream_id}: offset {base_offset} after {self._end_offset}"
+            )
+        self._skipped_from = -1
+        if self._block and (
+            self._block_size >= BLOCK_SIZE or end_offset - self._block_start > _DELTA_MAX
+        ):
+            self._end_offset = start_offset
+            self._close_block()
         if not self._block:
-            self._block_start = base_offset
+            self._block_start = start_offset
         self._block.append(
             RECORD_HEADER.pack(
                 RECORD_MAGIC, self._stream_id, epoch, base_offset, count, len(payload)
@@ -165,6 +178,8 @@ class ObjectWriter:
         )
 
     def _close_block(self) -> None:
+        if self._skipped_from >= 0:
+            raise ValueError(f"stream {self._stream_id}: no batch follows what was skipped")
         if not self._block:
             return
         header = BLOCK_HEADER.pack(BLOCK_MAGIC, BLOCK_FLAGS, self._block_records, self._block_size)

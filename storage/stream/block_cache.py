@@ -24,37 +24,38 @@ BlockName = tuple[str, int]
 class Block:
     """The batches of one index item: where each lies in the bytes that were read."""
 
-    __slots__ = ("_base_offsets", "_data", "_ends", "_starts", "end_offset")
+    __slots__ = ("_data", "_end_offsets", "_ends", "_starts", "end_offset")
 
     def __init__(self, key: str, item: IndexItem, data: memoryview) -> None:
         """Check `data` and find its batches. Raises CorruptObject."""
         check_item(key, item, data)
         self.end_offset = item.end_offset
         self._data = data
-        self._base_offsets = array("q")
+        self._end_offsets = array("q")
         self._starts = array("I")
         self._ends = array("I")
         try:
-            for _, _, base, _, start, end in record_places(data):
-                self._base_offsets.append(base)
+            for _, _, base, count, start, end in record_places(data):
+                self._end_offsets.append(base + count)
                 self._starts.append(start)
                 self._ends.append(end)
         except ValueError as error:
             raise CorruptObject(key, item.position, str(error)) from error
 
     def __len__(self) -> int:
-        return len(self._base_offsets)
+        return len(self._end_offsets)
 
     def fetch(self, offset: int, max_bytes: int) -> tuple[list[memoryview], int]:
-        """Return whole batches from the one that contains `offset`, at least one, else up to
-        `max_bytes`; and the offset after the last of them.
+        """Return whole batches from the one that contains `offset`, or where compaction removed
+        that from the next one: at least one, else up to `max_bytes`; and the offset after the last
+        of them.
         """
         data, starts, ends = self._data, self._starts, self._ends
         found: list[memoryview] = []
-        for index in range(bisect_right(self._base_offsets, offset) - 1, len(starts)):
+        for index in range(bisect_right(self._end_offsets, offset), len(starts)):
             max_bytes -= ends[index] - starts[index]
             if max_bytes < 0 and found:
-                return found, self._base_offsets[index]
+                return found, self._end_offsets[index - 1]
             found.append(data[starts[index] : ends[index]])
         return found, self.end_offset
 

@@ -6,7 +6,7 @@ import pytest
 from crc32c import crc32c
 
 from storage.errors import CorruptObject, UnsupportedFormat
-from storage.format.object_writer import ObjectWriter
+from storage.format.object_writer import BLOCK_SIZE, ObjectWriter
 from storage.format.stream_object import (
     StreamInfo,
     check_item,
@@ -15,6 +15,7 @@ from storage.format.stream_object import (
     read_index,
 )
 from storage.object_store import MemoryStore
+from storage.stream.block_cache import Block
 
 
 def write_object(streams: dict[int, list[tuple[int, int, bytes]]]) -> bytes:
@@ -124,3 +125,57 @@ def test_a_block_is_cut_before_its_offset_delta_overflows() -> None:
 def test_a_gap_between_records_is_refused() -> None:
     with pytest.raises(ValueError, match="after"):
         write_object({1: [(0, 1, b"a"), (2, 1, b"b")]})
+
+
+def compacted(*records: tuple[int, int], payload: bytes = b"p") -> bytes:
+    """An object of stream 1 from offset 0, with batches (base, count) and nothing between them."""
+    writer = ObjectWriter(
+        kind="compacted", cluster_id="c", node_id=1, node_epoch=2, writer_id="w", created_ms=3
+    )
+    writer.begin_stream(StreamInfo(stream_id=1))
+    end = 0
+    for base, count in records:
+        if base > end:
+            writer.skip(end, base)
+        writer.add(0, base, count, payload, 5)
+        end = base + count
+    return b"".join(writer.finish().pieces)
+
+
+def test_what_compaction_removed_is_found_by_the_batch_that_follows() -> None:
+    body = compacted((3, 2), (9, 1), (10, 4), (20, 1))
+    index = parse_index("k", body, len(body))
+    (item,) = index.items
+    assert (item.start_offset, item.end_offset) == (0, 21)
+    block = Block("k", item, memoryview(body)[: item.size])
+    batches = [(0, 5), (5, 10), (10, 14), (14, 21)]
+    for number, (first, end) in enumerate(batches):
+        for offset in range(first, end):
+            found, after = block.fetch(offset, 1)
+            assert (len(found), after) == (1, end)
+            found, after = block.fetch(offset, 100)
+            assert (len(found), after) == (len(batches) - number, 21)
+
+
+def test_a_gap_lies_in_the_item_of_the_batch_behind_it() -> None:
+    """Items follow each other without a gap, so that every offset is in one of them."""
+    body = compacted((1, 1), (5, 1), (9, 1), payload=b"x" * BLOCK_SIZE)
+    index = parse_index("k", body, len(body))
+    assert [(i.start_offset, i.end_offset) for i in index.items] == [(0, 2), (2, 6), (6, 10)]
+    assert all(index.find(1, offset) >= 0 for offset in range(10))
+    far = compacted((0, 1), (2**31 - 1, 1), (2**31, 1))
+    spans = [(i.start_offset, i.end_offset) for i in parse_index("k", far, len(far)).items]
+    assert spans == [(0, 1), (1, 2**31), (2**31, 2**31 + 1)]
+
+
+def test_something_must_follow_what_was_skipped() -> None:
+    writer = ObjectWriter(
+        kind="compacted", cluster_id="c", node_id=1, node_epoch=2, writer_id="w", created_ms=3
+    )
+    writer.begin_stream(StreamInfo(stream_id=1))
+    writer.add(0, 0, 1, b"p", 5)
+    writer.skip(1, 4)
+    with pytest.raises(ValueError, match="after 4"):
+        writer.add(0, 3, 1, b"p", 5)
+    with pytest.raises(ValueError, match="no batch follows"):
+        writer.finish()
