@@ -205,6 +205,15 @@ class Membership:
         member = self._members.get(node_id)
         return Standing.DEAD if member is None else self._standing(member, now)
 
+    def is_calm(self, now: float) -> bool:
+        """Whether everybody else was heard lately and nobody's connection has just ended: then
+        nobody will be dead for an interval at least.
+        """
+        return all(
+            member.lost_at is None and not self._is_quiet(member, now)
+            for member in self._members.values()
+        )
+
     def view(self, now: float) -> MembershipView:
         """Return what is thought of everybody else."""
         ready, leaving, dead = {}, set(), {}

@@ -87,11 +87,13 @@ class Peers:
     def serve(self) -> None:
         """Tell the others that this node serves from now on."""
         self.is_starting = False
+        self._tell()
         self._nudge_all()
 
     def leave(self) -> None:
         """Tell the others that this node is about to stop."""
         self.is_leaving = True
+        self._tell()
         self._nudge_all()
 
     def view(self) -> MembershipView:

@@ -25,7 +25,7 @@ from storage.tasks import TaskScope
 _log = structlog.get_logger("broker.controller")
 
 _TURNS = 4
-"""Looks at the others within a heartbeat interval."""
+"""Looks at the others within a heartbeat interval, as long as anything may come of it; else one."""
 _COOL_DOWN = 6
 """For so many balance intervals nothing is moved after moves for balance (what they did to the
 traffic has to show first), and nothing goes back to a node that has just come."""
@@ -110,7 +110,7 @@ class Controller:
     async def _run(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._peers.interval_s / _TURNS):
+                async with asyncio.timeout(self._pause_s()):
                     await self._wakeup.wait()
             except TimeoutError:
                 pass
@@ -120,6 +120,13 @@ class Controller:
             except StorageError as error:
                 _log.warning("controller_turn_failed", error=str(error))
                 await asyncio.sleep(self._peers.interval_s)
+
+    def _pause_s(self) -> float:
+        """Return how long nothing can come to be decided that nobody tells of."""
+        now, interval_s = self._clock.monotonic(), self._peers.interval_s
+        is_quiet = self._dead_since is None and self._vacant_since is None
+        is_calm = is_quiet and self._peers.membership.is_calm(now)
+        return interval_s if is_calm else interval_s / _TURNS
 
     async def _act(self) -> None:
         """Commit what is to be decided now, if it is for this node to decide."""

@@ -295,3 +295,23 @@ def test_silence_in_the_end_is_death_whatever_came_before(
     for step in range(20):
         membership.turn(now + step * INTERVAL)
     assert membership.view(now + 2 * SESSION + INTERVAL).dead.keys() == {1, 2, 3, 4}
+
+
+def test_calm_ends_well_before_anybody_can_be_dead() -> None:
+    """Who looks once an interval while it is calm, and then often, is late for no death."""
+    membership = members(0, [1, 2])
+    assert membership.is_calm(0.99)
+    hear(membership, [1], 0.9)
+    assert not membership.is_calm(1.0)
+    assert membership.standing(2, 1.0 + INTERVAL) is not Standing.DEAD
+
+
+def test_a_lost_or_a_refused_connection_ends_the_calm_at_once() -> None:
+    membership = members(0, [1, 2])
+    membership.lost(2, 0, 0.1)
+    assert not membership.is_calm(0.1)
+    hear(membership, [2], 0.2)
+    assert membership.is_calm(0.2)
+    membership.refused(2, 0, 0.3)
+    assert not membership.is_calm(0.3)
+    assert membership.standing(2, 0.3) is not Standing.DEAD
