@@ -14,6 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.partition.record_rules import RecordRules
 from broker.protocol.errors import KafkaError
 from broker.setting_sources import SETTINGS
 from broker.settings import Settings
@@ -203,9 +204,9 @@ _TABLE = (
     _text(
         "message.timestamp.type",
         "CreateTime",
-        "message.timestamp.type",
-        "Timestamps are the producer's; LogAppendTime is not served yet.",
-        frozenset({"CreateTime"}),
+        "log.message.timestamp.type",
+        "CreateTime: records keep the producer's timestamps; LogAppendTime: they get the broker's.",
+        frozenset({"CreateTime", "LogAppendTime"}),
     ),
     _number(
         "min.cleanable.dirty.ratio",
@@ -324,6 +325,21 @@ def _broker_value(config: TopicConfig, settings: Settings) -> Synonym:
     is_default = value == setting.default
     source = ConfigSource.DEFAULT if is_default else ConfigSource.STATIC_BROKER
     return Synonym(name=config.synonym, value=_shown(value), source=source)
+
+
+def record_rules(configs: Mapping[str, str], settings: Settings) -> RecordRules:
+    """Return what a topic that sets `configs` asks of producers' batches."""
+
+    def value(name: str) -> str:
+        given = configs.get(name)
+        return _broker_value(TOPIC_CONFIGS[name], settings).value if given is None else given
+
+    return RecordRules(
+        batch_size_max=int(value("max.message.bytes")),
+        is_log_append_time=value("message.timestamp.type") == "LogAppendTime",
+        before_ms=int(value("message.timestamp.before.max.ms")),
+        after_ms=int(value("message.timestamp.after.max.ms")),
+    )
 
 
 def broker_entries(settings: Settings) -> list[ConfigEntry]:

@@ -135,6 +135,9 @@ def load(
     if unknown:
         raise SettingsError(f"unknown setting: {', '.join(unknown)}")
     values = {_BY_NAME[name].field: _BY_NAME[name].parse(value) for name, value in given.items()}
-    if values.get("message_timestamp_type", "CreateTime") != "CreateTime":
-        raise SettingsError("message.timestamp.type: only CreateTime is served")
+    if values.get("log_message_timestamp_type", "CreateTime") not in {
+        "CreateTime",
+        "LogAppendTime",
+    }:
+        raise SettingsError("log.message.timestamp.type: CreateTime or LogAppendTime")
     return Settings(**values)

@@ -126,11 +126,15 @@ class Settings:
     message_max_bytes: int = _setting(
         1_048_588, "Largest record batch; topics may set max.message.bytes.", unit="bytes", least=0
     )
-    message_timestamp_type: str = _setting(
-        "CreateTime", "CreateTime; LogAppendTime is not served yet."
+    log_message_timestamp_type: str = _setting(
+        "CreateTime",
+        "CreateTime: records keep the producer's timestamps; LogAppendTime: they get the broker's.",
     )
     log_message_timestamp_after_max_ms: int = _setting(
         3_600_000, "Batches with a timestamp further in the future are refused.", unit="ms", least=0
+    )
+    log_message_timestamp_before_max_ms: int = _setting(
+        2**63 - 1, "Batches with a timestamp further in the past are refused.", unit="ms", least=0
     )
     log_retention_ms: int = _setting(
         604_800_000, "Default of retention.ms; -1: for ever.", unit="ms", least=-1
@@ -183,6 +187,21 @@ class Settings:
     )
     transaction_max_timeout_ms: int = _setting(
         900_000, "Longest transaction timeout a producer may ask for.", unit="ms", least=1
+    )
+    transactional_id_expiration_ms: int = _setting(
+        604_800_000,
+        "A transactional id that nobody uses is forgotten after this.",
+        unit="ms",
+        least=1,
+    )
+    transaction_state_log_num_partitions: int = _setting(
+        50, "Partitions of __transaction_state; set before its creation.", least=1
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting(
+        10_000, "How often transactions that are open for too long are aborted.", unit="ms", least=1
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = _setting(
+        3_600_000, "How often expired transactional ids are looked for.", unit="ms", least=1
     )
 
     # storage

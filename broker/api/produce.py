@@ -8,8 +8,7 @@ A request is handled in the data callback: each batch is checked, given its offs
 place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
 the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
 partition that is about to be led here (`broker.catalog.arrivals`). Left out: transactions
-(refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the code that every client takes as final),
-LogAppendTime.
+(refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the code that every client takes as final).
 """
 
 import asyncio
@@ -36,7 +35,7 @@ from broker.protocol.produce import (
     parse,
 )
 from storage.errors import StorageError, WalFull
-from storage.format.record_batch import BatchHeader
+from storage.format.record_batch import NO_TIMESTAMP, BatchHeader, stamp
 
 API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0)
 
@@ -86,8 +85,8 @@ class ProduceCall:
         "_good_size",
         "_has_moved",
         "_header",
-        "_latest_ms",
         "_next",
+        "_now_ms",
         "_refusal",
         "_results",
         "_slot",
@@ -109,7 +108,7 @@ class ProduceCall:
         self._header = header
         self._connection: Connection = context.connection
         self._slot: Slot | None = self._connection.slot() if request.acks else None
-        self._latest_ms = node.clock.now_ms() + node.settings.log_message_timestamp_after_max_ms
+        self._now_ms = node.clock.now_ms()
         self._topics = request.topics
         self._results: list[TopicResult] = []
         self._work: list[Work] = []
@@ -144,8 +143,8 @@ class ProduceCall:
             header = check_batch(
                 records,
                 version=self._header.version,
-                max_bytes=partition.topic.max_message_bytes,
-                latest_ms=self._latest_ms,
+                rules=partition.topic.rules,
+                now_ms=self._now_ms,
             )
         except KafkaError as error:
             return Work(data.partition, None, records, None, error, results)
@@ -191,6 +190,7 @@ class ProduceCall:
         assert partition is not None
         assert work.header is not None
         plan = partition.plan(records, work.header)
+        append_time = NO_TIMESTAMP
         self._waiting += 1
         try:
             if plan.known_offset >= 0:
@@ -200,11 +200,18 @@ class ProduceCall:
                 if self._good_size < self._frame_size // 2:
                     # What is kept keeps its frame: a small batch must not hold a large one.
                     plan = plan._replace(records=memoryview(bytearray(records)))
+                topic = partition.topic
+                if topic.rules.is_log_append_time:
+                    append_time = topic.append_time(self._context.node.clock.now_ms())
+                    plan = plan._replace(header=stamp(plan.records, append_time))
                 base_offset = partition.perform(plan, self.done)
         except StorageError:
             self._waiting -= 1
             raise
-        return PartitionResult(work.number, _NONE, base_offset, partition.log_start_offset)
+        start_offset = partition.log_start_offset
+        return PartitionResult(
+            work.number, _NONE, base_offset, start_offset, append_time=append_time
+        )
 
     def _partition(self, topic: Topic | None, index: int) -> Partition:
         if self._refusal is not None:

@@ -17,6 +17,7 @@ from broker.catalog.duties import EVERYTHING, News, news_of
 from broker.catalog.leaders import leader_of
 from broker.catalog.leadership import Leadership
 from broker.catalog.placement import first_willing, new_streams, spread
+from broker.configs import record_rules
 from broker.partition.partition import Partition
 from broker.partition.topic import Topic, TopicRegistry, is_valid_name
 from broker.protocol.errors import KafkaError
@@ -36,6 +37,13 @@ OFFSETS_CONFIGS = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
     "segment.bytes": "104857600",
+}
+TRANSACTIONS_TOPIC = "__transaction_state"
+TRANSACTIONS_CONFIGS = {
+    "cleanup.policy": "compact",
+    "compression.type": "uncompressed",
+    "segment.bytes": "104857600",
+    "unclean.leader.election.enable": "false",
 }
 
 _log = structlog.get_logger("broker.catalog")
@@ -135,6 +143,9 @@ class TopicCatalog:
                 if name == OFFSETS_TOPIC:
                     number = self._settings.offsets_topic_num_partitions
                     topic = await self.create(name, number, OFFSETS_CONFIGS)
+                elif name == TRANSACTIONS_TOPIC:
+                    number = self._settings.transaction_state_log_num_partitions
+                    topic = await self.create(name, number, TRANSACTIONS_CONFIGS)
                 else:
                     topic = await self.create(name, self._settings.num_partitions)
             except TopicExists:
@@ -229,7 +240,7 @@ class TopicCatalog:
         if topic is None:
             topic = Topic(known.name, topic_id)
             self.topics.add(topic)
-        topic.configure(known.configs, self._settings.message_max_bytes)
+        topic.rules = record_rules(known.configs, self._settings)
         topic.extend(known.partitions)
 
     def _forget(self, topic: Topic) -> None:

@@ -1,11 +1,12 @@
 """A topic as the broker serves it: identity, the configs of the hot path, its partitions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from broker.partition.record_rules import RecordRules
 from broker.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ class Topic:
     """One topic. `partitions` are by index: None where the partition is not open on this node."""
 
     __slots__ = (
+        "_append_time_ms",
         "id_bytes",
         "is_internal",
-        "max_message_bytes",
         "name",
         "partitions",
+        "rules",
         "stream_ids",
         "topic_id",
     )
@@ -46,7 +48,9 @@ class Topic:
         self.partitions: list[Partition | None] = []
         self.stream_ids: tuple[int, ...] = ()
         """The streams of the partitions, by index."""
-        self.max_message_bytes = 0
+        self.rules = RecordRules()
+        """What is asked of producers' batches."""
+        self._append_time_ms = 0
 
     @property
     def uuid(self) -> UUID:
@@ -65,15 +69,17 @@ class Topic:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         return partition
 
+    def append_time(self, now_ms: int) -> int:
+        """Return the time of a batch that is appended now: it does not go back when the clock does
+        (milliseconds).
+        """
+        self._append_time_ms = max(self._append_time_ms, now_ms)
+        return self._append_time_ms
+
     def extend(self, stream_ids: Sequence[int]) -> None:
         """Take over which streams the partitions have, and with it how many there are."""
         self.stream_ids = tuple(stream_ids)
         self.partitions.extend([None] * (len(stream_ids) - len(self.partitions)))
-
-    def configure(self, configs: Mapping[str, str], message_max_bytes: int) -> None:
-        """Take over the configs that matter here; the broker's default where there is none."""
-        given = configs.get("max.message.bytes")
-        self.max_message_bytes = message_max_bytes if given is None else int(given)
 
 
 class TopicRegistry:

@@ -6,6 +6,7 @@ header already shows to be wrong; it also looks into the records, which we never
 
 from kio.schema.errors import ErrorCode
 
+from broker.partition.record_rules import RecordRules
 from broker.protocol.errors import KafkaError
 from storage.format.record_batch import (
     CODEC_MASK,
@@ -17,6 +18,7 @@ from storage.format.record_batch import (
     MAGIC,
     MAGIC_POSITION,
     NO_PRODUCER_ID,
+    NO_TIMESTAMP,
     TRANSACTIONAL,
     BatchHeader,
     crc_ok,
@@ -34,12 +36,10 @@ def invalid(message: str) -> KafkaError:
 
 
 def check_batch(
-    records: memoryview, *, version: int, max_bytes: int, latest_ms: int
+    records: memoryview, *, version: int, rules: RecordRules, now_ms: int
 ) -> BatchHeader:
-    """Return the header of the one batch in a partition's `records`.
-
-    `max_bytes` is the topic's max.message.bytes, `latest_ms` the latest timestamp accepted. Raises
-    KafkaError.
+    """Return the header of the one batch in a partition's `records`, which its topic's `rules`
+    allow. Raises KafkaError.
     """
     if len(records) < HEADER_SIZE:
         return _too_short(records)
@@ -51,13 +51,16 @@ def check_batch(
         raise KafkaError(ErrorCode.corrupt_message, f"a batch of {size} bytes in {len(records)}")
     if size != len(records):
         raise invalid("a partition's records must be exactly one batch")
-    if size > max_bytes:
+    if size > rules.batch_size_max:
         raise KafkaError(
-            ErrorCode.message_too_large, f"a batch of {size} bytes; at most {max_bytes} are taken"
+            ErrorCode.message_too_large,
+            f"a batch of {size} bytes; at most {rules.batch_size_max} are taken",
         )
     if not crc_ok(records):
         raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC does not match")
-    _check_header(header, version, latest_ms)
+    _check_header(header, version)
+    if not rules.is_log_append_time:
+        _check_times(header, rules, now_ms)
     return header
 
 
@@ -67,7 +70,7 @@ def _too_short(records: memoryview) -> BatchHeader:
     raise invalid("a partition's records must be exactly one batch")
 
 
-def _check_header(header: BatchHeader, version: int, latest_ms: int) -> None:
+def _check_header(header: BatchHeader, version: int) -> None:
     attributes = header.attributes
     if header.base_offset != 0:
         raise invalid(f"the batch's base offset must be 0, not {header.base_offset}")
@@ -85,11 +88,6 @@ def _check_header(header: BatchHeader, version: int, latest_ms: int) -> None:
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"codec {codec} with Produce version {version}"
         )
-    if header.max_timestamp > latest_ms:
-        raise KafkaError(
-            ErrorCode.invalid_timestamp,
-            f"timestamp {header.max_timestamp} lies too far in the future",
-        )
     if attributes & TRANSACTIONAL:
         raise KafkaError(
             ErrorCode.transactional_id_authorization_failed, "transactions are not served yet"
@@ -98,3 +96,18 @@ def _check_header(header: BatchHeader, version: int, latest_ms: int) -> None:
         header.base_sequence < 0 or header.producer_epoch < 0
     ):
         raise invalid("a batch of an idempotent producer needs an epoch and a sequence number")
+
+
+def _check_times(header: BatchHeader, rules: RecordRules, now_ms: int) -> None:
+    """Refuse timestamps too far from the clock: the first record's, and the newest. Kafka looks at
+    every record; one between these two differs from them in no case that producers make.
+    """
+    for timestamp in (header.base_timestamp, header.max_timestamp):
+        if timestamp == NO_TIMESTAMP:
+            continue
+        if timestamp - now_ms > rules.after_ms or now_ms - timestamp > rules.before_ms:
+            raise KafkaError(
+                ErrorCode.invalid_timestamp,
+                f"Timestamp {timestamp} of message is out of range. The timestamp should be within "
+                f"[{now_ms - rules.before_ms}, {now_ms + rules.after_ms}]",
+            )

@@ -58,6 +58,8 @@ class PartitionResult(NamedTuple):
     log_start_offset: int
     message: str | None = None
     leader: tuple[int, int] | None = None
+    append_time: int = NO_TIMESTAMP
+    """When the batch was appended, in milliseconds, if its records have that for timestamp."""
 
 
 class TopicResult(NamedTuple):
@@ -185,12 +187,12 @@ def encode(
 
 
 def _flexible_partition(result: PartitionResult, version: int) -> bytes:
-    partition, error, base_offset, log_start_offset, message, leader = result
+    partition, error, base_offset, log_start_offset, message, leader, append_time = result
     if message is None and leader is None:
         return _PARTITION_V9.pack(
-            partition, error, base_offset, NO_TIMESTAMP, log_start_offset, 1, 0, 0
+            partition, error, base_offset, append_time, log_start_offset, 1, 0, 0
         )
-    head = _PARTITION_V5.pack(partition, error, base_offset, NO_TIMESTAMP, log_start_offset)
+    head = _PARTITION_V5.pack(partition, error, base_offset, append_time, log_start_offset)
     tags = b"\x00"
     if leader is not None and version >= NODE_ENDPOINTS:
         tags = _LEADER_TAG.pack(1, 0, 9, leader[0], leader[1], 0)
@@ -198,10 +200,10 @@ def _flexible_partition(result: PartitionResult, version: int) -> bytes:
 
 
 def _plain_partition(result: PartitionResult, version: int) -> bytes:
-    partition, error, base_offset, log_start_offset, message, _ = result
+    partition, error, base_offset, log_start_offset, message, _, append_time = result
     if version >= 8:
-        head = _PARTITION_V5.pack(partition, error, base_offset, NO_TIMESTAMP, log_start_offset)
+        head = _PARTITION_V5.pack(partition, error, base_offset, append_time, log_start_offset)
         return head + b"\x00\x00\x00\x00" + plain_text(message)
     if version >= 5:
-        return _PARTITION_V5.pack(partition, error, base_offset, NO_TIMESTAMP, log_start_offset)
-    return _PARTITION_V3.pack(partition, error, base_offset, NO_TIMESTAMP)
+        return _PARTITION_V5.pack(partition, error, base_offset, append_time, log_start_offset)
+    return _PARTITION_V3.pack(partition, error, base_offset, append_time)

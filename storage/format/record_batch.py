@@ -46,6 +46,8 @@ _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LENGTH = struct.Struct(">i")
 _LONG = struct.Struct(">q")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
 _PRODUCER_ID_POSITION = 43
 
 
@@ -120,6 +122,18 @@ def patch(
     """Set base offset and leader epoch of the batch at `position`, in place."""
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _LEADER_EPOCH.pack_into(buffer, position + LENGTH_END, leader_epoch)
+
+
+def stamp(batch: bytearray | memoryview, timestamp_ms: int) -> BatchHeader:
+    """Give the records of one whole batch one time, that of their appending, in place; return the
+    new header. Nothing but header and CRC changes (KIP-32).
+    """
+    whole = memoryview(batch)
+    attributes = read_header(whole).attributes | LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(whole, ATTRIBUTES_POSITION, attributes)
+    _LONG.pack_into(whole, MAX_TIMESTAMP_POSITION, timestamp_ms)
+    _CRC.pack_into(whole, CRC_POSITION, crc32c(whole[ATTRIBUTES_POSITION:]))
+    return read_header(whole)
 
 
 def crc_ok(batch: memoryview) -> bool:

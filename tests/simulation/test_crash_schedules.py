@@ -14,6 +14,7 @@ import pytest
 
 from broker.partition.partition import Partition, open_partition
 from broker.partition.topic import Topic
+from broker.partition.record_rules import RecordRules
 from broker.partition.validation import check_batch
 from storage.format.record_batch import read_header
 from storage.format.records import iter_kafka_records
@@ -137,7 +138,6 @@ class World:
         state = await engine.metadata.commit_with(plan_topic)
         streams = await engine.open_streams(state.topics["t"].partitions)
         topic = Topic("t", TOPIC_ID)
-        topic.configure({}, 1 << 20)
         partitions = [
             await open_partition(topic, index, stream, clock)
             for index, stream in enumerate(streams)
@@ -193,7 +193,7 @@ class World:
     ) -> None:
         """Produce a batch as the broker does: plan, perform, answer when it is durable."""
         batch = producer.encode(first, count)
-        header = check_batch(batch, version=9, max_bytes=1 << 20, latest_ms=1 << 60)
+        header = check_batch(batch, version=9, rules=RecordRules(), now_ms=1 << 60)
         plan = partition.plan(batch, header)
 
         def on_done(error: Exception | None) -> None:

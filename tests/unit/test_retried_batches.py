@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.partition.partition import Partition, open_partition
 from broker.partition.topic import Topic
+from broker.partition.record_rules import RecordRules
 from broker.partition.validation import check_batch
 from broker.protocol.errors import KafkaError
 from storage.clock import SystemClock
@@ -23,7 +24,6 @@ Answers = list[tuple[int, Exception | None]]
 
 async def partition_of(stream: Stream) -> Partition:
     topic = Topic("t", TOPIC)
-    topic.configure({}, 1 << 20)
     return await open_partition(topic, 0, stream, SystemClock())
 
 
@@ -33,7 +33,7 @@ def produce(partition: Partition, sequence: int, answers: Answers, *, epoch: int
         values=(b"a", b"b"), producer_id=7, producer_epoch=epoch, base_sequence=2 * sequence
     ).encode()
     records = memoryview(bytearray(batch))
-    header = check_batch(records, version=9, max_bytes=1 << 20, latest_ms=1 << 60)
+    header = check_batch(records, version=9, rules=RecordRules(), now_ms=1 << 60)
     plan = partition.plan(records, header)
     base = plan.known_offset
 

@@ -35,7 +35,7 @@ def test_sizes_take_units(text: str, size: int) -> None:
         ({"node.id": "1k"}, "node.id: '1k' is not a whole number"),
         ({"auto.create.topics.enable": "perhaps"}, "'perhaps' is not true or false"),
         ({"no.such": "1"}, "unknown setting: no.such"),
-        ({"message.timestamp.type": "LogAppendTime"}, "only CreateTime"),
+        ({"log.message.timestamp.type": "Never"}, "CreateTime or LogAppendTime"),
     ],
 )
 def test_a_mistake_is_one_clear_line(flags: dict[str, str], line: str) -> None:

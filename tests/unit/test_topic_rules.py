@@ -107,7 +107,7 @@ def test_more_partitions_are_taken() -> None:
         ("min.cleanable.dirty.ratio", "0.25", "1.5"),
         ("preallocate", "TRUE", "maybe"),
         ("retention.bytes", "-1", "1.5"),
-        ("message.timestamp.type", "CreateTime", "LogAppendTime"),
+        ("message.timestamp.type", "LogAppendTime", "Never"),
     ],
 )
 def test_values_are_checked(name: str, good: str, bad: str) -> None:

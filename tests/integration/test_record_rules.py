@@ -1,0 +1,188 @@
+"""What a topic's configs ask of records: timestamps of whom and within which bounds, and sizes.
+
+`BROKER=kafka` runs the same against Apache Kafka.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewTopic
+
+from bench.process import ServerProcess
+from tests.support.broker_process import HASTY, server_under_test
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+LONG_AGO_MS = 1_000_000_000_000
+HOUR_MS = 3_600_000
+SECONDS_MAX = 20.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with server_under_test(tmp_path_factory.mktemp("rules"), *HASTY) as running:
+        yield running
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def make_topic(server: ServerProcess, name: str, **configs: str) -> str:
+    named = {key.replace("_", "."): value for key, value in configs.items()}
+    topic = NewTopic(name, num_partitions=1, replication_factor=1, config=named)
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin.create_topics([topic])[name].result(SECONDS_MAX)
+    return name
+
+
+def set_config(server: ServerProcess, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(SECONDS_MAX)
+
+
+class Produced:
+    """Produces records one batch each; notes what is answered."""
+
+    def __init__(self, server: ServerProcess, codec: str = "none") -> None:
+        self.answers: list[tuple[KafkaError | None, Message]] = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": server.bootstrap,
+                "compression.type": codec,
+                "message.max.bytes": 4_000_000,
+                "linger.ms": 0,
+            }
+        )
+
+    def __call__(self, topic: str, timestamp: int = 0, value: bytes = b"v") -> KafkaError | None:
+        """Produce a record; return its error."""
+
+        def note(error: KafkaError | None, message: Message) -> None:
+            self.answers.append((error, message))
+
+        self._producer.produce(topic, value, partition=0, timestamp=timestamp, on_delivery=note)
+        assert self._producer.flush(SECONDS_MAX) == 0
+        return self.answers[-1][0]
+
+
+def consume(server: ServerProcess, topic: str, count: int) -> list[Message]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": server.bootstrap,
+            "group.id": "readers",
+            "check.crcs": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    messages: list[Message] = []
+    until = time.monotonic() + SECONDS_MAX
+    while len(messages) < count and time.monotonic() < until:
+        message = consumer.poll(0.2)
+        if message is not None:
+            assert message.error() is None
+            messages.append(message)
+    consumer.close()
+    assert len(messages) == count
+    return messages
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_records_get_the_time_of_their_appending(server: ServerProcess, codec: str) -> None:
+    topic = make_topic(server, f"stamped-{codec}", message_timestamp_type="LogAppendTime")
+    produced = Produced(server, codec)
+    before = now_ms()
+    for timestamp in (LONG_AGO_MS, now_ms() + 100 * HOUR_MS, 0):
+        assert produced(topic, timestamp, b"v" * 500) is None
+    after = now_ms()
+    read = consume(server, topic, 3)
+    for message in [*(message for _, message in produced.answers), *read]:
+        kind, stamped = message.timestamp()
+        assert before <= stamped <= after
+        if message in read:
+            assert kind == TIMESTAMP_LOG_APPEND_TIME
+    assert [message.value() for message in read] == [b"v" * 500] * 3
+    times = [message.timestamp()[1] for message in read]
+    assert times == sorted(times)
+
+
+def test_the_broker_is_told_of_the_type_while_it_runs(server: ServerProcess) -> None:
+    topic = make_topic(server, "changed")
+    produced = Produced(server)
+    assert produced(topic, LONG_AGO_MS) is None
+    set_config(server, topic, "message.timestamp.type", "LogAppendTime")
+    assert produced(topic, LONG_AGO_MS) is None
+    set_config(server, topic, "message.timestamp.type", "CreateTime")
+    assert produced(topic, LONG_AGO_MS) is None
+    kinds = [message.timestamp()[0] for message in consume(server, topic, 3)]
+    created, appended = TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
+    assert kinds == [created, appended, created]
+
+
+def test_offsets_are_found_by_the_time_of_appending(server: ServerProcess) -> None:
+    topic = make_topic(server, "searched", message_timestamp_type="LogAppendTime")
+    produced = Produced(server)
+    for _ in range(3):
+        assert produced(topic, LONG_AGO_MS) is None
+    times = [message.timestamp()[1] for message in consume(server, topic, 3)]
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "searchers"})
+    for asked, found in (
+        (LONG_AGO_MS, 0),
+        (times[-1], times.index(times[-1])),
+        (times[-1] + 1, -1),
+    ):
+        place = consumer.offsets_for_times([TopicPartition(topic, 0, asked)], SECONDS_MAX)[0]
+        assert place.offset == found
+    consumer.close()
+
+
+def test_timestamps_out_of_bounds_are_refused(server: ServerProcess) -> None:
+    topic = make_topic(
+        server,
+        "bounded",
+        message_timestamp_before_max_ms=str(HOUR_MS),
+        message_timestamp_after_max_ms=str(2 * HOUR_MS),
+    )
+    other = make_topic(server, "unbounded")
+    produced = Produced(server)
+    for timestamp in (now_ms() - 2 * HOUR_MS, now_ms() + 3 * HOUR_MS, LONG_AGO_MS):
+        error = produced(topic, timestamp)
+        assert error is not None
+        assert error.code() == KafkaError.INVALID_TIMESTAMP
+    for timestamp in (now_ms() - HOUR_MS // 2, now_ms() + HOUR_MS, 0):
+        assert produced(topic, timestamp) is None
+    assert produced(other, LONG_AGO_MS) is None
+    consume(server, topic, 3)
+    set_config(server, topic, "message.timestamp.before.max.ms", str(2**63 - 1))
+    assert produced(topic, LONG_AGO_MS) is None
+
+
+def test_a_topic_may_take_larger_and_smaller_batches_than_others(server: ServerProcess) -> None:
+    small = make_topic(server, "small", max_message_bytes="1000")
+    large = make_topic(server, "large", max_message_bytes="3000000")
+    usual = make_topic(server, "usual")
+    produced = Produced(server)
+    sizes = {small: 900, usual: 1_000_000, large: 2_900_000}
+    for topic, size in sizes.items():
+        assert produced(topic, value=b"x" * size) is None
+        too_large = {small: 1000, usual: 1_100_000, large: 3_100_000}[topic]
+        error = produced(topic, value=b"x" * too_large)
+        assert error is not None
+        assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+    set_config(server, small, "max.message.bytes", "5000")
+    assert produced(small, value=b"x" * 4000) is None
+    consume(server, small, 2)
