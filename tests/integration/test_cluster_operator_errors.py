@@ -127,8 +127,9 @@ def cluster(folder: Path, *flags: str) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One cluster for all mistakes that touch neither its log nor its clocks."""
-    with cluster(tmp_path_factory.mktemp("cluster")) as made:
+    """One cluster for all mistakes that touch neither its metadata nor its clocks."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with cluster(folder, "--wal", f"block:{folder}/wal?slices=8&size=512m") as made:
         yield made
 
 
@@ -145,7 +146,7 @@ def test_a_second_node_of_an_id_is_refused_while_the_first_answers(nodes: Cluste
 
 
 def test_of_two_nodes_of_an_id_that_start_at_once_one_is_left(nodes: Cluster) -> None:
-    """Neither finds the other at its address; the log lets one of them be node 2."""
+    """Neither finds the other at its address, nor at a disk; the metadata lets one be node 2."""
     twins = [subprocess.Popen(command(nodes, nodes.folder / f"twin-{n}", 2)) for n in range(2)]
     try:
         assert wait_until(lambda: any(twin.poll() is not None for twin in twins), 30)
@@ -161,7 +162,7 @@ def test_of_two_nodes_of_an_id_that_start_at_once_one_is_left(nodes: Cluster) ->
 
 def command(nodes: Cluster, folder: Path, node_id: int) -> list[str]:
     start = [sys.executable, "-m", "broker.cli", "start", "--data", str(folder), "--port", "0"]
-    return [*start, *nodes.flags, "--node.id", str(node_id)]
+    return [*start, *nodes.flags, "--node.id", str(node_id), "--wal", "object:"]
 
 
 def test_a_node_with_a_wrong_prefix(nodes: Cluster) -> None:
@@ -178,17 +179,16 @@ def test_a_node_with_a_wrong_prefix(nodes: Cluster) -> None:
     nodes.start(3, "--cluster.id", cluster_id)
 
 
-def test_a_node_with_the_volume_of_another_cluster(tmp_path: Path) -> None:
+def test_a_node_with_the_volume_of_another_cluster(nodes: Cluster) -> None:
     """Its slices are somebody's: it gets none, and its owner loses nothing, not even in a crash."""
-    wal = f"block:{tmp_path}/wal?slices=3&size=192m"
-    with cluster(tmp_path, "--wal", wal) as nodes:
-        other = tmp_path / "other"
-        line = nodes.refused("--node.id", "2", "--store", f"file:{other}")
-        assert f"{tmp_path}/wal is the WAL of cluster {nodes.state().cluster_id}" in line
-        nodes.nodes[0].kill()
-        line = nodes.refused("--node.id", "0", "--store", f"file:{other}")
-        assert "is the WAL of cluster" in line
-        nodes.nodes[0].start()
+    other = nodes.folder / "other"
+    line = nodes.refused("--node.id", "7", "--store", f"file:{other}")
+    assert f"{nodes.folder}/wal is the WAL of cluster {nodes.state().cluster_id}" in line
+    nodes.nodes[0].kill()
+    line = nodes.refused("--node.id", "0", "--store", f"file:{other}")
+    assert "is the WAL of cluster" in line
+    nodes.nodes[0].start()
+    nodes.goes_on()
 
 
 def test_an_advertised_address_at_which_nobody_answers(nodes: Cluster) -> None:
