@@ -146,8 +146,8 @@ class Recoveries:
                 dead_id=dead.node_id,
                 wal=dead.wal,
                 host_id=dead.host_id,
-                advice="its partitions come back when it starts again; if it never will, an unclean "
-                "election gives up what is in the log",
+                advice="its partitions come back when it starts again; if it never will, "
+                "an unclean election gives up what is in the log",
             )
 
 
