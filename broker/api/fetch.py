@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4 to 18.
 
-4 isolation level · 5 log start offset · 7 sessions · 9 leader epoch · 11 rack · 12 compact,
-diverging epochs, current leader (KIP-951) · 13 topic ids · 15 replica state as a tag · 16 where the
-leader is · 17, 18 fields of followers.
+4 isolation level (KIP-98) · 5 log start offset · 7 sessions · 9 leader epoch · 11 rack ·
+12 compact, diverging epochs, current leader (KIP-951) · 13 topic ids · 15 replica state as a tag ·
+16 where the leader is · 17, 18 fields of followers.
 
 What is in the log cache is answered at once, without a task. A request with too little waits for
 the high watermarks of its partitions or its deadline. Cold partitions are read from objects in the
@@ -37,6 +37,7 @@ from broker.protocol.frame import RequestHeader
 from broker.protocol.node_endpoints import NodeEndpoint
 from broker.protocol.produce import TopicKey
 from storage.errors import StorageError
+from storage.format.record_batch import read_header
 
 API = Api(key=1, name="Fetch", versions=(4, 18))
 
@@ -78,6 +79,7 @@ class FetchCall:
         self._node = context.node
         self._header = header
         self._request = request
+        self._is_committed = request.isolation_level == READ_COMMITTED
         self._plan = plan
         self._slot = slot
         self._max_bytes = min(request.max_bytes, context.node.settings.fetch_max_bytes)
@@ -180,20 +182,22 @@ class FetchCall:
             diverging = self._diverging(partition, want)
             if not partition.log_start_offset <= want.fetch_offset <= partition.log_end_offset:
                 raise KafkaError(ErrorCode.offset_out_of_range)
+            high_watermark, stable = partition.high_watermark, partition.last_stable_offset
+            end = stable if self._is_committed else high_watermark
             records: Records = ()
-            if diverging is None:
+            if diverging is None and want.fetch_offset < end:
                 records = self._records(wanted, partition, min(want.max_bytes, room), is_first)
+                records = _below(end, records) if end < high_watermark else records
         except (KafkaError, StorageError) as error:
             return self._failed(topic, want, error)
-        high_watermark = partition.high_watermark
         return PartitionResult(
             want.partition,
             0,
             high_watermark,
-            partition.last_stable_offset,
+            stable,
             partition.log_start_offset,
             records,
-            aborted=() if self._request.isolation_level == READ_COMMITTED else None,
+            aborted=_aborted(partition, records) if self._is_committed else None,
             diverging=diverging,
         )
 
@@ -236,7 +240,7 @@ class FetchCall:
     def _records(self, wanted: Wanted, partition: Partition, room: int, is_first: bool) -> Records:
         """Return batches for one partition; none when they are cold and not here yet."""
         offset = wanted.want.fetch_offset
-        if offset >= partition.high_watermark or (room <= 0 and not is_first):
+        if room <= 0 and not is_first:
             return ()
         ready = self._cold_ready.get(wanted)
         if isinstance(ready, StorageError):
@@ -294,3 +298,22 @@ class FetchCall:
         partition = self._node.topics.partition(wanted.key, result.partition)
         if partition is not None:
             partition.bytes_out += sum(map(len, result.records))
+
+
+def _below(end: int, batches: Records) -> Records:
+    """Return the batches that lie below an offset; none lies across it."""
+    count = len(batches)
+    while count and read_header(batches[count - 1]).base_offset >= end:
+        count -= 1
+    return batches[:count]
+
+
+def _aborted(partition: Partition, batches: Records) -> Sequence[tuple[int, int]]:
+    """Return (producer id, first offset) of the aborted transactions that have records in these
+    batches.
+    """
+    if not batches:
+        return ()
+    start, end = read_header(batches[0]).base_offset, read_header(batches[-1]).end_offset
+    found = partition.aborted_among(start, end)
+    return [(entry.producer_id, entry.first_offset) for entry in found]

@@ -4,7 +4,8 @@
 latest tiered (-5) · 10 timeout · 11 earliest pending upload (-6).
 
 Everything readable is "local" here, and nothing is tiered in Kafka's sense: -4 is the start, -5 and
--6 find nothing. A node that cannot be sure that it still leads anything asks the metadata first.
+-6 find nothing. For who reads committed records only, the end is the last stable offset. A node
+that cannot be sure that it still leads anything asks the metadata first.
 """
 
 from typing import Any
@@ -24,19 +25,23 @@ SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING
 """First version that may ask for each of the special timestamps."""
 
 NOTHING = (-1, -1)
+READ_UNCOMMITTED = 0
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return an offset for each partition asked for."""
     module = context.response
     is_leader = await context.node.session.ensure()
+    is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED
     topics = [
         entity(
             module,
             "ListOffsetsTopicResponse",
             name=topic.name,
             partitions=[
-                await _answer(topic.name, asked, context, is_leader=is_leader)
+                await _answer(
+                    topic.name, asked, context, is_leader=is_leader, is_committed=is_committed
+                )
                 for asked in topic.partitions
             ],
         )
@@ -45,7 +50,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return entity(module, "ListOffsetsResponse", topics=topics)
 
 
-async def _answer(name: str, asked: Any, context: RequestContext, *, is_leader: bool) -> Any:
+async def _answer(
+    name: str, asked: Any, context: RequestContext, *, is_leader: bool, is_committed: bool
+) -> Any:
     error, timestamp, offset, epoch = ErrorCode.none, -1, -1, -1
     try:
         if not is_leader:
@@ -55,7 +62,9 @@ async def _answer(name: str, asked: Any, context: RequestContext, *, is_leader: 
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(asked.partition_index)
         partition.check_epoch(getattr(asked, "current_leader_epoch", -1))
-        offset, timestamp = await _find(partition, asked.timestamp, context.version)
+        offset, timestamp = await _find(
+            partition, asked.timestamp, context.version, is_committed=is_committed
+        )
         if offset >= 0:
             epoch = partition.epoch_at(offset)
     except LakeheadError as caught:
@@ -71,12 +80,15 @@ async def _answer(name: str, asked: Any, context: RequestContext, *, is_leader: 
     )
 
 
-async def _find(partition: Partition, timestamp: int, version: int) -> tuple[int, int]:
+async def _find(
+    partition: Partition, timestamp: int, version: int, *, is_committed: bool
+) -> tuple[int, int]:
     """Return (offset, timestamp); the timestamp only where a record was looked for."""
     if version < SINCE.get(timestamp, 1):
         raise KafkaError(ErrorCode.unsupported_version)
     if timestamp == LATEST:
-        return partition.last_stable_offset, -1
+        end = partition.last_stable_offset if is_committed else partition.high_watermark
+        return end, -1
     if timestamp in {EARLIEST, EARLIEST_LOCAL}:
         return partition.log_start_offset, -1
     if timestamp in {LATEST_TIERED, EARLIEST_PENDING}:
@@ -88,4 +100,6 @@ async def _find(partition: Partition, timestamp: int, version: int) -> tuple[int
         found = await stream.offset_of_max_timestamp()
     else:
         found = await stream.offset_for_timestamp(timestamp)
-    return NOTHING if found is None else (found.offset, found.timestamp)
+    if found is None or (is_committed and found.offset >= partition.last_stable_offset):
+        return NOTHING
+    return found.offset, found.timestamp

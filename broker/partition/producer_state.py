@@ -63,6 +63,11 @@ class ProducerEntry:
         self.transaction_start = _NONE
         self.batches: list[ProducerBatch] = []
 
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of its last record; -1 before the first of this epoch."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
     def copy(self) -> "ProducerEntry":
         """Return the entry as it is now."""
         copied = ProducerEntry(self.epoch, self.timestamp)
@@ -140,8 +145,7 @@ class ProducerStates:
                     f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}",
                 )
             return None
-        batches = entry.batches
-        last = batches[-1].last_sequence if batches else NO_SEQUENCE
+        batches, last = entry.batches, entry.last_sequence
         if first_sequence == next_sequence(last):
             return None
         last_sequence = sequence_after(first_sequence, count)

@@ -99,6 +99,7 @@ class Client:
         session: tuple[int, int] = (0, -1),
         topic_id: Any = None,
         forgotten: Sequence[int] = (),
+        is_committed: bool = False,
     ) -> None:
         module = schema(1, version).request_module
         partitions = [
@@ -125,6 +126,7 @@ class Client:
             max_wait=wait_ms,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
+            isolation_level=int(is_committed),
             session_id=session[0],
             session_epoch=session[1],
             topics=topics,
@@ -132,11 +134,15 @@ class Client:
         )
         self.send(1, version, message)
 
-    async def list_offsets(self, asked: Any) -> Any:
+    async def list_offsets(self, asked: Any, *, is_committed: bool = False) -> Any:
         module = schema(2, 6).request_module
         topic = entity(module, "ListOffsetsTopic", name="t", partitions=[asked])
         message = entity(
-            module, "ListOffsetsRequest", replica_id=-1, isolation_level=0, topics=[topic]
+            module,
+            "ListOffsetsRequest",
+            replica_id=-1,
+            isolation_level=int(is_committed),
+            topics=[topic],
         )
         return (await self.ask(2, 6, message)).topics[0].partitions[0]
 

@@ -1,0 +1,74 @@
+"""DescribeProducers (key 61), version 0: the producers that partitions know, and their open
+transactions (KIP-664): how `kafka-transactions` finds those that hang.
+
+The time of a producer is that of its last append here, not a timestamp of its records.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.partition.partition import Partition
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=61, name="DescribeProducers", versions=(0, 0))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each partition with its producers."""
+    is_leader = await context.node.session.ensure()
+    module = context.response
+    topics = [
+        entity(
+            module,
+            "TopicResponse",
+            name=topic.name,
+            partitions=[
+                _answer(topic.name, index, context, is_leader=is_leader)
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics
+    ]
+    return entity(module, "DescribeProducersResponse", topics=topics)
+
+
+def _answer(name: str, index: int, context: RequestContext, *, is_leader: bool) -> Any:
+    error, message, producers = ErrorCode.none, None, []
+    try:
+        topic = context.node.topics.find(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        if not is_leader:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        producers = _producers(topic.served(index), context)
+    except LakeheadError as caught:
+        error = error_code(caught)
+        message = caught.message if isinstance(caught, KafkaError) else str(caught)
+    return entity(
+        context.response,
+        "PartitionResponse",
+        partition_index=index,
+        error_code=error,
+        error_message=message,
+        active_producers=producers,
+    )
+
+
+def _producers(partition: Partition, context: RequestContext) -> list[Any]:
+    return [
+        entity(
+            context.response,
+            "ProducerState",
+            producer_id=producer_id,
+            producer_epoch=entry.epoch,
+            last_sequence=entry.last_sequence,
+            last_timestamp=entry.timestamp,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_start_offset=entry.transaction_start,
+        )
+        for producer_id, entry in partition.producers
+    ]
