@@ -317,8 +317,8 @@ class Node:
         while True:
             await asyncio.sleep(EXPIRY_S)
             before_ms = self.clock.now_ms() - self.settings.producer_id_expiration_ms
-            for partition in self.catalog.led():
-                partition.producers.expire(before_ms)
+            for partition in list(self.catalog.led()):
+                await partition.expire_producers(before_ms)
 
     def _now_writable(self) -> None:
         waiters, self._writable_waiters = self._writable_waiters, {}

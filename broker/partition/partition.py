@@ -246,6 +246,14 @@ class Partition:
             else ErrorCode.unknown_leader_epoch
         )
 
+    async def expire_producers(self, before_ms: int) -> None:
+        """Forget producers whose last batch came before `before_ms`; and when nobody is left, let
+        go of what is in the store for their states alone.
+        """
+        self.producers.expire(before_ms)
+        if not len(self.producers):
+            await self.stream.drop_trimmed_state()
+
     def wake(self) -> None:
         """Call everyone who waits: the high watermark moved, or the partition is gone."""
         if self.waiters:

@@ -146,10 +146,13 @@ class CloseStream(_Record, frozen=True, kw_only=True, tag=True):
 
 
 class TrimStream(_Record, frozen=True, kw_only=True, tag=True):
-    """Offsets below `start_offset` are gone."""
+    """Offsets below `start_offset` are gone. `drops_state`: what of the partition's state came from
+    them is over as well.
+    """
 
     stream_id: Long
     start_offset: Long
+    drops_state: bool = False
 
 
 class DeleteStream(_Record, frozen=True, kw_only=True, tag=True):

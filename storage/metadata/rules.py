@@ -242,15 +242,22 @@ def _trim_stream(state: ClusterState, record: r.TrimStream, time_ms: int) -> Clu
         f"[{stream.start_offset}, {stream.end_offset}]",
     )
     kept, dropped = stream.extents.trim(record.start_offset)
-    if not dropped:
-        return set_stream(state, replace(stream, start_offset=record.start_offset))
-    for_state = stream.state_extents.extend(dropped)
-    for_state = Extents() if stream.state_from < 0 else for_state.trim(stream.state_from)[0]
+    state_from, for_state = stream.state_from, stream.state_extents
+    if dropped:
+        for_state = for_state.extend(dropped).trim(state_from)[0] if state_from >= 0 else Extents()
+    if record.drops_state:
+        for_state = Extents()
+        state_from = max(state_from, kept[0].start_offset) if kept and state_from >= 0 else -1
     trimmed = replace(
-        stream, start_offset=record.start_offset, extents=kept, state_extents=for_state
+        stream,
+        start_offset=record.start_offset,
+        extents=kept,
+        state_from=state_from,
+        state_extents=for_state,
     )
-    keys = {extent.object_key for extent in dropped}
-    keys -= {extent.object_key for extent in trimmed.state_sources}  # it may hold several
+    keys = {extent.object_key for extent in (*stream.state_extents, *dropped)}
+    if keys:  # an object may hold several extents of a stream
+        keys -= {extent.object_key for extent in trimmed.state_sources}
     return unlink(set_stream(state, trimmed), stream.stream_id, keys, time_ms)
 
 

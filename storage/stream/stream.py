@@ -11,8 +11,8 @@ from storage.format.producer_headers import (
 )
 from storage.format.records import RecordTime
 from storage.format.stream_object import AbortedTransaction
-from storage.metadata.records import TrimStream
-from storage.metadata.state import StreamState
+from storage.metadata.records import Record, TrimStream
+from storage.metadata.state import ClusterState, StreamState
 from storage.stream.timestamp_search import TimestampSearch
 
 if TYPE_CHECKING:
@@ -200,6 +200,25 @@ class Stream:
                 )
             ]
         )
+
+    async def drop_trimmed_state(self) -> None:
+        """Let go of objects that trims left for the partition's state alone: nothing of that counts
+        any more, as the owner knows.
+        """
+        if not self.is_open or not self._state().state_extents:
+            return
+        known = self._state().state_from
+
+        def plan(state: ClusterState) -> Sequence[Record]:
+            if not state.is_open(self.stream_id, self.epoch):
+                return ()
+            stream = state.stream(self.stream_id)
+            if stream.state_from != known:
+                return ()  # there is a newer one
+            start = stream.start_offset
+            return (TrimStream(stream_id=self.stream_id, start_offset=start, drops_state=True),)
+
+        await self._engine.metadata.commit_with(plan)
 
     def _state(self) -> StreamState:
         state = self._engine.metadata.state.streams.get(self.stream_id)

@@ -104,7 +104,7 @@ record_values: st.SearchStrategy[Record] = st.one_of(
     st.builds(r.CreateStream, stream_id=STREAMS, topic_id=TOPIC_IDS, partition=SMALL),
     st.builds(r.OpenStream, stream_id=STREAMS, epoch=SMALL, node_id=NODES, node_epoch=SMALL),
     st.builds(r.CloseStream, stream_id=STREAMS, epoch=SMALL),
-    st.builds(r.TrimStream, stream_id=STREAMS, start_offset=OFFSETS),
+    st.builds(r.TrimStream, stream_id=STREAMS, start_offset=OFFSETS, drops_state=st.booleans()),
     st.builds(
         r.CommitObjects,
         node_id=NODES,

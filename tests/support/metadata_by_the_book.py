@@ -281,6 +281,11 @@ def _apply_stream(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
         if stream.state_from >= 0:
             stream.state_extents += [one for one in gone if one[1] > stream.state_from]
         stream.extents = [extent for extent in stream.extents if extent[1] > stream.start]
+        if record.get("drops_state"):
+            stream.state_extents = []
+            if stream.state_from >= 0:
+                first = stream.extents[0][0] if stream.extents else -1
+                stream.state_from = max(stream.state_from, first) if stream.extents else -1
     else:
         assert kind == "DeleteStream"
         del cluster.streams[number]

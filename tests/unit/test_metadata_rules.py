@@ -262,3 +262,18 @@ def test_what_a_job_wrote_long_ago_is_not_committed_any_more() -> None:
     upload = r.CommitObjects(node_id=0, node_epoch=0, objects=(committed(keys[0], 5, 6),))
     with pytest.raises(EntryRejected, match="no upload"):
         state.apply(entry(upload))
+
+
+def test_a_state_that_is_over_keeps_nothing_of_trimmed_records() -> None:
+    over = r.TrimStream(stream_id=0, start_offset=5, drops_state=True)
+    state = start().apply(entry(stating("data/a", 0, 5, r.WHOLE)))
+    gone = state.apply(entry(over))
+    assert set(gone.unreferenced) == {"data/a"}
+    assert gone.streams[0].state_from == -1
+    later = state.apply(entry(r.TrimStream(stream_id=0, start_offset=5))).apply(entry(over))
+    assert later.streams[0] == gone.streams[0]
+    assert set(later.unreferenced) == {"data/a"}
+    both = state.apply(entry(stating("data/b", 5, 9, r.HEADERS), over))
+    assert set(both.unreferenced) == {"data/a"}
+    assert both.streams[0].state_from == 5
+    assert [e.object_key for e in both.streams[0].state_sources] == ["data/b"]

@@ -7,8 +7,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from broker.partition.partition import Partition, open_partition
-from broker.partition.topic import Topic
 from broker.partition.record_rules import RecordRules
+from broker.partition.topic import Topic
 from broker.partition.validation import check_batch
 from broker.protocol.errors import KafkaError
 from storage.clock import SystemClock
@@ -115,3 +115,33 @@ async def test_after_a_crash_the_last_five_batches_are_known_wherever_they_lie(
         with pytest.raises(KafkaError) as fenced:
             produce(partition, 9, answers)
         assert fenced.value.code is ErrorCode.invalid_producer_epoch
+
+
+async def test_what_was_kept_for_producers_goes_when_they_expire() -> None:
+    """All records deleted: their object stays while a producer may repeat its last batches."""
+    store, wal = MemoryStore(), MemoryWal()
+    async with running(store, wal) as (engine, streams):
+        partition = await partition_of(streams[0])
+        answers: Answers = []
+        produce(partition, 0, answers)
+        await until(lambda: len(answers) == 1)
+        await streams[0].trim(2)
+        await partition.expire_producers(0)
+        assert not engine.metadata.state.unreferenced
+    async with running(store, wal.reopen()) as (engine, streams):
+        partition = await partition_of(streams[0])
+        produce(partition, 0, answers)
+        assert answers == [(0, None), (0, None)]  # it is known
+        await partition.expire_producers(1 << 60)
+        state = engine.metadata.state
+        assert set(state.unreferenced) == set(state.objects)
+        assert (state.streams[0].state_from, len(state.streams[0].state_sources)) == (-1, 0)
+        produce(partition, 1, answers)
+        await until(lambda: len(answers) == 3)
+        await engine.upload_now()
+        await streams[0].trim(4)
+        await partition.expire_producers(0)  # somebody came anew: nothing goes
+        assert len(engine.metadata.state.streams[0].state_extents) == 1
+    async with running(store, wal.reopen()) as (_, streams):
+        produce(await partition_of(streams[0]), 1, answers)
+        assert answers[-1] == (2, None)
