@@ -1,23 +1,41 @@
-"""One node, two and four under the same load a node: CPU seconds for each GB must not grow.
+"""One node, two and four: CPU seconds of all servers for each GB, to produce and to consume.
 
-On a machine with fewer cores than nodes the throughput says nothing; what the servers spend for a
-GB does: where it stays, more cores give more. The load is Kafka's ProducerPerformance as fast as it
-goes, with 16 partitions for each node, so that its batches and requests are as full whatever the
-number of nodes; then a consumer of librdkafka reads it all. (The same megabytes a second over more
-nodes would make smaller requests, and the cost of a request is what a small one pays.)
+On a machine with fewer cores than nodes the throughput says nothing of a larger one; what the
+servers spend for a GB does: where it stays, more cores give more. Three loads, each with as many
+partitions a node:
+
+- *The same for each node*: every node gets the same requests at the same rate, which two cores
+  carry four times over. What each further node costs the others shows here: peers, metadata,
+  the store. This has the goal, and counts only where the rate was kept.
+- *The same in all*: the rate of one node over more of them, in the same requests. What a node
+  costs that has little to do shows here, and that its groups are fewer requests each.
+- *Full*: Kafka's ProducerPerformance as fast as it goes, then a consumer of librdkafka. Client and
+  servers share the cores, so with more nodes each gets less of them, and the clients' batches
+  and the servers' groups have another size: it is no measure of more cores.
+
+None of them shows what more cores at work do to each other (memory, caches, the disk).
 """
 
+import asyncio
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bench.apache_kafka import tools
-from bench.cluster.load import make_topic
+from bench.cluster import steady_load
+from bench.cluster.load import ANSWER_S, leaders, make_topic, wait_for
+from bench.cluster.steady_load import NodeLoad
 from bench.figures import Figure
 from bench.lakehead_cluster import LakeheadCluster
 from bench.workloads import RECORD_BYTES, RunFailed
@@ -26,42 +44,142 @@ PART = "scaling"
 SIZES = (1, 2, 4)
 PARTITIONS = 16
 """Of each node."""
+PRODUCE_RATE, CONSUME_RATE = 10 * 2**20, 40 * 2**20
+"""Bytes a second for a node; what consuming costs is less, and four readers are usual."""
+ROUNDS, QUICK_ROUNDS = 4, 1
+"""Each round measures every size of cluster for a while: what else the machine does at the time,
+and how warm it is, falls on all of them."""
+ROUND_SECONDS, WARM_SECONDS = 2.5, 3.0
+RECORDS, QUICK_RECORDS = 400_000, 50_000
+"""Of a full run."""
 SPREAD = 0.15
+KEPT = 0.95
+"""Below, the machine was too busy: who falls behind gathers, and spends less for a GB."""
+WAL_SIZE = 1 << 30
 GB = 2**30
+WHATS = ("produce", "consume")
+LOADS = {"each": "the same for each node", "all": "the same in all", "full": "full"}
+
+
+@dataclass(slots=True)
+class Spent:
+    """CPU seconds of all servers, and what they served for it."""
+
+    cpu_s: float = 0.0
+    bytes: float = 0.0
+    kept: float = 1.0
+    """The least share of the rate that was kept in any round."""
+
+    @property
+    def per_gb(self) -> float:
+        """CPU seconds for a GB."""
+        return self.cpu_s / self.bytes * GB
+
+
+Figured = dict[tuple[str, str, int], Spent]
+"""By load, by what is done, by size of cluster."""
 
 
 def run(folder: Path, quick: bool) -> Sequence[Figure]:
     """Measure each size of cluster with each write-ahead log."""
-    records = 100_000 if quick else 1_000_000
     figures: list[Figure] = []
     for wal in ("block", "object"):
-        spent = {size: _spent(folder / f"{wal}-{size}", wal, size, records) for size in SIZES}
-        figures += [
-            _figure(f"{wal} WAL, {size} nodes: server CPU to {what}", value, "s/GB", None)
-            for size in SIZES
-            for what, value in zip(("produce", "consume"), spent[size], strict=True)
-        ]
-        for index, what in enumerate(("produce", "consume")):
-            values = [spent[size][index] for size in SIZES]
-            spread = max(values) / min(values) - 1
-            figures.append(_figure(f"{wal} WAL: spread of {what}", spread, "", SPREAD))
+        spent: Figured = defaultdict(Spent)
+        _steady(folder / f"{wal}-steady", wal, QUICK_ROUNDS if quick else ROUNDS, spent)
+        for size in SIZES:
+            _full(folder / f"{wal}-{size}", wal, size, QUICK_RECORDS if quick else RECORDS, spent)
+        kept = min(one.kept for one in spent.values())
+        figures.append(
+            Figure(part=PART, name=f"{wal} WAL, rate that was kept", value=kept, unit="", goal=KEPT)
+        )
+        for load, name in LOADS.items():
+            for what in WHATS:
+                values = {
+                    size: spent["each" if (load, size) == ("all", 1) else load, what, size].per_gb
+                    for size in SIZES
+                }
+                of = f"{wal} WAL, {name}, {what}"
+                figures += [
+                    _figure(f"{of}: {size} nodes", value, "s/GB", None)
+                    for size, value in values.items()
+                ]
+                spread = max(values.values()) / min(values.values()) - 1
+                figures.append(_figure(f"{of}: spread", spread, "", _goal(load)))
     return figures
 
 
-def _spent(folder: Path, wal: str, size: int, records: int) -> tuple[float, float]:
-    """CPU seconds of all servers for a GB, to produce and to consume."""
-    folder.mkdir()
-    gigabytes = records * RECORD_BYTES / GB
-    with LakeheadCluster(folder, nodes=size, wal=wal, wal_size=(1 << 30) // size) as cluster:
+def _goal(load: str) -> float | None:
+    return SPREAD if load == "each" else None
+
+
+def _steady(folder: Path, wal: str, rounds: int, spent: Figured) -> None:
+    """Measure clusters of all sizes in turn. They are all there all the time, the others idle."""
+    held = int(PRODUCE_RATE * WARM_SECONDS)
+    with ExitStack() as stack:
+        clusters: dict[int, tuple[LakeheadCluster, list[NodeLoad]]] = {}
+        for size in SIZES:
+            cluster = stack.enter_context(_cluster(folder / str(size), wal, size))
+            loads = [_own_topic(cluster, node_id) for node_id in range(size)]
+            asyncio.run(steady_load.produce(loads, PRODUCE_RATE, WARM_SECONDS))
+            clusters[size] = cluster, loads
+        for number in range(rounds):
+            # forth and back: who comes first in one round comes last in the next
+            for size in SIZES if number % 2 else reversed(SIZES):
+                cluster, loads = clusters[size]
+                # of one node the two loads are the same
+                for load, share in (("each", 1), ("all", size))[: min(size, 2)]:
+                    produce = steady_load.produce(loads, PRODUCE_RATE / share, ROUND_SECONDS)
+                    _measure(cluster, produce, spent[load, "produce", size])
+                    rate = CONSUME_RATE / share
+                    consume = steady_load.consume(loads, held, rate, ROUND_SECONDS)
+                    _measure(cluster, consume, spent[load, "consume", size])
+
+
+def _cluster(folder: Path, wal: str, size: int) -> LakeheadCluster:
+    """Return a cluster, not started, whose leaders stay where they are put: what a move costs is
+    another part's.
+    """
+    folder.mkdir(parents=True)
+    flags = ("--auto.leader.rebalance.enable", "false")
+    return LakeheadCluster(folder, *flags, nodes=size, wal=wal, wal_size=WAL_SIZE // size)
+
+
+def _measure(cluster: LakeheadCluster, load: Coroutine[Any, Any, float], spent: Spent) -> None:
+    before, began = _cpu(cluster), time.monotonic()
+    spent.bytes += asyncio.run(load)
+    spent.kept = min(spent.kept, ROUND_SECONDS / (time.monotonic() - began))
+    spent.cpu_s += _cpu(cluster) - before
+
+
+def _own_topic(cluster: LakeheadCluster, node_id: int) -> NodeLoad:
+    """Create a topic that a node leads; wait until it does."""
+    topic = f"steady-{node_id}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    new = NewTopic(topic, num_partitions=PARTITIONS, replica_assignment=[[node_id]] * PARTITIONS)
+
+    def is_created() -> bool:
+        try:
+            admin.create_topics([new], operation_timeout=ANSWER_S)[topic].result(ANSWER_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.INVALID_REPLICA_ASSIGNMENT:
+                raise
+            return False  # the node listens, and does not serve yet
+        return True
+
+    wait_for(is_created, ANSWER_S, f"creation of {topic}")
+    wanted = dict.fromkeys(range(PARTITIONS), node_id)
+    wait_for(lambda: leaders(cluster.bootstrap, topic) == wanted, ANSWER_S, f"leaders of {topic}")
+    return NodeLoad(port=cluster.nodes[node_id].server.port, topic=topic, partitions=PARTITIONS)
+
+
+def _full(folder: Path, wal: str, size: int, records: int, spent: Figured) -> None:
+    with _cluster(folder, wal, size) as cluster:
         make_topic(cluster.bootstrap, "load", PARTITIONS * size)
         _produce(cluster, records // 10)
-        before = _cpu(cluster)
-        _produce(cluster, records)
-        produced = (_cpu(cluster) - before) / gigabytes
-        before = _cpu(cluster)
-        _consume(cluster, records)
-        consumed = (_cpu(cluster) - before) / gigabytes
-    return produced, consumed
+        for what, load in (("produce", _produce), ("consume", _consume)):
+            before = _cpu(cluster)
+            load(cluster, records)
+            spent["full", what, size] = Spent(_cpu(cluster) - before, records * RECORD_BYTES)
 
 
 def _produce(cluster: LakeheadCluster, records: int) -> None:
