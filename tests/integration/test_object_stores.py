@@ -3,7 +3,9 @@ same server behind a proxy that spoils requests.
 """
 
 import asyncio
+import errno
 import itertools
+import os
 import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -94,6 +96,28 @@ async def test_a_large_object_of_odd_pieces_is_what_was_given(tmp_path: Path, si
     await store.create("data/big", pieces)
     assert await store.get("data/big") == body
     assert [meta.size for meta in await store.list("data/")] == [size]
+    await store.close()
+
+
+@pytest.mark.parametrize("size", [100, 3 << 20])
+async def test_a_file_system_without_nameless_files_is_as_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """NFS and FUSE have none; no such file system can be mounted here."""
+    really_open = os.open
+
+    def refusing(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "not supported")
+        return really_open(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refusing)
+    store, body = FileStore(tmp_path), os.urandom(size)
+    await store.create("a/b", [body])
+    with pytest.raises(ObjectExists):
+        await store.create("a/b", [b"another"])
+    assert await store.get("a/b") == body
+    assert not list((tmp_path / ".tmp").iterdir())
     await store.close()
 
 
