@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from broker import api
-from broker.catalog import OFFSETS_TOPIC, TopicCatalog
+from broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCatalog
 from broker.catalog.internal_topic import InternalTopic
+from broker.catalog.partition_leaders import PartitionLeaders
 from broker.cluster.admission import refuse_meta_address, refuse_other_cluster
 from broker.cluster.advertised_address import check_advertised_address
+from broker.cluster.inquiries import Inquiries
 from broker.cluster.leaving import hand_over_all
 from broker.cluster.loads import LoadMeter, Traffic
 from broker.cluster.namesake import refuse_namesake
@@ -27,6 +29,9 @@ from broker.cluster.session import Session
 from broker.controller.controller import Controller, ControllerSettings
 from broker.controller.recovery import Recoveries
 from broker.coordinator.group.coordinator import GroupCoordinator
+from broker.coordinator.transaction.coordinator import TransactionCoordinator
+from broker.coordinator.transaction.markers import MarkerSender
+from broker.coordinator.transaction.transactions import Transactions
 from broker.network.dispatcher import Dispatcher
 from broker.network.server import Server
 from broker.observability.page import ObservabilityPage
@@ -87,6 +92,10 @@ class Node:
         self.wal: WriteAheadLog
         self.catalog: TopicCatalog
         self.groups: GroupCoordinator
+        self.transaction_coordinator: TransactionCoordinator
+        self.transactions: Transactions
+        self.partition_leaders: PartitionLeaders
+        self.inquiries: Inquiries
         self.producer_ids: ProducerIds
         self._writable_waiters: dict[Callable[[], None], None] = {}
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
@@ -192,6 +201,8 @@ class Node:
         self.server.stop_accepting()
         if hasattr(self, "groups"):
             self.groups.shards.close()
+            self.transaction_coordinator.shards.close()
+            self.inquiries.close()
             self.catalog.leadership.stop()
         if hasattr(self, "engine"):
             try:
@@ -250,12 +261,37 @@ class Node:
         )
 
     async def _start_coordinators(self) -> None:
-        topic = InternalTopic(self.catalog, OFFSETS_TOPIC)
-        self.groups = GroupCoordinator(topic, self.settings, self.clock, self.rng, self.scope)
+        settings, clock, scope = self.settings, self.clock, self.scope
+        self.inquiries = Inquiries(
+            settings.node_id,
+            self.network,
+            lambda: self.state,
+            self.dispatcher.answer,
+            timeout_s=2 * self.peers.session_s,
+        )
+        self.partition_leaders = PartitionLeaders(lambda: self.state, self.peers.unreachable)
+        leaders, inquiries = self.partition_leaders, self.inquiries
+        offsets = InternalTopic(self.catalog, OFFSETS_TOPIC)
+        states = InternalTopic(self.catalog, TRANSACTIONS_TOPIC)
+        self.transaction_coordinator = TransactionCoordinator(
+            states,
+            states.epoch,
+            settings,
+            clock,
+            scope,
+            self.producer_ids,
+            MarkerSender(inquiries, leaders, scope),
+        )
+        self.transactions = Transactions(
+            settings.node_id, self.transaction_coordinator, states, leaders, inquiries, scope
+        )
+        self.groups = GroupCoordinator(offsets, settings, clock, self.rng, scope)
         self.catalog.on_deleted.append(self.groups.topics_deleted)
-        self.catalog.leadership.on_opened.append(self.groups.shards.partition_opened)
-        self.catalog.leadership.on_closed.append(self.groups.shards.partition_closed)
+        for shards in (self.groups.shards, self.transaction_coordinator.shards):
+            self.catalog.leadership.on_opened.append(shards.partition_opened)
+            self.catalog.leadership.on_closed.append(shards.partition_closed)
         await self.groups.start()
+        await self.transaction_coordinator.start()
 
     async def _admit(self, state: ClusterState) -> None:
         """Refuse to start in another cluster, or beside a node that has this id."""

@@ -1,17 +1,15 @@
-"""FindCoordinator, key 10, versions 0-6: which node coordinates a group.
+"""FindCoordinator, key 10, versions 0-6: which node coordinates a group or a transactional id.
 
 v1: key types. v2: one error for each throttled client. v3: flexible. v4: several keys (KIP-699).
-v5: TRANSACTION_ABORTABLE. v6: share groups (KIP-932). Asking makes `__consumer_offsets`.
-Left out: share groups (INVALID_REQUEST) and transactions (TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-which every client takes as final).
+v5: TRANSACTION_ABORTABLE. v6: share groups (KIP-932). Asking makes `__consumer_offsets` or
+`__transaction_state`. Left out: share groups (INVALID_REQUEST).
 """
 
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.catalog import OFFSETS_TOPIC
-from broker.catalog.leaders import leader_of
+from broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -61,17 +59,15 @@ def _fields(
 
 
 async def _node_of(key: str, key_type: int, context: RequestContext) -> NodeState:
+    node = context.node
     if key_type == _TRANSACTION_KEY:
-        code = ErrorCode.transactional_id_authorization_failed
-        raise KafkaError(code, "transactions are not served yet")
-    if key_type != _GROUP_KEY:
+        index = await node.transaction_coordinator.shards.partition_for(key)
+        where = TRANSACTIONS_TOPIC, index
+    elif key_type == _GROUP_KEY:
+        where = OFFSETS_TOPIC, await node.groups.partition_for(key)
+    else:
         raise KafkaError(ErrorCode.invalid_request, f"no coordinators of key type {key_type}")
-    index = await context.node.groups.partition_for(key)
-    state = context.node.engine.metadata.state
-    topic = state.topics.get(OFFSETS_TOPIC)
-    stream = None if topic is None else state.streams.get(topic.partitions[index])
-    unreachable = context.node.peers.unreachable()
-    leader = None if stream is None else leader_of(state, stream, unreachable)
+    leader = node.partition_leaders.node(where)
     if leader is None:
         raise KafkaError(ErrorCode.coordinator_not_available)
-    return leader.node
+    return leader

@@ -1,49 +1,64 @@
 """InitProducerId (key 22), versions 0 to 6.
 
-2 compact · 3 the producer's own id and epoch (KIP-360) · 6 two-phase commit fields.
+2 compact · 3 the producer's own id and epoch (KIP-360) · 4 PRODUCER_FENCED, which was
+INVALID_PRODUCER_EPOCH · 5 TRANSACTION_ABORTABLE · 6 two-phase commit (KIP-939).
 
-Gives an id that nobody has, with epoch 0, to an idempotent producer that comes back with its id
-too: the old one expires by itself. Left out: transactional ids, refused with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final and shows.
+An idempotent producer gets an id that nobody has, with epoch 0, when it comes back with its id too:
+the old one expires by itself. A transactional one gets the id of its transactional id, with the
+next epoch. Left out: two-phase commit, refused as Kafka does where it is not enabled.
 """
 
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.coordinator.transaction.coordinator import InitRequest
+from broker.coordinator.transaction.messages import NO_EPOCH, NO_PRODUCER_ID, Producer
 from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity, milliseconds
 from storage.errors import LakeheadError
 
 API = Api(key=22, name="InitProducerId", versions=(0, 6))
 
+_FENCED_VERSION = 4
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return a producer id and epoch."""
-    if request.transactional_id is not None:
-        error = (
-            ErrorCode.transactional_id_authorization_failed
-            if request.transactional_id
-            else ErrorCode.invalid_request
-        )
-        return _answer(context, error, -1, -1)
-    known_id = getattr(request, "producer_id", -1)
-    known_epoch = getattr(request, "producer_epoch", -1)
-    if (known_id == -1) != (known_epoch == -1):
-        return _answer(context, ErrorCode.invalid_request, -1, -1)
     try:
-        producer_id = await context.node.producer_ids.take()
+        producer = await _producer(request, context)
+        code = ErrorCode.none
     except LakeheadError as error:
-        return _answer(context, error_code(error), -1, -1)
-    return _answer(context, ErrorCode.none, producer_id, 0)
-
-
-def _answer(context: RequestContext, error: ErrorCode, producer_id: int, epoch: int) -> Any:
+        producer, code = Producer(NO_PRODUCER_ID, NO_EPOCH), error_code(error)
+    if code is ErrorCode.producer_fenced and context.version < _FENCED_VERSION:
+        code = ErrorCode.invalid_producer_epoch
     return entity(
         context.response,
         "InitProducerIdResponse",
-        error_code=error,
-        producer_id=producer_id,
-        producer_epoch=epoch,
+        error_code=code,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+    )
+
+
+async def _producer(request: Any, context: RequestContext) -> Producer:
+    known = Producer(
+        getattr(request, "producer_id", NO_PRODUCER_ID),
+        getattr(request, "producer_epoch", NO_EPOCH),
+    )
+    if (known.producer_id == NO_PRODUCER_ID) != (known.epoch == NO_EPOCH):
+        raise KafkaError(ErrorCode.invalid_request)
+    if getattr(request, "keep_prepared_txn", False):
+        raise KafkaError(ErrorCode.unsupported_version)
+    if request.transactional_id is None:
+        return Producer(await context.node.producer_ids.take(), 0)
+    if getattr(request, "enable2_pc", False):
+        raise KafkaError(ErrorCode.transactional_id_authorization_failed)
+    return await context.node.transaction_coordinator.initialize(
+        InitRequest(
+            transactional_id=request.transactional_id,
+            timeout_ms=milliseconds(request.transaction_timeout),
+            expected=None if known.epoch == NO_EPOCH else known,
+        )
     )

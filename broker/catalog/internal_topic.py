@@ -21,6 +21,11 @@ class InternalTopic:
         partition = self._catalog.topics.partition(self.name, index)
         return partition if partition is not None and partition.stream.is_open else None
 
+    def epoch(self, index: int) -> int:
+        """The leader epoch of a partition that this node leads, -1 of another."""
+        partition = self.partition(index)
+        return -1 if partition is None else partition.leader_epoch
+
     async def create(self) -> None:
         """Create the topic if it does not exist."""
         await self._catalog.ensure(self.name)

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from broker.protocol.errors import MalformedFrame
 
 _LENGTH = struct.Struct(">i")
-_ANSWER_MAX = 1 << 16
+_ANSWER_MAX = 1 << 20
 
 
 class PeerChannel(Protocol):

@@ -48,7 +48,7 @@ class Shard(Protocol):
     async def load(self) -> None:
         """Read the log."""
 
-    def close(self, error: ErrorCode) -> None:
+    def close(self, error: ErrorCode, /) -> None:
         """Answer whoever waits with `error` and take no more requests."""
 
 

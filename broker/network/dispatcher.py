@@ -59,6 +59,24 @@ class Dispatcher:
             self._crashed(connection, error)
         return True
 
+    async def answer(self, key: int, version: int, request: Any) -> Any:
+        """Answer a request of this node to itself, for an API that carries no records. Raises
+        UnsupportedVersion.
+        """
+        route = self.registry.route(key)
+        if route is None or route.handle is None or not route.api.serves(version):
+            raise UnsupportedVersion(f"api key {key} version {version} is not asked for here")
+        context = RequestContext(
+            api=route.api,
+            version=version,
+            client_id=None,
+            client_host="",
+            node=self._node,
+            connection=None,
+        )
+        answer = route.handle(request, context)
+        return await answer if inspect.isawaitable(answer) else answer
+
     def _start_control(
         self,
         frame: memoryview,

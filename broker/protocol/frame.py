@@ -21,6 +21,7 @@ FRAME_MIN = 8
 _FIXED = struct.Struct(">hhi")
 _CLIENT_ID_LENGTH = struct.Struct(">h")
 _PREFIX = struct.Struct(">ii")
+_LENGTH = struct.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
@@ -80,6 +81,16 @@ def response_prefix(correlation_id: int, size: int, *, flexible: bool) -> bytes:
     if flexible:
         return _PREFIX.pack(size + 5, correlation_id) + b"\x00"
     return _PREFIX.pack(size + 4, correlation_id)
+
+
+def encode_request(key: int, version: int, correlation_id: int, request: Any) -> bytes:
+    """Return the whole frame, length included, of a kio request entity; without a client id."""
+    body = io.BytesIO()
+    entity_writer(type(request))(body, request)
+    tags = b"\x00" if schema(key, version).flexible_request else b""
+    head = _FIXED.pack(key, version, correlation_id) + _CLIENT_ID_LENGTH.pack(-1) + tags
+    data = body.getvalue()
+    return _LENGTH.pack(len(head) + len(data)) + head + data
 
 
 def encode_response(response: Any, correlation_id: int) -> bytes:

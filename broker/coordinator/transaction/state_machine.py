@@ -161,7 +161,8 @@ class TransactionMachine:
         )
         is_bump_retry = known.producer_epoch == producer.epoch + 1
         is_retry = is_bump_retry or is_overflow_retry
-        if known.producer_id != producer.producer_id and not is_overflow_retry:
+        is_unknown = known.producer_epoch == NO_EPOCH
+        if is_unknown or (known.producer_id != producer.producer_id and not is_overflow_retry):
             return Refused(ErrorCode.invalid_producer_id_mapping)
         if known.state in PREPARED:
             is_valid = is_bump_retry
@@ -236,11 +237,10 @@ class TransactionMachine:
         )
 
     def _refuse(self, producer: Producer) -> Refused | None:
-        if producer.producer_id != self.current.producer_id:
+        known = self.current
+        if producer.producer_id != known.producer_id or known.producer_epoch == NO_EPOCH:
             return Refused(ErrorCode.invalid_producer_id_mapping)
-        if producer.epoch != self.current.producer_epoch:
-            return _FENCED
-        return None
+        return None if producer.epoch == known.producer_epoch else _FENCED
 
     def _end_plainly(
         self, producer: Producer, known: Transaction, now_ms: int, *, is_commit: bool

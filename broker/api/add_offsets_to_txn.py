@@ -1,0 +1,38 @@
+"""AddOffsetsToTxn (key 25), versions 0 to 4: a group's offsets take part in a transaction.
+
+2 PRODUCER_FENCED, which was INVALID_PRODUCER_EPOCH · 3 compact · 4 TRANSACTION_ABORTABLE.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.catalog import OFFSETS_TOPIC
+from broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=25, name="AddOffsetsToTxn", versions=(0, 4))
+
+_FENCED_VERSION = 2
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Add the partition in which the group is kept."""
+    node = context.node
+    try:
+        index = await node.groups.partition_for(request.group_id)
+        await node.transaction_coordinator.add_partitions(
+            request.transactional_id,
+            Producer(request.producer_id, request.producer_epoch),
+            [(OFFSETS_TOPIC, index)],
+            CLIENT_VERSION_1,
+        )
+        code = ErrorCode.none
+    except LakeheadError as error:
+        code = error_code(error)
+    if code is ErrorCode.producer_fenced and context.version < _FENCED_VERSION:
+        code = ErrorCode.invalid_producer_epoch
+    return entity(context.response, "AddOffsetsToTxnResponse", error_code=code)

@@ -1,0 +1,128 @@
+"""AddPartitionsToTxn (key 24), versions 0 to 5: partitions take part in a transaction from now on.
+
+2 PRODUCER_FENCED, which was INVALID_PRODUCER_EPOCH · 3 compact · 4 from nodes, for several
+transactions, and to verify only (KIP-890) · 5 TRANSACTION_ABORTABLE.
+
+One partition that does not exist keeps its neighbours out too, with OPERATION_NOT_ATTEMPTED.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer, TopicPartition
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5))
+
+_FENCED_VERSION = 2
+_BATCH_VERSION = 4
+_ABORTABLE_VERSION = 5
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer for each partition, when what was added is durable."""
+    if context.version >= _BATCH_VERSION:
+        results = [
+            entity(
+                context.response,
+                "AddPartitionsToTxnResult",
+                transactional_id=asked.transactional_id,
+                topic_results=_topics(asked.topics, await _for_node(asked, context), context),
+            )
+            for asked in request.transactions
+        ]
+        return entity(
+            context.response,
+            "AddPartitionsToTxnResponse",
+            error_code=ErrorCode.none,
+            results_by_transaction=results,
+        )
+    topics = request.v3_and_below_topics
+    codes = await _for_producer(request, context)
+    return entity(
+        context.response,
+        "AddPartitionsToTxnResponse",
+        results_by_topic_v3_and_below=_topics(topics, codes, context),
+    )
+
+
+async def _for_node(asked: Any, context: RequestContext) -> Mapping[TopicPartition, ErrorCode]:
+    partitions = _partitions(asked.topics)
+    missing = _missing(partitions, context)
+    if missing:
+        return missing
+    codes = await context.node.transactions.answer(
+        asked.transactional_id,
+        Producer(asked.producer_id, asked.producer_epoch),
+        partitions,
+        is_adding=not asked.verify_only,
+    )
+    if context.version >= _ABORTABLE_VERSION:
+        return codes
+    absent, older = ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state
+    return {where: older if code is absent else code for where, code in codes.items()}
+
+
+async def _for_producer(
+    request: Any, context: RequestContext
+) -> Mapping[TopicPartition, ErrorCode]:
+    partitions = _partitions(request.v3_and_below_topics)
+    missing = _missing(partitions, context)
+    if missing:
+        return missing
+    try:
+        await context.node.transaction_coordinator.add_partitions(
+            request.v3_and_below_transactional_id,
+            Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+            partitions,
+            CLIENT_VERSION_1,
+        )
+        code = ErrorCode.none
+    except LakeheadError as error:
+        code = error_code(error)
+    if code is ErrorCode.producer_fenced and context.version < _FENCED_VERSION:
+        code = ErrorCode.invalid_producer_epoch
+    return dict.fromkeys(partitions, code)
+
+
+def _partitions(topics: Any) -> list[TopicPartition]:
+    return [(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+def _missing(
+    partitions: Collection[TopicPartition], context: RequestContext
+) -> Mapping[TopicPartition, ErrorCode]:
+    """Return the codes of a request with partitions that do not exist; nothing if all do."""
+    leaders = context.node.partition_leaders
+    gone = {where for where in partitions if not leaders.exists(where)}
+    if not gone:
+        return {}
+    unknown, kept_out = ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted
+    return {where: unknown if where in gone else kept_out for where in partitions}
+
+
+def _topics(
+    topics: Any, codes: Mapping[TopicPartition, ErrorCode], context: RequestContext
+) -> list[Any]:
+    return [
+        entity(
+            context.response,
+            "AddPartitionsToTxnTopicResult",
+            name=topic.name,
+            results_by_partition=[
+                entity(
+                    context.response,
+                    "AddPartitionsToTxnPartitionResult",
+                    partition_index=index,
+                    partition_error_code=codes[topic.name, index],
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]

@@ -1,0 +1,245 @@
+"""The transaction coordinator of a node: what APIs ask of the ids in `__transaction_state`.
+
+Methods raise KafkaError: with the machine's refusals, and with NOT_COORDINATOR or
+COORDINATOR_LOAD_IN_PROGRESS when this node does not coordinate the id, or not yet.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.log import CoordinatorLog
+from broker.coordinator.shards import CoordinatorTopic, Shards
+from broker.coordinator.transaction.markers import MarkerSender
+from broker.coordinator.transaction.messages import (
+    NO_EPOCH,
+    Decision,
+    NeedsProducerId,
+    Producer,
+    Refused,
+    Settled,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from broker.coordinator.transaction.shard import TransactionShard
+from broker.coordinator.transaction.state_machine import TransactionMachine, outcome
+from broker.producer_ids import ProducerIds
+from broker.protocol.errors import KafkaError, error_code
+from broker.settings import Settings
+from storage.clock import Clock
+from storage.tasks import TaskScope
+
+_LOG_PATIENCE_S = 5.0
+_ADD_PATIENCE_S = 0.1
+"""Kafka's add.partitions.to.txn.retry.backoff.max.ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRequest:
+    """What InitProducerId asks. `expected` is what the producer was before, if it says so."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: Producer | None
+
+
+class TransactionCoordinator:
+    """Every transactional id that this node coordinates."""
+
+    def __init__(
+        self,
+        topic: CoordinatorTopic,
+        epoch_of: Callable[[int], int],
+        settings: Settings,
+        clock: Clock,
+        scope: TaskScope,
+        producer_ids: ProducerIds,
+        sender: MarkerSender,
+    ) -> None:
+        self._epoch_of = epoch_of
+        self._settings = settings
+        self._clock = clock
+        self._scope = scope
+        self._producer_ids = producer_ids
+        self._sender = sender
+        self.shards: Shards[TransactionShard] = Shards(topic, clock, scope, self._new_shard)
+
+    async def start(self) -> None:
+        """Begin to load what this node holds, to time out transactions and to forget ids."""
+        self.shards.load_all()
+        self._scope.spawn(self._tick_regularly(), name="time out transactions")
+        self._scope.spawn(self._expire_regularly(), name="expire transactional ids")
+
+    # What producers ask.
+
+    async def initialize(self, request: InitRequest) -> Producer:
+        """InitProducerId: fence who had the id, and return what its new producer is."""
+        if not request.transactional_id:
+            raise KafkaError(ErrorCode.invalid_request)
+        if not 0 < request.timeout_ms <= self._settings.transaction_max_timeout_ms:
+            raise KafkaError(ErrorCode.invalid_transaction_timeout)
+        shard = await self.shards.of(request.transactional_id)
+        if shard.find(request.transactional_id) is None:
+            fresh_id = await self._producer_ids.take()
+            shard = await self.shards.of(request.transactional_id)
+            if shard.find(request.transactional_id) is None:
+                shard.create(self._new_transaction(request, fresh_id))
+
+        def decide(machine: TransactionMachine, fresh_id: int | None) -> Decision:
+            now_ms = self._clock.now_ms()
+            return machine.initialize(request.expected, request.timeout_ms, now_ms, fresh_id)
+
+        stored = await self._settle(request.transactional_id, decide)
+        if isinstance(stored, Settled) or stored.state is not TransactionState.EMPTY:
+            raise KafkaError(ErrorCode.concurrent_transactions)  # what was open is being aborted
+        return Producer(stored.producer_id, stored.producer_epoch)
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: Collection[TopicPartition],
+        client_version: int,
+    ) -> None:
+        """AddPartitionsToTxn and AddOffsetsToTxn; returns when it is durable. While the transaction
+        before it is being completed it waits a little, rather than have the client do so.
+        """
+
+        def decide(machine: TransactionMachine, _fresh_id: int | None) -> Decision:
+            now_ms = self._clock.now_ms()
+            return machine.add_partitions(producer, partitions, client_version, now_ms)
+
+        await self._settle(transactional_id, decide, patience_s=_ADD_PATIENCE_S)
+
+    async def verify(
+        self, transactional_id: str, producer: Producer, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """Whether partitions are in a transaction, as `TransactionMachine.verify`."""
+        _, machine = await self._known(transactional_id)
+        return machine.verify(producer, partitions)
+
+    async def end(
+        self, transactional_id: str, producer: Producer, client_version: int, *, is_commit: bool
+    ) -> Producer:
+        """EndTxn; returns when the decision is durable, with what the producer is from now on."""
+
+        def decide(machine: TransactionMachine, fresh_id: int | None) -> Decision:
+            now_ms = self._clock.now_ms()
+            return machine.end(producer, client_version, now_ms, fresh_id, is_commit=is_commit)
+
+        stored = await self._settle(transactional_id, decide)
+        if isinstance(stored, Settled):
+            return Producer(*stored)
+        ended = outcome(stored, self._clock.now_ms())
+        return Producer(ended.producer_id, ended.producer_epoch)
+
+    # Administration.
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """Return what is known of an id. Raises TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.invalid_request)
+        shard = await self.shards.of(transactional_id)
+        machine = shard.find(transactional_id)
+        if machine is None:
+            raise KafkaError(ErrorCode.transactional_id_not_found)
+        return machine.current
+
+    async def list_all(self) -> list[Transaction]:
+        """Return every id that this node coordinates."""
+        return [
+            machine.current
+            for shard in await self.shards.every()
+            for machine in shard.machines.values()
+        ]
+
+    # Inside.
+
+    def _new_shard(self, index: int, log: CoordinatorLog) -> TransactionShard:
+        return TransactionShard(log, self._clock, self._sender, lambda: self._epoch_of(index))
+
+    def _new_transaction(self, request: InitRequest, producer_id: int) -> Transaction:
+        return Transaction(
+            transactional_id=request.transactional_id,
+            producer_id=producer_id,
+            producer_epoch=NO_EPOCH,
+            timeout_ms=request.timeout_ms,
+            updated_ms=self._clock.now_ms(),
+        )
+
+    async def _known(self, transactional_id: str) -> tuple[TransactionShard, TransactionMachine]:
+        if not transactional_id:
+            raise KafkaError(ErrorCode.invalid_request)
+        shard = await self.shards.of(transactional_id)
+        machine = shard.find(transactional_id)
+        if machine is None:
+            raise KafkaError(ErrorCode.invalid_producer_id_mapping)
+        return shard, machine
+
+    async def _settle(
+        self,
+        transactional_id: str,
+        decide: Callable[[TransactionMachine, int | None], Decision],
+        patience_s: float = 0.0,
+    ) -> Transaction | Settled:
+        """Let the machine decide, and return what it stored when that is durable."""
+        fresh_id = None
+        until = asyncio.get_running_loop().time() + patience_s
+        while True:
+            shard, machine = await self._known(transactional_id)
+            decision = decide(machine, fresh_id)
+            if isinstance(decision, NeedsProducerId):
+                fresh_id = await self._producer_ids.take()
+            elif not (
+                isinstance(decision, Refused)
+                and decision.code is ErrorCode.concurrent_transactions
+                and await _changes(shard, machine, until)
+            ):
+                break
+        if isinstance(decision, Refused):
+            raise KafkaError(decision.code)
+        if isinstance(decision, Settled):
+            return decision
+        await self._durable(shard.perform(machine, decision))
+        return decision.transaction
+
+    async def _durable(self, outcome: asyncio.Future[Exception | None]) -> None:
+        try:
+            async with asyncio.timeout(_LOG_PATIENCE_S):
+                error = await asyncio.shield(outcome)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.coordinator_not_available, "the log is slow") from None
+        if error is not None:
+            code = error_code(error)
+            if code is ErrorCode.not_leader_or_follower:
+                code = ErrorCode.not_coordinator
+            raise KafkaError(code, str(error))
+
+    async def _tick_regularly(self) -> None:
+        interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            for shard in self.shards.loaded():
+                shard.tick()
+
+    async def _expire_regularly(self) -> None:
+        settings = self._settings
+        interval_ms = settings.transaction_remove_expired_transaction_cleanup_interval_ms
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            before_ms = self._clock.now_ms() - settings.transactional_id_expiration_ms
+            for shard in self.shards.loaded():
+                shard.expire(before_ms)
+
+
+async def _changes(shard: TransactionShard, machine: TransactionMachine, until: float) -> bool:
+    """Wait for something of a machine to be stored; False when that was not so in time."""
+    try:
+        async with asyncio.timeout_at(until):
+            await shard.change(machine)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,175 @@
+"""The transactional ids of one partition of `__transaction_state`: their machines, and their log.
+
+A shard is used by one event loop, between `load` and `close`. What a machine decides is stored, and
+answered when it is durable; a transaction that is prepared has its markers sent, again after every
+load, and is completed when all of them are written.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Protocol, TypeAlias
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from broker.coordinator.log import CoordinatorLog
+from broker.coordinator.transaction.markers import Job, Marker
+from broker.coordinator.transaction.messages import (
+    PREPARED,
+    Decision,
+    Store,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+from broker.coordinator.transaction.record_formats import (
+    UnknownRecord,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from broker.coordinator.transaction.state_machine import TransactionMachine
+from storage.clock import Clock
+
+Outcome: TypeAlias = asyncio.Future[Exception | None]
+_log = structlog.get_logger(__name__)
+
+
+class Sender(Protocol):
+    """What sends markers (`MarkerSender`)."""
+
+    def send(self, job: Job, partitions: Collection[TopicPartition]) -> None:
+        """Begin to send a transaction's markers."""
+
+
+class TransactionShard:
+    """One partition's transactional ids. `epoch` is the coordinator's: its partition's."""
+
+    def __init__(
+        self, log: CoordinatorLog, clock: Clock, sender: Sender, epoch: Callable[[], int]
+    ) -> None:
+        self.machines: dict[str, TransactionMachine] = {}
+        self._log = log
+        self._clock = clock
+        self._sender = sender
+        self._epoch = epoch
+        self._waiters: dict[TransactionMachine, list[asyncio.Future[None]]] = {}
+        self._is_closed = False
+
+    async def load(self) -> None:
+        """Read the log, and go on with what was being ended."""
+        await self._log.replay()
+        for key, value in self._log.latest.items():
+            try:
+                transactional_id = decode_key(key)
+                transaction = decode_value(transactional_id, value)
+            except UnknownRecord as error:
+                _log.warning("transaction record not understood", error=str(error))
+            else:
+                self.machines[transactional_id] = TransactionMachine(transaction)
+        for machine in list(self.machines.values()):
+            self._end(machine)
+
+    def close(self, _error: ErrorCode, /) -> None:
+        """Take no more requests, and let go of every marker. Who waits for the log hears of it."""
+        self._is_closed = True
+        for machine in list(self._waiters):
+            self._wake(machine)
+        self.machines.clear()
+
+    def find(self, transactional_id: str) -> TransactionMachine | None:
+        """Return the machine of a transactional id, None when there is none."""
+        return self.machines.get(transactional_id)
+
+    def create(self, transaction: Transaction) -> TransactionMachine:
+        """Make the machine of an id that is new. It is in the log once something is stored."""
+        machine = self.machines[transaction.transactional_id] = TransactionMachine(transaction)
+        return machine
+
+    def perform(self, machine: TransactionMachine, decision: Store) -> Outcome:
+        """Store what was decided; the future tells how it went."""
+        outcome: Outcome = asyncio.get_running_loop().create_future()
+        transaction = decision.transaction
+
+        def on_done(error: Exception | None) -> None:
+            machine.stored(is_durable=error is None)
+            if error is None:
+                self._end(machine)
+            if not outcome.done():
+                outcome.set_result(error)
+            self._wake(machine)
+
+        key = encode_key(transaction.transactional_id)
+        self._log.append([(key, encode_value(transaction))], on_done)
+        return outcome
+
+    async def change(self, machine: TransactionMachine) -> None:
+        """Wait until something of this machine is stored, or the shard is closed."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(machine, []).append(waiter)
+        await waiter
+
+    def _wake(self, machine: TransactionMachine) -> None:
+        for waiter in self._waiters.pop(machine, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def tick(self) -> None:
+        """Abort the transactions whose time is up; complete those that the log had no room for."""
+        now_ms = self._clock.now_ms()
+        for machine in list(self.machines.values()):
+            if machine.current.state in PREPARED:
+                self._complete(machine, machine.marked((), now_ms))
+                continue
+            decision = machine.time_out(now_ms)
+            if isinstance(decision, Store):
+                known = decision.transaction
+                _log.info(
+                    "transaction_timed_out",
+                    transactional_id=known.transactional_id,
+                    producer_id=known.producer_id,
+                )
+                self.perform(machine, decision)
+
+    def expire(self, before_ms: int) -> int:
+        """Forget the ids that nobody has used since; return how many."""
+        old = [name for name, one in self.machines.items() if one.is_expired(before_ms)]
+        for transactional_id in old:
+            del self.machines[transactional_id]
+        if old:
+            self._log.append([(encode_key(name), None) for name in old], _ignore)
+        return len(old)
+
+    def _end(self, machine: TransactionMachine) -> None:
+        """Send the markers of a transaction that is prepared; complete it when they are written."""
+        prepared = machine.current
+        if self._is_closed or prepared.state not in PREPARED:
+            return
+
+        def on_marked(partitions: Collection[TopicPartition]) -> None:
+            self._complete(machine, machine.marked(partitions, self._clock.now_ms()))
+
+        def is_wanted() -> bool:
+            return not self._is_closed and machine.current is prepared
+
+        marker = Marker(
+            producer_id=prepared.producer_id,
+            producer_epoch=prepared.producer_epoch,
+            coordinator_epoch=self._epoch(),
+            is_commit=prepared.state is TransactionState.PREPARE_COMMIT,
+            client_version=prepared.client_version,
+        )
+        if prepared.partitions:
+            job = Job(marker=marker, is_wanted=is_wanted, on_marked=on_marked)
+            self._sender.send(job, prepared.partitions)
+        else:
+            on_marked(())
+
+    def _complete(self, machine: TransactionMachine, decision: Decision | None) -> None:
+        if isinstance(decision, Store) and not self._is_closed:
+            self.perform(machine, decision)
+
+
+def _ignore(_error: Exception | None) -> None:
+    """An id whose end is not in the log is there again after the next load, and expires then."""
