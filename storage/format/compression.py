@@ -1,5 +1,5 @@
-"""Inflates the records of a batch into a given buffer: gzip, snappy (raw and Xerial's framing), lz4
-frames, zstd.
+"""Inflates the records of a batch into a given buffer, and compresses them: gzip, snappy (raw and
+Xerial's framing), lz4 frames, zstd.
 
 A codec never writes more than the buffer takes, so a small batch that would inflate to gigabytes
 costs no more memory than the buffer. zstandard is used for its re-used context (1.6 times cramjam's
@@ -16,6 +16,8 @@ CODEC_NAMES = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
+_XERIAL_VERSIONS = (1).to_bytes(4, "big") * 2
+_XERIAL_BLOCK_SIZE = 32 * 1024
 
 
 class BufferTooSmall(Exception):
@@ -79,3 +81,30 @@ def _inflate_snappy_block(source: Buffer, target: memoryview) -> int:
     if cramjam.snappy.decompress_raw_len(source) > len(target):
         raise BufferTooSmall
     return int(cramjam.snappy.decompress_raw_into(source, target))
+
+
+def deflate(codec: int, source: Buffer) -> bytes:
+    """Return records compressed, as Kafka's own clients do it: snappy in Xerial's framing. Raises
+    ValueError for an unknown codec.
+    """
+    match codec:
+        case 0:
+            return bytes(source)
+        case 4:
+            return zstandard.ZstdCompressor().compress(source)
+        case 3:
+            return bytes(cramjam.lz4.compress(source))
+        case 2:
+            return _deflate_snappy(memoryview(source))
+        case 1:
+            return bytes(cramjam.gzip.compress(source))
+        case _:
+            raise ValueError(f"unknown codec {codec}")
+
+
+def _deflate_snappy(source: memoryview) -> bytes:
+    parts = [_XERIAL_MAGIC, _XERIAL_VERSIONS]
+    for start in range(0, len(source), _XERIAL_BLOCK_SIZE):
+        block = bytes(cramjam.snappy.compress_raw(source[start : start + _XERIAL_BLOCK_SIZE]))
+        parts += (len(block).to_bytes(4, "big"), block)
+    return b"".join(parts)

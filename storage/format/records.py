@@ -65,7 +65,7 @@ def _bodies(header: BatchHeader, batch: memoryview, inflated_size_max: int) -> I
     data = inflate(header, batch[HEADER_SIZE : header.size], inflated_size_max)
     position = 0
     for _ in range(header.record_count):
-        length, position = _varint(data, position)
+        length, position = read_varint(data, position)
         if length < 0 or position + length > len(data):
             raise ValueError("a record reaches beyond its batch")
         yield data[position : position + length]
@@ -89,8 +89,8 @@ def inflate(header: BatchHeader, data: memoryview, size_max: int = INFLATED_SIZE
 
 def _time(header: BatchHeader, data: memoryview) -> tuple[RecordTime, int]:
     """Return when a record is, and the position behind that."""
-    timestamp_delta, position = _varint(data, 1)
-    offset_delta, position = _varint(data, position)
+    timestamp_delta, position = read_varint(data, 1)
+    offset_delta, position = read_varint(data, position)
     timestamp = (
         header.max_timestamp
         if header.attributes & LOG_APPEND_TIME
@@ -105,7 +105,7 @@ def _record(header: BatchHeader, data: memoryview) -> KafkaRecord:
     (offset, timestamp), position = _time(header, data)
     key, position = _bytes(data, position)
     value, position = _bytes(data, position)
-    count, position = _varint(data, position)
+    count, position = read_varint(data, position)
     headers = []
     for _ in range(count):
         name, position = _bytes(data, position)
@@ -115,7 +115,7 @@ def _record(header: BatchHeader, data: memoryview) -> KafkaRecord:
 
 
 def _bytes(data: memoryview, position: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position)
+    length, position = read_varint(data, position)
     if length < 0:
         return None, position
     if position + length > len(data):
@@ -123,7 +123,7 @@ def _bytes(data: memoryview, position: int) -> tuple[bytes | None, int]:
     return bytes(data[position : position + length]), position + length
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def read_varint(data: memoryview, position: int) -> tuple[int, int]:
     """Read a zigzag varint of at most 10 bytes; return it and the position after it."""
     value = shift = 0
     while True:

@@ -162,6 +162,8 @@ class DeleteStream(_Record, frozen=True, kw_only=True, tag=True):
 
 
 WHOLE, HEADERS = "whole", "headers"
+COMPACTED = "compacted"
+"""The kind of the objects that compaction by keys writes."""
 
 
 class CommittedRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -182,7 +184,7 @@ class CommittedRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class CommittedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that holds data from now on. `kind`: `sso`, `so` or `wal`."""
+    """An object that holds data from now on. `kind`: `sso`, `so`, `wal` or `compacted`."""
 
     key: str
     kind: str

@@ -11,6 +11,9 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
+from storage.metadata.records import COMPACTED, Entry, ReplaceObjects
+from storage.metadata.state import ClusterState
+
 _EVICTED_AT_ONCE = 64
 _OVERHEAD = 256
 """Bytes charged per batch beside its payload, so that many tiny batches cannot outgrow the
@@ -139,6 +142,31 @@ class LogCache:
         """Drop what is cached of a stream that is closed here; its blocks still upload it."""
         self._logs.pop(stream_id, None)
 
+    def follow(self, _: ClusterState, entry: Entry | None) -> None:
+        """Follow the metadata log: what was compacted is to be read as it is now."""
+        for record in () if entry is None else entry.records:
+            if isinstance(record, ReplaceObjects):
+                for one in record.objects:
+                    for span in one.ranges if one.kind == COMPACTED else ():
+                        self.replaced(span.stream_id, span.end_offset)
+
+    def replaced(self, stream_id: int, end_offset: int) -> None:
+        """Drop what is cached of a stream below an offset and is in committed objects: compaction
+        has put others in their place, which hold less.
+        """
+        log = self._logs.get(stream_id)
+        if log is None:
+            return
+        for one in self._evictable:
+            if one.log is log:
+                old = bisect_right(
+                    log.batches, end_offset, hi=one.count, key=lambda batch: batch.end_offset
+                )
+                self._evict(one, old)
+                if one.count:
+                    break
+        self._evictable = deque(one for one in self._evictable if one.count)
+
     def fetch(self, stream_id: int, offset: int, max_bytes: int) -> list[memoryview] | None:
         """Return whole batches from the one that contains `offset`: at least one, else up to
         `max_bytes`.
@@ -174,14 +202,18 @@ class LogCache:
         log = oldest.log
         # Taking from the front moves the rest: of a long log, more is taken at once.
         count = min(oldest.count, max(_EVICTED_AT_ONCE, len(log.batches) // 256))
+        self._evict(oldest, count)
+        if not oldest.count:
+            self._evictable.popleft()
+
+    def _evict(self, oldest: _Evictable, count: int) -> None:
+        log = oldest.log
         self.size -= sum(map(_charge, log.batches[:count]))
         del log.base_offsets[:count]
         del log.batches[:count]
         oldest.count -= count
-        if not oldest.count:
-            self._evictable.popleft()
-            if not log.batches and self._logs.get(oldest.stream_id) is log:
-                del self._logs[oldest.stream_id]
+        if not log.batches and self._logs.get(oldest.stream_id) is log:
+            del self._logs[oldest.stream_id]
 
 
 def _charge(batch: CachedBatch) -> int:

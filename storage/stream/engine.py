@@ -184,6 +184,7 @@ class StreamEngine:
         scope.spawn(self._uploads.run(), name="upload")
         self._check_identity(self.metadata.state)
         self.metadata.subscribe(self._check_identity)
+        self.metadata.follow(self.cache.follow)
         scope.spawn(self.follower.run(), name="follow metadata")
         scope.spawn(self.garbage.run(), name="collect garbage")
 

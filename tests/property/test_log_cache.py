@@ -52,6 +52,13 @@ class CacheMachine(RuleBasedStateMachine):
                 self.committed[stream_id] = batches[-1].end_offset
             self.cache.committed(block)
 
+    @rule(stream_id=STREAMS, below=st.integers(0, 60))
+    def replaced(self, stream_id: int, below: int) -> None:
+        """Compaction: what is committed below an offset is not read from memory any more."""
+        self.cache.replaced(stream_id, below)
+        end = min(below, self.committed[stream_id])
+        assert all(self.cache.fetch(stream_id, offset, 1) is None for offset in range(end))
+
     @rule(stream_id=STREAMS)
     def hand_over(self, stream_id: int) -> None:
         """A stream that leaves is sealed, committed with all before it, and forgotten."""

@@ -1,0 +1,105 @@
+"""The second pass: what becomes of each batch, as Kafka's cleaner decides it.
+
+Batches come in the order of offsets, from the stream's start. A record stays if no newer one of its
+key was scanned. Records of aborted transactions go; a commit's marker goes `delete.retention.ms`
+after the last record of its transaction; an abort's marker stays, since partitions may remember the
+transaction and name it to consumers, who then wait for its end. The last batch of a producer stays,
+empty if need be, for a day.
+"""
+
+from dataclasses import dataclass
+
+from storage.compaction.batch_filter import (
+    KeyedRecord,
+    delete_horizon,
+    filtered,
+    keyed_records,
+    with_records,
+    without_records,
+)
+from storage.compaction.offset_map import digest_of
+from storage.compaction.reading import StoredBatch
+from storage.compaction.scan import DirtyScan
+from storage.format.control_batch import read_marker
+from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
+from storage.object_store.protocol import Buffer
+
+PRODUCER_EXPIRY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRules:
+    """What one cleaning goes by: offsets below `start_offset` are trimmed, those from `end_offset`
+    on are not touched. Times in milliseconds.
+    """
+
+    start_offset: int
+    end_offset: int
+    now_ms: int
+    delete_retention_ms: int
+
+
+class Cleaner:
+    """Decides about the batches of one stream, one after the other."""
+
+    def __init__(self, scan: DirtyScan, rules: CleaningRules) -> None:
+        self._scan = scan
+        self._rules = rules
+        self._kept_in_transaction: set[int] = set()
+        """Producers of whose transaction at this place something stays."""
+
+    def clean(self, stored: StoredBatch) -> Buffer | None:
+        """Return what is left of the next batch; None: nothing."""
+        header = read_header(stored.payload)
+        if header.is_control:
+            return self._clean_marker(header, stored.payload)
+        left = None
+        if header.record_count > 0 and not self._scan.is_aborted(header):
+            left = self._clean_records(stored.payload)
+        if left is None:
+            return without_records(header) if self._is_last(header, stored.end_offset) else None
+        if header.is_transactional:
+            self._kept_in_transaction.add(header.producer_id)
+        return left
+
+    def _clean_records(self, payload: memoryview) -> Buffer | None:
+        rules = self._rules
+        try:
+            return filtered(
+                payload,
+                self._is_kept,
+                now_ms=rules.now_ms,
+                retention_ms=rules.delete_retention_ms,
+            )
+        except ValueError:
+            return payload  # nobody can read it; who wrote it may still want to see that
+
+    def _is_kept(self, record: KeyedRecord) -> bool:
+        if record.key is None or record.offset < self._rules.start_offset:
+            return False
+        newest = self._scan.newest.get(digest_of(record.key))
+        # What lies beyond the end of this cleaning may not be seen by all consumers yet.
+        return record.offset >= newest or newest >= self._rules.end_offset
+
+    def _is_last(self, header: BatchHeader, end_offset: int) -> bool:
+        """Whether a batch may be the last that is known of a producer."""
+        if header.producer_id == NO_PRODUCER_ID:
+            return False
+        if header.max_timestamp < self._rules.now_ms - PRODUCER_EXPIRY_MS:
+            return False
+        return self._scan.last_batches.get(header.producer_id, end_offset) == end_offset
+
+    def _clean_marker(self, header: BatchHeader, payload: memoryview) -> Buffer | None:
+        try:
+            marker = read_marker(payload)
+        except ValueError:
+            return payload
+        has_records = header.producer_id in self._kept_in_transaction
+        self._kept_in_transaction.discard(header.producer_id)
+        if marker is None or not marker.is_commit or has_records:
+            return payload
+        horizon, rules = delete_horizon(header), self._rules
+        if horizon is not None:
+            return payload if horizon > rules.now_ms else None
+        records = keyed_records(header, payload)
+        return with_records(header, records, rules.now_ms + rules.delete_retention_ms)

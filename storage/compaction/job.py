@@ -1,0 +1,200 @@
+"""Compacts one stream: scan what is dirty, rewrite from the start, group after group.
+
+Each group of objects is replaced by one entry of the metadata log, which is refused when the stream
+does not refer to those objects any more: it was trimmed, deleted, or compacted by another. A job
+may be killed anywhere; what it wrote and did not commit is garbage after a while (`JobName`).
+Rewriting begins at the stream's start, so what is compacted stays the stream's beginning: a job
+that was killed goes on, at the next run, where the first object is that it did not replace.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.clock import Clock
+from storage.compaction.cleaner import Cleaner, CleaningRules
+from storage.compaction.plan import Dirtiness, dirtiness, groups
+from storage.compaction.reading import stored_batches
+from storage.compaction.rewrite import Job, Rewrite
+from storage.compaction.scan import DirtyScan
+from storage.errors import EntryRejected, LakeheadError, ObjectExists, OutcomeUnknown
+from storage.failpoints import failpoint
+from storage.format.object_writer import WrittenObject
+from storage.format.stream_object import read_index
+from storage.metadata.extents import Extent
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import CommittedObject, Record, ReplaceObjects
+from storage.metadata.state import ClusterState
+from storage.object_store.protocol import ObjectStore
+
+_RETRY_S = 0.1
+_RETRY_MAX_S = 10.0
+_TRIES = 10
+
+
+class Superseded(LakeheadError):
+    """The stream changed while it was compacted. What was replaced stays so; the rest is for the
+    next run.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """How a stream is compacted. `map_memory` bounds the map of keys, `group_size` what is replaced
+    at once, in bytes; objects with a timestamp above `until_ms` are left alone.
+    """
+
+    until_ms: int
+    delete_retention_ms: int
+    map_memory: int = 128 * 1024 * 1024
+    group_size: int = 32 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class CompactionResult:
+    """What a compaction has done."""
+
+    passes: int = 0
+    """How often the stream was rewritten: more than once where the keys outgrow the map."""
+    objects: int = 0
+    """Objects written."""
+    bytes_before: int = 0
+    bytes_after: int = 0
+    unreadable: int = 0
+    """Batches that cannot be read, and stay."""
+
+
+class Compaction:
+    """One run over one stream."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: MetadataLog,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        stream_id: int,
+        settings: CompactionSettings,
+    ) -> None:
+        self.result = CompactionResult()
+        self._store = store
+        self._metadata = metadata
+        self._clock = clock
+        self._rng = rng
+        self._stream_id = stream_id
+        self._settings = settings
+
+    async def run(self) -> CompactionResult:
+        """Compact all that can be. Raises Superseded, StoreUnavailable, ObjectNotFound,
+        CorruptObject, UnsupportedFormat, OutcomeUnknown; what was committed by then counts.
+        """
+        while True:
+            stream = self._metadata.state.streams.get(self._stream_id)
+            if stream is None:
+                return self.result
+            found = dirtiness(self._metadata.state, stream, until_ms=self._settings.until_ms)
+            if not found.dirty:
+                return self.result
+            scan = await self._scan(found.dirty)
+            clean_end = _clean_end(found, scan)
+            if clean_end is None:
+                return self.result
+            await self._rewrite(found, scan, clean_end)
+            self.result.passes += 1
+            self.result.unreadable += scan.unreadable
+
+    async def _scan(self, extents: Sequence[Extent]) -> DirtyScan:
+        scan = DirtyScan(self._settings.map_memory)
+        for extent in extents:
+            index = await read_index(self._store, extent.object_key)
+            async for stored in stored_batches(self._store, index, self._stream_id, extent):
+                if not scan.add(stored):
+                    return scan
+                await asyncio.sleep(0)
+        return scan
+
+    async def _rewrite(self, found: Dirtiness, scan: DirtyScan, clean_end: int) -> None:
+        stream = self._metadata.state.stream(self._stream_id)
+        rules = CleaningRules(
+            start_offset=stream.start_offset,
+            end_offset=clean_end,
+            now_ms=self._clock.now_ms(),
+            delete_retention_ms=self._settings.delete_retention_ms,
+        )
+        cleaner = Cleaner(scan, rules)
+        extents = [one for one in (*found.clean, *found.dirty) if one.start_offset < clean_end]
+        for group in groups(extents, self._settings.group_size):
+            rewrite = Rewrite(
+                self._store,
+                cleaner,
+                self._job(),
+                stream_id=self._stream_id,
+                clean_end=clean_end,
+                state_from=stream.state_from,
+            )
+            made = await rewrite.group(group)
+            for committed, written in made:
+                await self._create(committed.key, written)
+                self.result.objects += 1
+                self.result.bytes_after += written.size
+            self.result.bytes_before += sum(extent.size for extent in group)
+            failpoint("compaction_objects_written")
+            await self._commit(group, [committed for committed, _ in made])
+            failpoint("compaction_committed")
+
+    def _job(self) -> Job:
+        state = self._metadata.state
+        return Job(
+            cluster_id=state.cluster_id,
+            job_id=self._metadata.writer_id,
+            entry=state.next_entry,
+            now_ms=self._clock.now_ms(),
+            rng=self._rng,
+        )
+
+    async def _commit(self, group: Sequence[Extent], objects: Sequence[CommittedObject]) -> None:
+        keys = dict.fromkeys(extent.object_key for extent in group)
+        replacement = ReplaceObjects(
+            sources=tuple(keys), objects=tuple(objects), streams=(self._stream_id,)
+        )
+
+        def plan(state: ClusterState) -> Sequence[Record]:
+            stream = state.streams.get(self._stream_id)
+            at = -1 if stream is None else stream.extents.index_of(group[0].start_offset)
+            if stream is None or at < 0 or stream.extents[at : at + len(group)] != tuple(group):
+                raise Superseded(f"stream {self._stream_id} changed while it was compacted")
+            return [replacement]
+
+        try:
+            await self._metadata.commit_with(plan)
+        except EntryRejected as error:
+            raise Superseded(f"stream {self._stream_id}: {error}") from error
+
+    async def _create(self, key: str, written: WrittenObject) -> None:
+        """Write an object under a name that nobody else has."""
+        pause = _RETRY_S
+        for tries in range(1, _TRIES + 1):
+            try:
+                await self._store.create(key, written.pieces)
+                return
+            except ObjectExists:
+                return  # an earlier try of ours
+            except OutcomeUnknown:
+                if tries == _TRIES:
+                    raise
+            await asyncio.sleep(pause * (0.5 + self._rng.random()))
+            pause = min(pause * 2, _RETRY_MAX_S)
+
+
+def _clean_end(found: Dirtiness, scan: DirtyScan) -> int | None:
+    """Return where cleaning ends: with an object, if one ends within what was scanned; else, when
+    one object alone has more keys than the map, inside it. None: nothing can be cleaned, since
+    transactions are open.
+    """
+    ends = [one.end_offset for one in found.dirty if one.end_offset <= scan.stable_offset]
+    if ends:
+        return ends[-1]
+    can_cut = scan.is_full and scan.stable_offset > found.first_dirty
+    return scan.stable_offset if can_cut else None

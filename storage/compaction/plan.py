@@ -1,0 +1,68 @@
+"""How much of a stream is not compacted yet, and in which groups its objects are replaced: pure.
+
+What compaction wrote are objects of kind `compacted`. It rewrites a stream from its start, so what
+is compacted is the beginning of the stream.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.metadata.extents import Extent
+from storage.metadata.records import COMPACTED
+from storage.metadata.state import ClusterState, StreamState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dirtiness:
+    """A stream before compaction. Its extents are `clean`, then `dirty`; what comes after those
+    is too young.
+    """
+
+    clean: tuple[Extent, ...]
+    dirty: tuple[Extent, ...]
+    oldest_ms: int
+    """When the oldest dirty object was written; 0 without any."""
+
+    @property
+    def ratio(self) -> float:
+        """Which share of the bytes is dirty: 0 to 1."""
+        dirty = sum(extent.size for extent in self.dirty)
+        total = dirty + sum(extent.size for extent in self.clean)
+        return dirty / total if total else 0.0
+
+    @property
+    def first_dirty(self) -> int:
+        """The first offset that is not compacted. There must be one."""
+        return self.dirty[0].start_offset
+
+
+def dirtiness(state: ClusterState, stream: StreamState, *, until_ms: int) -> Dirtiness:
+    """Look at a stream's objects. Those from the first dirty one on that holds a timestamp above
+    `until_ms` are too young.
+    """
+    clean: list[Extent] = []
+    dirty: list[Extent] = []
+    for extent in stream.extents:
+        if not dirty and state.objects[extent.object_key].kind == COMPACTED:
+            clean.append(extent)
+        elif extent.max_timestamp > until_ms:
+            break
+        else:
+            dirty.append(extent)
+    oldest_ms = state.objects[dirty[0].object_key].created_ms if dirty else 0
+    return Dirtiness(clean=tuple(clean), dirty=tuple(dirty), oldest_ms=oldest_ms)
+
+
+def groups(extents: Sequence[Extent], size_max: int) -> list[tuple[Extent, ...]]:
+    """Cut extents into groups that are replaced one after the other, none above `size_max` bytes
+    unless one extent is.
+    """
+    found: list[list[Extent]] = []
+    size = 0
+    for extent in extents:
+        if not found or size + extent.size > size_max:
+            found.append([])
+            size = 0
+        found[-1].append(extent)
+        size += extent.size
+    return [tuple(group) for group in found]

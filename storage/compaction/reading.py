@@ -1,0 +1,58 @@
+"""Reads the batches of a stream back from its objects, each once, in order."""
+
+from collections.abc import AsyncGenerator
+from typing import NamedTuple
+
+from storage.errors import CorruptObject
+from storage.format.stream_object import IndexItem, ObjectIndex, check_item, iter_records
+from storage.metadata.extents import Extent
+from storage.object_store.protocol import ObjectStore
+
+RUN_SIZE_MAX = 8 * 1024 * 1024
+
+
+class StoredBatch(NamedTuple):
+    """A batch, the stream epoch that it was appended under, and the end of its offsets."""
+
+    epoch: int
+    end_offset: int
+    payload: memoryview
+
+
+async def stored_batches(
+    store: ObjectStore, index: ObjectIndex, stream_id: int, extent: Extent
+) -> AsyncGenerator[StoredBatch, None]:
+    """Yield the batches of an extent. Raises ObjectNotFound, StoreUnavailable, CorruptObject."""
+    items = [
+        item
+        for item in index.items_of(stream_id)
+        if item.start_offset < extent.end_offset and item.end_offset > extent.start_offset
+    ]
+    for run in _runs(items):
+        start = run[0].position
+        size = run[-1].position + run[-1].size - start
+        data = memoryview(await store.get_range(index.key, start, size))
+        for item in run:
+            at = item.position - start
+            piece = data[at : at + item.size]
+            check_item(index.key, item, piece)
+            try:
+                for record in iter_records(piece):
+                    end = record.base_offset + record.offset_count
+                    yield StoredBatch(record.epoch, end, record.payload)
+            except ValueError as error:
+                raise CorruptObject(index.key, item.position, str(error)) from error
+
+
+def _runs(items: list[IndexItem]) -> list[list[IndexItem]]:
+    """Cut items into runs of neighbours that are read at once."""
+    runs: list[list[IndexItem]] = []
+    size, end = 0, -1
+    for item in items:
+        if item.position != end or size + item.size > RUN_SIZE_MAX:
+            runs.append([])
+            size = 0
+        runs[-1].append(item)
+        size += item.size
+        end = item.position + item.size
+    return runs

@@ -1,0 +1,209 @@
+"""New objects for a group of old ones: what is left of their batches, with their offsets, and all
+that they tell of the partition's state.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from storage.compaction.batch_filter import filler
+from storage.compaction.cleaner import Cleaner
+from storage.compaction.reading import StoredBatch, stored_batches
+from storage.format.object_names import JobName
+from storage.format.object_writer import ObjectWriter, WrittenObject
+from storage.format.producer_headers import producer_headers
+from storage.format.record_batch import NO_TIMESTAMP, max_timestamp, read_header
+from storage.format.stream_object import AbortedTransaction, StreamInfo, read_index
+from storage.metadata.extents import Extent
+from storage.metadata.records import (
+    COMPACTED,
+    HEADERS,
+    WHOLE,
+    CommittedObject,
+    CommittedRange,
+)
+from storage.object_store.protocol import Buffer, ObjectStore
+
+GAP_MAX = 1 << 30
+"""Offsets between two batches: beyond it, an empty batch is put there, for the sake of fields of 32
+bits.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Who writes: goes into the objects and their names."""
+
+    cluster_id: str
+    job_id: str
+    entry: int
+    """The metadata log's next entry when the writing began."""
+    now_ms: int
+    rng: random.Random
+
+
+@dataclass(slots=True)
+class _Part:
+    """What becomes one object: offsets from `start_offset`, up to `end_offset` so far."""
+
+    kind: str
+    start_offset: int
+    end_offset: int
+    until: int
+    """Where it is to end: what is between is filled with an empty batch."""
+    epoch: int = 0
+    batches: list[StoredBatch] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+    state: bytes | None = None
+    info: StreamInfo | None = None
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    def add(self, base_offset: int, batch: StoredBatch) -> None:
+        """Add a batch, and before it what bridges a gap that is too long."""
+        while base_offset - self.end_offset > GAP_MAX:
+            self._fill(self.end_offset + GAP_MAX)
+        self.batches.append(batch)
+        self.end_offset = batch.end_offset
+
+    def close(self) -> None:
+        """Go on to its end, if no batch ends there."""
+        while self.end_offset < self.until:
+            self._fill(min(self.until, self.end_offset + GAP_MAX))
+
+    def _fill(self, end_offset: int) -> None:
+        empty = memoryview(filler(self.end_offset, end_offset, self.epoch))
+        self.batches.append(StoredBatch(self.epoch, end_offset, empty))
+        self.end_offset = end_offset
+
+
+class Rewrite:
+    """The rewriting of one stream, group after group. `clean_end` is where cleaning ends; what the
+    last group holds beyond it is copied. `state_from` is the stream's.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cleaner: Cleaner,
+        job: Job,
+        *,
+        stream_id: int,
+        clean_end: int,
+        state_from: int,
+    ) -> None:
+        self._store = store
+        self._cleaner = cleaner
+        self._job = job
+        self._stream_id = stream_id
+        self._clean_end = clean_end
+        self._state_from = state_from
+        self._parts: list[_Part] = []
+
+    async def group(self, extents: Sequence[Extent]) -> list[tuple[CommittedObject, WrittenObject]]:
+        """Return the objects that stand for these extents, not written yet.
+
+        Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat.
+        """
+        self._parts = []
+        for extent in extents:
+            await self._add_extent(extent)
+        return [self._finish(part) for part in self._parts]
+
+    async def _add_extent(self, extent: Extent) -> None:
+        index = await read_index(self._store, extent.object_key)
+        info = index.streams[self._stream_id]
+        part = self._part(extent.start_offset, info)
+        is_state = extent.end_offset > self._state_from
+        has_none = info.state is None and info.headers is None
+        sources: list[Buffer] = []
+        async for stored in stored_batches(self._store, index, self._stream_id, extent):
+            if is_state and has_none:
+                sources.append(stored.payload)
+            if part.kind == COMPACTED and stored.end_offset > self._clean_end:
+                part.until = self._clean_end
+                part = self._part(self._clean_end, info)
+            self._add_batch(part, stored)
+        part.until = extent.end_offset
+        if part.kind != COMPACTED:
+            here = (one for one in info.aborted if one.last_offset >= self._clean_end)
+            part.aborted = (*part.aborted, *here)
+        if is_state:
+            self._carry_state(part, info, sources)
+
+    def _part(self, start_offset: int, info: StreamInfo) -> _Part:
+        """Return the part that goes on at an offset: a new one behind a whole state, and where
+        cleaning ends.
+        """
+        kind = COMPACTED if start_offset < self._clean_end else "so"
+        last = self._parts[-1] if self._parts else None
+        if last is None or last.state is not None or last.kind != kind:
+            last = _Part(kind, start_offset, start_offset, start_offset)
+            self._parts.append(last)
+        last.info = info
+        return last
+
+    def _add_batch(self, part: _Part, stored: StoredBatch) -> None:
+        base_offset = read_header(stored.payload).base_offset
+        part.epoch = stored.epoch
+        if part.kind != COMPACTED:
+            part.add(base_offset, stored)
+            return
+        left = self._cleaner.clean(stored)
+        if left is not None:
+            part.add(base_offset, stored._replace(payload=memoryview(left)))
+
+    @staticmethod
+    def _carry_state(part: _Part, info: StreamInfo, sources: Sequence[Buffer]) -> None:
+        if info.state is not None:
+            part.state, part.headers = info.state, []
+            return
+        part.headers.append(producer_headers(sources) if info.headers is None else info.headers)
+
+    def _finish(self, part: _Part) -> tuple[CommittedObject, WrittenObject]:
+        job, stream_id = self._job, self._stream_id
+        assert part.info is not None
+        part.close()
+        headers = None if part.state is not None else b"".join(part.headers)
+        writer = ObjectWriter(
+            kind=part.kind,
+            cluster_id=job.cluster_id,
+            node_id=-1,
+            node_epoch=-1,
+            writer_id=job.job_id,
+            created_ms=job.now_ms,
+        )
+        writer.begin_stream(
+            msgspec.structs.replace(
+                part.info, state=part.state, headers=headers, aborted=part.aborted, epoch=-1
+            )
+        )
+        end = part.start_offset
+        for batch in part.batches:
+            header = read_header(batch.payload)
+            if header.base_offset > end:
+                writer.skip(end, header.base_offset)
+            newest = max_timestamp(batch.payload) if header.record_count else NO_TIMESTAMP
+            count = batch.end_offset - header.base_offset
+            writer.add(batch.epoch, header.base_offset, count, batch.payload, newest)
+            end = batch.end_offset
+        written = writer.finish()
+        (held,) = written.ranges
+        span = CommittedRange(
+            stream_id=stream_id,
+            epoch=part.epoch,
+            start_offset=part.start_offset,
+            end_offset=part.end_offset,
+            max_timestamp=held.max_timestamp,
+            size=held.size,
+            state=WHOLE if part.state is not None else HEADERS if headers else "",
+        )
+        committed = CommittedObject(
+            key=JobName(job.entry, job.rng.getrandbits(64)).key,
+            kind=part.kind,
+            size=written.size,
+            created_ms=job.now_ms,
+            ranges=(span,),
+        )
+        return committed, written

@@ -1,0 +1,100 @@
+"""The first pass: what is newest of each key, and how transactions ended, in what is not compacted.
+
+Keys of a transaction count once its commit is seen; until then they wait, in the same bound of
+memory. What is compacted ends before the first batch whose transaction has no end here.
+"""
+
+from dataclasses import dataclass, field
+
+from storage.compaction.batch_filter import keyed_records
+from storage.compaction.offset_map import Digest, OffsetMap, digest_of
+from storage.compaction.reading import StoredBatch
+from storage.format.control_batch import read_marker
+from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transaction without an end: its first offset, and what its records would supersede."""
+
+    first_offset: int
+    keys: list[tuple[Digest, int]] = field(default_factory=list)
+
+
+class DirtyScan:
+    """What a pass over batches has found. `memory` in bytes bounds the map of keys."""
+
+    def __init__(self, memory: int) -> None:
+        self.newest = OffsetMap(memory)
+        self.end_offset = -1
+        """The end of what was scanned."""
+        self.is_full = False
+        self.unreadable = 0
+        """Batches that hold no records that can be read; they stay as they are."""
+        self.last_batches: dict[int, int] = {}
+        """The end offset of the last batch with records of each producer."""
+        self._aborted: dict[int, list[tuple[int, int]]] = {}
+        self._open: dict[int, _Open] = {}
+        self._waiting = 0
+
+    @property
+    def stable_offset(self) -> int:
+        """The end of what was scanned and whose transactions have ended."""
+        return min((one.first_offset for one in self._open.values()), default=self.end_offset)
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a batch belongs to a transaction that was aborted, as far as was scanned."""
+        if not header.is_transactional or header.is_control:
+            return False
+        spans = self._aborted.get(header.producer_id, ())
+        return any(first <= header.base_offset < marker for first, marker in spans)
+
+    def add(self, stored: StoredBatch) -> bool:
+        """Scan the next batch. False when the map has no room for its keys: nothing of it, and
+        nothing that follows, was scanned.
+        """
+        header = read_header(stored.payload)
+        room = self.newest.capacity - self.newest.count - self._waiting
+        if header.record_count > room:
+            self.is_full = True
+            return False
+        if header.is_control:
+            self._end_transaction(header, stored.payload)
+        elif header.record_count > 0:
+            self._add_records(header, stored)
+        self.end_offset = stored.end_offset
+        return True
+
+    def _end_transaction(self, header: BatchHeader, payload: memoryview) -> None:
+        try:
+            marker = read_marker(payload)
+        except ValueError:
+            self.unreadable += 1
+            return
+        ended = self._open.pop(header.producer_id, None) if marker is not None else None
+        if ended is None or marker is None:
+            return
+        self._waiting -= len(ended.keys)
+        if marker.is_commit:
+            for digest, offset in ended.keys:
+                self.newest.put(digest, offset)
+        else:
+            spans = self._aborted.setdefault(header.producer_id, [])
+            spans.append((ended.first_offset, header.base_offset))
+
+    def _add_records(self, header: BatchHeader, stored: StoredBatch) -> None:
+        if header.producer_id != NO_PRODUCER_ID:
+            self.last_batches[header.producer_id] = stored.end_offset
+        try:
+            records = keyed_records(header, stored.payload)
+        except ValueError:
+            self.unreadable += 1
+            records = []
+        keys = [(digest_of(r.key), r.offset) for r in records if r.key is not None]
+        if header.is_transactional:
+            waiting = self._open.setdefault(header.producer_id, _Open(header.base_offset))
+            waiting.keys += keys
+            self._waiting += len(keys)
+            return
+        for digest, offset in keys:
+            self.newest.put(digest, offset)
