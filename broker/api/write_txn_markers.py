@@ -1,0 +1,95 @@
+"""WriteTxnMarkers (key 27), versions 1 and 2: transaction coordinators end transactions in the
+partitions that this node leads; so does an operator, with `kafka-transactions abort` (KIP-664).
+
+1 compact · 2 transaction version (KIP-1228).
+
+Each partition is answered when its marker is durable, and on its own: what could not be written
+(this node leads the partition no more, its WAL is full) the coordinator sends again.
+"""
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2))
+
+Outcome = asyncio.Future[ErrorCode]
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Write every marker, then answer when all of them are durable."""
+    begun = [
+        (marker, topic, index, _begin(context.node, marker, topic.name, index))
+        for marker in request.markers
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    ]
+    codes = [(marker, topic, index, await outcome) for marker, topic, index, outcome in begun]
+    module = context.response
+    return entity(
+        module,
+        "WriteTxnMarkersResponse",
+        markers=[
+            entity(
+                module,
+                "WritableTxnMarkerResult",
+                producer_id=marker.producer_id,
+                topics=[
+                    entity(
+                        module,
+                        "WritableTxnMarkerTopicResult",
+                        name=topic.name,
+                        partitions=[
+                            entity(
+                                module,
+                                "WritableTxnMarkerPartitionResult",
+                                partition_index=index,
+                                error_code=code,
+                            )
+                            for of_marker, of_topic, index, code in codes
+                            if of_marker is marker and of_topic is topic
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ],
+    )
+
+
+def _begin(node: "Node", marker: Any, name: str, index: int) -> Outcome:
+    """Append one marker; return what will be known of it."""
+    outcome: Outcome = asyncio.get_running_loop().create_future()
+    done = partial(_done, outcome)
+    try:
+        topic = node.topics.find(name)
+        if topic is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition)
+        topic.served(index).end_transaction(
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            is_commit=marker.transaction_result,
+            on_done=done,
+            transaction_version=getattr(marker, "transaction_version", 0),
+        )
+    except LakeheadError as error:
+        outcome.set_result(error_code(error))
+    return outcome
+
+
+def _done(outcome: Outcome, error: Exception | None) -> None:
+    """A marker is durable, or nobody can know."""
+    if not outcome.done():  # the request may be given up by then
+        outcome.set_result(ErrorCode.none if error is None else error_code(error))
