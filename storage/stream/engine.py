@@ -208,6 +208,7 @@ class StreamEngine:
                 for stream_id, epoch in epochs.items()
             ]
 
+        self.reader.expect_states(stream_ids)  # read while the entry is on its way
         state = await self.metadata.commit_with(plan)
         states = [state.stream(stream_id) for stream_id in stream_ids]
         # What is known by now may be newer than the entry: others' epochs are not to be written in.

@@ -7,7 +7,7 @@ turns.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
@@ -28,6 +28,7 @@ from storage.tasks import TaskScope
 _log = structlog.get_logger("storage.reader")
 
 RUN_SIZE_MAX = 4 * 1024 * 1024
+_EXPECTED_MAX = 32
 _ATTEMPTS = 3
 _PATIENCE_S = 0.2
 """From then on a fetch answers with what it has: a megabyte of small objects may be thousands of
@@ -102,6 +103,16 @@ class ColdReader:
         self._run_size_max = min(RUN_SIZE_MAX, cache_size // 8, in_flight_max // 4)
         self._wanted: dict[BlockName, _Wanted] = {}
         self._new: dict[str, list[_Wanted]] = {}
+
+    def expect_states(self, stream_ids: Iterable[int]) -> None:
+        """Begin to read the indexes in which the states of streams are that will be opened soon:
+        of those that move together, mostly one or two. What else there is will be read in its turn.
+        """
+        streams = self._metadata.state.streams
+        known = (streams.get(stream_id) for stream_id in stream_ids)
+        newest = {one.extents[-1].object_key for one in known if one is not None and one.extents}
+        for key in sorted(newest)[:_EXPECTED_MAX]:
+            self.indexes.expect(key)
 
     async def fetch(
         self, stream_id: int, extents: Callable[[], Extents], offset: int, max_bytes: int

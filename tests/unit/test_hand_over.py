@@ -11,6 +11,7 @@ from storage.errors import EntryRejected, Fenced, StreamClosed
 from storage.metadata.records import AssignStreams, FenceNode
 from storage.object_store import MemoryStore
 from storage.object_store.faulty import FaultProfile, FaultyStore
+from storage.object_store.protocol import Buffer
 from storage.stream.engine import StreamEngine
 from storage.stream.stream import Stream
 from storage.wal import MemoryWal, WalOwner, WriteAheadLog
@@ -73,6 +74,46 @@ async def test_a_stream_moves_with_all_that_was_acknowledged(open_log) -> None: 
         await new.close()
     state = await state_of(store)
     assert [s.end_offset for s in state.streams.values()] == [3 * len(b) for b in bases.values()]
+
+
+class LateOpening(MemoryStore):
+    """Once it is `slow`, an entry of the metadata is put after an index has been asked for."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__(objects)
+        self.is_slow = False
+        self.asked = asyncio.Event()
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        if self.is_slow:
+            await self.asked.wait()
+        await super().create(key, pieces)
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        self.asked.set()
+        return await super().get_suffix(key, length)
+
+
+async def test_states_are_read_while_the_entry_that_opens_is_on_its_way() -> None:
+    """A round trip to the store less in the pause of a stream that moves."""
+    store = MemoryStore()
+    others = LateOpening(store.objects)
+    async with AsyncExitStack() as stack:
+        old, [stream] = await stack.enter_async_context(running(store, in_memory, partitions=1))
+        new, _ = await stack.enter_async_context(
+            running(others, in_memory, node_id=1, partitions=0, seed=1)
+        )
+        await append(stream)
+        stream.state_snapshot = lambda _: b"state"
+        await assign(new, 1, [0])
+        await old.metadata.refresh()
+        await old.hand_over([0])
+        await new.metadata.refresh()
+        others.is_slow = True
+        async with asyncio.timeout(10):
+            [moved] = await new.open_streams([0])
+        assert (await moved.load_state())[0] == b"state"
+        assert new.reader.indexes.reads == 1, "and they are read once"
 
 
 async def test_appends_on_their_way_are_waited_for_and_arrive() -> None:
