@@ -1,14 +1,15 @@
 """Produce (key 0), versions 3 to 13; advertised from 0 since older clients look for it
 (KAFKA-18659).
 
-3 magic 2 · 5 log start offset · 7 zstd · 8 record errors and messages · 9 compact · 10 current
-leader, and where it is (KIP-951) · 13 topic ids.
+3 magic 2, transactions (KIP-98) · 5 log start offset · 7 zstd · 8 record errors and messages ·
+9 compact · 10 current leader, and where it is (KIP-951) · 11 TRANSACTION_ABORTABLE · 12 partitions
+join their transaction by it (KIP-890) · 13 topic ids.
 
 A request is handled in the data callback: each batch is checked, given its offsets, patched in
 place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
 the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
-partition that is about to be led here (`broker.catalog.arrivals`). Left out: transactions
-(refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the code that every client takes as final).
+partition that is about to be led here (`broker.catalog.arrivals`), and the question whether it is
+in the request's transaction (`broker.api.transaction_inquiry`).
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.transaction_inquiry import TransactionInquiry
 from broker.catalog.leaders import hint_for
 from broker.network.connection import Connection, Slot
 from broker.partition.partition import Partition
@@ -52,12 +54,6 @@ def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> 
     call = ProduceCall(context, header, request, len(frame))
     if request.acks not in {-1, 0, 1}:
         call.refuse(KafkaError(ErrorCode.invalid_required_acks))
-    elif request.transactional_id is not None:
-        call.refuse(
-            KafkaError(
-                ErrorCode.transactional_id_authorization_failed, "transactions are not served yet"
-            )
-        )
     return call.run()
 
 
@@ -85,12 +81,15 @@ class ProduceCall:
         "_good_size",
         "_has_moved",
         "_header",
+        "_inquiry",
+        "_is_transactional",
         "_next",
         "_now_ms",
         "_refusal",
         "_results",
         "_slot",
         "_topics",
+        "_transactional_id",
         "_waiting",
         "_wakeup",
         "_work",
@@ -110,6 +109,9 @@ class ProduceCall:
         self._slot: Slot | None = self._connection.slot() if request.acks else None
         self._now_ms = node.clock.now_ms()
         self._topics = request.topics
+        self._transactional_id = request.transactional_id
+        self._is_transactional = False
+        self._inquiry: TransactionInquiry | None = None
         self._results: list[TopicResult] = []
         self._work: list[Work] = []
         self._awaited = -1
@@ -149,11 +151,12 @@ class ProduceCall:
         except KafkaError as error:
             return Work(data.partition, None, records, None, error, results)
         self._good_size += len(records)
+        self._is_transactional |= header.is_transactional
         return Work(data.partition, partition, records, header, None, results)
 
     def run(self) -> bool:
-        """Append what can be appended; False when the rest waits: the WAL is full, or a partition
-        is about to come.
+        """Append what can be appended; False when the rest waits: the WAL is full, a partition is
+        about to come, or the coordinator of the transaction is asked.
         """
         node = self._context.node
         if not node.is_writable():
@@ -161,6 +164,8 @@ class ProduceCall:
         if self._awaits():
             return self._hold()
         self._check()
+        if self._is_transactional and self._inquiry is None and self._inquires():
+            return False
         work = self._work
         while self._next < len(work):
             item = work[self._next]
@@ -183,12 +188,26 @@ class ProduceCall:
         if self._waiting == 0:
             self._answer()
 
+    def _inquires(self) -> bool:
+        """Whether the coordinator of the transaction has to be asked first."""
+        self._inquiry = TransactionInquiry(
+            self._context.node, self._transactional_id, self._header.version
+        )
+        known = [(work.partition, work.header) for work in self._work]
+        batches = [(one, header) for one, header in known if one is not None and header is not None]
+        return self._inquiry.start(batches, self._go_on)
+
     def _append(self, work: Work) -> PartitionResult:
+        inquiry = self._inquiry
+        if inquiry is not None and inquiry.refusal is not None:
+            raise inquiry.refusal
         if work.error is not None:
             raise work.error
         partition, records = work.partition, work.records
         assert partition is not None
         assert work.header is not None
+        if inquiry is not None:
+            inquiry.check(partition, work.header)
         plan = partition.plan(records, work.header)
         append_time = NO_TIMESTAMP
         self._waiting += 1
@@ -265,9 +284,11 @@ class ProduceCall:
         if self._awaited >= 0:
             self._context.node.catalog.arrivals.unwait(self._awaited, self._resume)
             self._awaited = -1
-        if not self._connection.is_open:
-            return  # whoever asked is gone, and nothing of the rest was promised
-        if self.run():
+        self._go_on()
+
+    def _go_on(self) -> None:
+        # Whoever asked may be gone: nothing of the rest was promised.
+        if self._connection.is_open and self.run():
             self._connection.proceed()
 
     def _answer(self) -> None:

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.partition.producer_state import ProducerStates
 from broker.partition.topic import Topic
+from broker.partition.verification import Verification
 from broker.protocol.errors import KafkaError
 from storage.clock import Clock
 from storage.format.control_batch import Marker, encode_marker
@@ -126,6 +127,43 @@ class Partition:
                     return Plan(records, header, known.base_offset, known.end_offset)
             self.producers.check_state(header)
         return Plan(records, header, -1, -1)
+
+    def verification(self, header: BatchHeader, *, is_adding: bool) -> Verification | None:
+        """Return what has to be confirmed before a client's transactional batch may begin a
+        transaction here; None when it is open. `is_adding`: the client's are of version 2.
+        """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if self.producers.is_in_transaction(producer_id, epoch):
+            return None
+        return self.producers.verifications.begin(
+            producer_id,
+            epoch,
+            header.base_sequence,
+            self._clock.now_ms(),
+            is_adding=is_adding,
+        )
+
+    def check_verified(self, header: BatchHeader, confirmed: Verification | None) -> None:
+        """Refuse a client's transactional batch that would begin a transaction, unless what was
+        confirmed still holds: no transaction of the producer began or ended here since.
+
+        Raises KafkaError: INVALID_TXN_STATE.
+        """
+        producers, producer_id = self.producers, header.producer_id
+        if (
+            (confirmed is not None and producers.verifications.get(producer_id) is confirmed)
+            or producers.is_in_transaction(producer_id, header.producer_epoch)
+            or producers.find(
+                producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_offset_delta + 1,
+            )
+        ):
+            return
+        raise KafkaError(
+            ErrorCode.invalid_txn_state, "Record was not part of an ongoing transaction"
+        )
 
     def perform(self, plan: Plan, on_done: OnDone | None) -> int:
         """Append what was planned; return its base offset. `on_done` as in `Stream.append`.

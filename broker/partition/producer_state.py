@@ -25,6 +25,7 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from broker.partition.transactions import Transactions
+from broker.partition.verification import Verifications
 from broker.protocol.errors import KafkaError
 from storage.errors import UnsupportedFormat
 from storage.format.control_batch import Marker
@@ -109,6 +110,7 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self.transactions = Transactions()
+        self.verifications = Verifications()
         self._producers: dict[int, ProducerEntry] = {}
         self._before: deque[_Before] = deque()
 
@@ -134,28 +136,36 @@ class ProducerStates:
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
-        entry = self._producers.get(producer_id)
+        known = self.find(producer_id, epoch, first_sequence, count)
+        if known is not None:
+            return known
+        entry, waiting = self._producers.get(producer_id), self.verifications.get(producer_id)
+        last = NO_SEQUENCE if entry is None else entry.last_sequence
+        if waiting is not None:
+            begins_late = waiting.is_adding and first_sequence != 0 and last == NO_SEQUENCE
+            if begins_late or first_sequence > waiting.lowest_sequence:
+                raise _out_of_order(producer_id, first_sequence, waiting.lowest_sequence - 1)
         if entry is None:
             return None  # unknown or expired: any sequence begins it anew, as in Kafka
+        _check_epoch(producer_id, epoch, entry)
         if epoch != entry.epoch:
-            _check_epoch(producer_id, epoch, entry)
-            if first_sequence != 0:
-                raise KafkaError(
-                    ErrorCode.out_of_order_sequence_number,
-                    f"producer {producer_id} begins epoch {epoch} with sequence {first_sequence}",
-                )
-            return None
-        batches, last = entry.batches, entry.last_sequence
-        if first_sequence == next_sequence(last):
+            last = NO_SEQUENCE
+        if first_sequence != next_sequence(last):
+            raise _out_of_order(producer_id, first_sequence, last)
+        return None
+
+    def find(
+        self, producer_id: int, epoch: int, first_sequence: int, count: int
+    ) -> ProducerBatch | None:
+        """Return the batch that this one repeats, if it is known."""
+        entry = self._producers.get(producer_id)
+        if entry is None or epoch != entry.epoch:
             return None
         last_sequence = sequence_after(first_sequence, count)
-        for batch in reversed(batches):
+        for batch in reversed(entry.batches):
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
-        raise KafkaError(
-            ErrorCode.out_of_order_sequence_number,
-            f"producer {producer_id} sends sequence {first_sequence} after {last}",
-        )
+        return None
 
     def check_state(self, header: BatchHeader) -> None:
         """Hold a new batch against its producer's epoch and transaction, whatever its sequence.
@@ -215,6 +225,8 @@ class ProducerStates:
             return
         if header.is_control and marker is None:
             return  # compaction has emptied it, or it is of another kind
+        if header.is_transactional:
+            self.verifications.end(producer_id)
         entry = self._producers.get(producer_id)
         begins = header.is_transactional and (entry is None or entry.transaction_start < 0)
         if entry is None or entry.epoch != header.producer_epoch or marker is not None or begins:
@@ -261,6 +273,7 @@ class ProducerStates:
         ]
         for producer_id in old:
             del self._producers[producer_id]
+        self.verifications.expire(before_ms)
         return len(old)
 
     def snapshot(self, end_offset: int) -> bytes:
@@ -315,6 +328,13 @@ class ProducerStates:
                 started.append((start, producer_id))
         states.transactions.restore(started, aborted)
         return states
+
+
+def _out_of_order(producer_id: int, first_sequence: int, last_sequence: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.out_of_order_sequence_number,
+        f"producer {producer_id} sends sequence {first_sequence} after {last_sequence}",
+    )
 
 
 def _check_epoch(producer_id: int, epoch: int, entry: ProducerEntry) -> None:

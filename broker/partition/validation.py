@@ -19,7 +19,6 @@ from storage.format.record_batch import (
     MAGIC_POSITION,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    TRANSACTIONAL,
     BatchHeader,
     crc_ok,
     read_header,
@@ -87,10 +86,6 @@ def _check_header(header: BatchHeader, version: int) -> None:
     if codec > ZSTD or (codec == ZSTD and version < ZSTD_SINCE):
         raise KafkaError(
             ErrorCode.unsupported_compression_type, f"codec {codec} with Produce version {version}"
-        )
-    if attributes & TRANSACTIONAL:
-        raise KafkaError(
-            ErrorCode.transactional_id_authorization_failed, "transactions are not served yet"
         )
     if header.producer_id != NO_PRODUCER_ID and (
         header.base_sequence < 0 or header.producer_epoch < 0

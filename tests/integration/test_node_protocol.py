@@ -152,17 +152,12 @@ async def test_other_acks_are_refused() -> None:
         assert (await client.produced())[0] == ErrorCode.invalid_required_acks
 
 
-async def test_transactions_are_refused_by_a_code_that_clients_show() -> None:
+async def test_a_transactional_batch_without_a_transactional_id_is_refused() -> None:
     async with running() as node:
         client = await with_topic(node)
         client.produce(batch(attributes=0x10, producer_id=1, producer_epoch=0, base_sequence=0))
         code = ErrorCode.transactional_id_authorization_failed
         assert (await client.produced())[0] == code
-        module = schema(22, 4).request_module
-        message = entity(
-            module, "InitProducerIdRequest", transactional_id="x", transaction_timeout=1000
-        )
-        assert (await client.ask(22, 4, message)).error_code == code
 
 
 async def test_topics_go_by_id_where_the_version_has_ids() -> None:

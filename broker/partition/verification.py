@@ -1,0 +1,61 @@
+"""What waits for a transaction coordinator's word that a partition is in a transaction, before the
+first batch of the transaction is taken (KIP-890): else a batch that was held up on its way opens a
+transaction that nobody ends.
+
+One verification for each producer, gone as soon as a batch or a marker of a transaction of it is
+appended: a word that comes later is about another transaction. It also knows the lowest sequence
+number that waited, so that a later batch is not taken before an earlier one that is sent again.
+"""
+
+
+class Verification:
+    """What one producer waits for; told from others by identity."""
+
+    __slots__ = ("began_ms", "epoch", "is_adding", "lowest_sequence")
+
+    def __init__(self, epoch: int, sequence: int, began_ms: int, *, is_adding: bool) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.began_ms = began_ms
+        self.is_adding = is_adding
+        """Whether the client's transactions are those of version 2, which begin with a new epoch
+        and sequence 0.
+        """
+
+
+class Verifications:
+    """The verifications of one partition, by producer."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Verification] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def begin(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, is_adding: bool
+    ) -> Verification:
+        """Return what a batch has to wait for: shared with those of its producer that wait."""
+        known = self._waiting.get(producer_id)
+        if known is None:
+            known = Verification(epoch, sequence, now_ms, is_adding=is_adding)
+            self._waiting[producer_id] = known
+        elif epoch > known.epoch:
+            known.epoch, known.lowest_sequence = epoch, sequence
+        elif epoch == known.epoch:
+            known.lowest_sequence = min(known.lowest_sequence, sequence)
+        return known
+
+    def get(self, producer_id: int) -> Verification | None:
+        """Return what a producer waits for."""
+        return self._waiting.get(producer_id)
+
+    def end(self, producer_id: int) -> None:
+        """Something of a transaction of the producer was appended."""
+        self._waiting.pop(producer_id, None)
+
+    def expire(self, before_ms: int) -> None:
+        """Forget what began before `before_ms`."""
+        old = [one for one, known in self._waiting.items() if known.began_ms < before_ms]
+        for producer_id in old:
+            del self._waiting[producer_id]
