@@ -1,17 +1,17 @@
 """OffsetFetch, key 9, versions 1-10: how far groups have read.
 
 v2: null asks for every partition; errors of the group. v5: leader epochs (KIP-320). v6: flexible.
-v7: require_stable (KIP-447). v8: several groups (KIP-709). v9: member epochs of KIP-848. v10: topic
-ids. Every offset here is stable: there are no transactions yet whose commits could be pending.
+v7: require_stable: UNSTABLE_OFFSET_COMMIT while an open transaction may change an offset (KIP-447).
+v8: several groups (KIP-709). v9: member epochs of KIP-848. v10: topic ids.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.group.shard import Offsets
+from broker.coordinator.group.shard import TopicPartition
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
 from broker.protocol.messages import entity
@@ -24,16 +24,20 @@ _GROUPS_VERSION = 8
 _TOPIC_ID_VERSION = 10
 _NONE = CommittedOffset(offset=-1)
 
+Found = Mapping[TopicPartition, CommittedOffset | None]
+"""Offsets; None is for one that an open transaction may change."""
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer with what is durable."""
+    is_stable = getattr(request, "require_stable", False)
     if context.version < _GROUPS_VERSION:
-        code, offsets = await _offsets(request.group_id, context)
+        code, offsets = await _offsets(request.group_id, context, is_stable=is_stable)
         topics = _topics(request.topics, code, offsets, context)
         return entity(context.response, "OffsetFetchResponse", topics=topics, error_code=code)
     groups = []
     for group in request.groups:
-        code, offsets = await _offsets(group.group_id, context)
+        code, offsets = await _offsets(group.group_id, context, is_stable=is_stable)
         topics = [] if code is not ErrorCode.none else group.topics
         groups.append(
             entity(
@@ -47,16 +51,21 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return entity(context.response, "OffsetFetchResponse", groups=groups)
 
 
-async def _offsets(group_id: str, context: RequestContext) -> tuple[ErrorCode, Offsets]:
+async def _offsets(
+    group_id: str, context: RequestContext, *, is_stable: bool
+) -> tuple[ErrorCode, Found]:
     try:
         if not await context.node.session.ensure():
             return ErrorCode.not_coordinator, {}  # another may be, and know newer commits
-        return ErrorCode.none, await context.node.groups.offsets(group_id)
+        groups = context.node.groups
+        offsets = await groups.offsets(group_id)
+        unstable = await groups.unstable(group_id) if is_stable else set()
+        return ErrorCode.none, offsets | dict.fromkeys(unstable)
     except LakeheadError as error:
         return error_code(error), {}
 
 
-def _topics(asked: Any, code: ErrorCode, offsets: Offsets, context: RequestContext) -> list[Any]:
+def _topics(asked: Any, code: ErrorCode, offsets: Found, context: RequestContext) -> list[Any]:
     plural = "s" if context.version >= _GROUPS_VERSION else ""
     # Only version 1 has no place for an error of the group.
     partition_code = code if context.version < _ERROR_VERSION else ErrorCode.none
@@ -65,6 +74,8 @@ def _topics(asked: Any, code: ErrorCode, offsets: Offsets, context: RequestConte
         partitions = []
         for index in indexes:
             offset = offsets.get((name, index), _NONE)
+            unstable = ErrorCode.unstable_offset_commit if offset is None else None
+            offset = offset or _NONE
             partitions.append(
                 entity(
                     context.response,
@@ -73,7 +84,7 @@ def _topics(asked: Any, code: ErrorCode, offsets: Offsets, context: RequestConte
                     committed_offset=offset.offset,
                     committed_leader_epoch=offset.leader_epoch,
                     metadata=offset.metadata,
-                    error_code=topic_code or partition_code,
+                    error_code=topic_code or unstable or partition_code,
                 )
             )
         topics.append(
@@ -89,7 +100,7 @@ def _topics(asked: Any, code: ErrorCode, offsets: Offsets, context: RequestConte
 
 
 def _selected(
-    asked: Any, offsets: Offsets, context: RequestContext
+    asked: Any, offsets: Found, context: RequestContext
 ) -> Iterator[tuple[str, Any, list[int], ErrorCode | None]]:
     """Yield (name, topic id, partitions, error) of the topics asked for; of all, for None."""
     registry = context.node.topics

@@ -4,7 +4,8 @@ partitions that this node leads; so does an operator, with `kafka-transactions a
 1 compact · 2 transaction version (KIP-1228).
 
 Each partition is answered when its marker is durable, and on its own: what could not be written
-(this node leads the partition no more, its WAL is full) the coordinator sends again.
+(this node leads the partition no more, its WAL is full) the coordinator sends again. Markers in
+`__consumer_offsets` decide what becomes of offsets that were committed in the transaction.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.catalog.catalog import OFFSETS_TOPIC
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -71,7 +73,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 def _begin(node: "Node", marker: Any, name: str, index: int) -> Outcome:
     """Append one marker; return what will be known of it."""
     outcome: Outcome = asyncio.get_running_loop().create_future()
-    done = partial(_done, outcome)
+    done = partial(_done, node, marker, name, index, outcome)
     try:
         topic = node.topics.find(name)
         if topic is None:
@@ -89,7 +91,13 @@ def _begin(node: "Node", marker: Any, name: str, index: int) -> Outcome:
     return outcome
 
 
-def _done(outcome: Outcome, error: Exception | None) -> None:
+def _done(
+    node: "Node", marker: Any, name: str, index: int, outcome: Outcome, error: Exception | None
+) -> None:
     """A marker is durable, or nobody can know."""
+    if error is None and name == OFFSETS_TOPIC:
+        node.groups.transaction_ended(
+            index, marker.producer_id, is_commit=marker.transaction_result
+        )
     if not outcome.done():  # the request may be given up by then
         outcome.set_result(ErrorCode.none if error is None else error_code(error))

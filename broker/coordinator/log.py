@@ -4,16 +4,22 @@ State is a map of keys to their last values, as bytes. Records are appended, and
 are durable. When the log holds far more records than keys, the whole map is written once more and
 the log is trimmed below it. The map is brought up to date when a record is appended, not when it is
 durable, so such a snapshot contains every record that it lets go of.
+
+Records of a producer's transaction count when its commit marker is in the log, at the place in the
+order where they were written: what was written for a key after them stands. While a transaction is
+open no snapshot is written, since that would come after records that may count yet.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from broker.partition.partition import Plan
 from storage.clock import Clock
 from storage.errors import LakeheadError
 from storage.format.batch_writer import KeyValue, encode_batch
-from storage.format.record_batch import iter_headers
+from storage.format.control_batch import read_marker
+from storage.format.record_batch import TRANSACTIONAL, BatchHeader, iter_headers, read_header
 from storage.format.records import iter_kafka_records
 from storage.tasks import TaskScope
 
@@ -55,6 +61,19 @@ class LogPartition(Protocol):
     def append(self, batch: memoryview, on_done: OnDone | None = None) -> object:
         """Append a batch; `on_done` is called in order, once it is durable."""
 
+    def plan(self, records: memoryview, header: BatchHeader) -> Plan:
+        """Hold a batch of a producer against its epoch. Raises KafkaError."""
+
+    def perform(self, plan: Plan, on_done: OnDone | None) -> object:
+        """Append what was planned, as `append`."""
+
+
+class _Undecided(NamedTuple):
+    """A record of an open transaction."""
+
+    offset: int
+    value: bytes | None
+
 
 class CoordinatorLog:
     """One partition as a durable map; no snapshot below `snapshot_min_records` records."""
@@ -74,6 +93,8 @@ class CoordinatorLog:
         self._name = name
         self._snapshot_min_records = snapshot_min_records
         self._latest: dict[bytes, bytes] = {}
+        self._open: dict[int, dict[bytes, _Undecided]] = {}
+        """What open transactions wrote, by producer id: the last record of each key."""
         self._is_trimming = False
 
     @property
@@ -93,14 +114,75 @@ class CoordinatorLog:
         while offset < stream.confirmed_offset:
             for piece in await stream.fetch(offset, _FETCH_SIZE):
                 for position, header in iter_headers(piece):
-                    if header.end_offset > offset and not header.is_control:
-                        self._replay_batch(piece[position : position + header.size], offset)
+                    if header.end_offset > offset:
+                        self._replay_batch(piece[position : position + header.size], header, offset)
                     offset = max(offset, header.end_offset)
 
-    def _replay_batch(self, batch: memoryview, start_offset: int) -> None:
+    def _replay_batch(self, batch: memoryview, header: BatchHeader, start_offset: int) -> None:
+        if header.is_control:
+            marker = read_marker(batch)
+            if marker is not None:
+                self.end_transaction(header.producer_id, is_commit=marker.is_commit)
+            return
         for record in iter_kafka_records(batch):
-            if record.offset >= start_offset and record.key is not None:
+            if record.offset < start_offset or record.key is None:
+                continue
+            if header.is_transactional:
+                undecided = self._open.setdefault(header.producer_id, {})
+                undecided[record.key] = _Undecided(record.offset, record.value)
+            else:
                 self._remember(record.key, record.value)
+
+    def undecided(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (producer id, key) of what open transactions wrote and may count yet."""
+        for producer_id, records in self._open.items():
+            for key in records:
+                yield producer_id, key
+
+    def append_undecided(
+        self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int, on_done: OnDone
+    ) -> None:
+        """Append records of a producer's transaction, as `append`; they count when its commit
+        marker is there (`end_transaction`).
+        """
+        try:
+            self._append_undecided(records, producer_id, producer_epoch, on_done)
+        except LakeheadError as error:
+            on_done(error)
+
+    def _append_undecided(
+        self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int, on_done: OnDone
+    ) -> None:
+        batches = list(_split(records))
+        for number, batch in enumerate(batches, 1):
+            encoded = memoryview(
+                encode_batch(
+                    batch,
+                    self._clock.now_ms(),
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    attributes=TRANSACTIONAL,
+                )
+            )
+            plan = self._partition.plan(encoded, read_header(encoded))
+            offset = self._partition.stream.next_offset
+            self._partition.perform(plan, on_done if number == len(batches) else _ignore)
+            undecided = self._open.setdefault(producer_id, {})
+            undecided.update(
+                (key, _Undecided(offset + delta, value)) for delta, (key, value) in enumerate(batch)
+            )
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> Mapping[bytes, bytes | None]:
+        """A transaction's marker is in the log; return the records that count from now on."""
+        ended = self._open.pop(producer_id, {})
+        if not is_commit:
+            return {}
+        for key, (offset, value) in ended.items():
+            self._keep(key, value)
+            for others in self._open.values():
+                if key in others and others[key].offset < offset:
+                    del others[key]
+        return {key: record.value for key, record in ended.items()}
 
     def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
         """Append records, in order. `on_done` is called once all of them are durable, or with what
@@ -122,6 +204,11 @@ class CoordinatorLog:
                 self._remember(key, value)
 
     def _remember(self, key: bytes, value: bytes | None) -> None:
+        for undecided in self._open.values():
+            undecided.pop(key, None)  # it was written before
+        self._keep(key, value)
+
+    def _keep(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             self._latest.pop(key, None)
         else:
@@ -129,7 +216,7 @@ class CoordinatorLog:
 
     def _maybe_snapshot(self) -> None:
         limit = max(self._snapshot_min_records, 4 * len(self._latest))
-        if self._is_trimming or self.record_count < limit:
+        if self._is_trimming or self._open or self.record_count < limit:
             return
         self._is_trimming = True
         start = self._partition.stream.next_offset

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.coordinator.log import CoordinatorLog, OnDone
+from broker.partition.partition import Plan
 from storage.clock import SystemClock
 from storage.errors import OffsetOutOfRange, WalFull
-from storage.format.record_batch import patch, read_header
+from storage.format.control_batch import Marker, encode_marker
+from storage.format.record_batch import BatchHeader, patch, read_header
 from storage.tasks import TaskScope
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -53,6 +55,12 @@ class ListStream:
 class ListPartition:
     def __init__(self) -> None:
         self.stream = ListStream()
+
+    def plan(self, records: memoryview, header: BatchHeader) -> Plan:
+        return Plan(records, header, -1, -1)
+
+    def perform(self, plan: Plan, on_done: OnDone | None) -> None:
+        self.append(plan.records, on_done)
 
     def append(self, batch: memoryview, on_done: OnDone | None = None) -> None:
         stream = self.stream
@@ -135,3 +143,77 @@ async def test_a_log_that_cannot_be_written_says_so_at_once() -> None:
     open_log(partition, scope).append([(b"a", b"1")], outcomes.append)
     assert [type(outcome) for outcome in outcomes] == [WalFull]
     await scope.close()
+
+
+class Wanted:
+    """What the log should say: each record at its place in the order, if it counts."""
+
+    def __init__(self) -> None:
+        self.plain: dict[bytes, tuple[int, bytes | None]] = {}
+        self.open: dict[int, dict[bytes, tuple[int, bytes | None]]] = {}
+        self.count = 0
+
+    def write(self, records: list[tuple[bytes, bytes | None]], producer_id: int | None) -> None:
+        target = self.plain if producer_id is None else self.open.setdefault(producer_id, {})
+        for key, value in records:
+            self.count += 1
+            target[key] = self.count, value
+
+    def end(self, producer_id: int, *, is_commit: bool) -> None:
+        for key, record in self.open.pop(producer_id, {}).items():
+            if is_commit and record[0] > self.plain.get(key, (0, None))[0]:
+                self.plain[key] = record
+
+    def latest(self) -> dict[bytes, bytes]:
+        return {key: value for key, (_, value) in self.plain.items() if value is not None}
+
+
+producers = st.sampled_from([7, 8])
+steps = st.lists(
+    st.tuples(st.none() | producers, st.lists(records, min_size=1, max_size=3))
+    | st.tuples(producers, st.booleans()),
+    max_size=40,
+)
+
+
+async def write(steps: Sequence[tuple[int | None, object]], seed: int) -> None:
+    rng, scope, partition = random.Random(seed), TaskScope(crash), ListPartition()
+    log, wanted, outcomes = open_log(partition, scope), Wanted(), list[Exception | None]()
+    for producer_id, what in steps:
+        if isinstance(what, bool):
+            assert producer_id is not None
+            marker = encode_marker(
+                Marker(what, 0), producer_id=producer_id, producer_epoch=0, timestamp_ms=0
+            )
+            partition.append(memoryview(marker))
+            partition.stream.confirm(10**6)
+            log.end_transaction(producer_id, is_commit=what)
+            wanted.end(producer_id, is_commit=what)
+        elif isinstance(what, list):
+            wanted.write(what, producer_id)
+            if producer_id is None:
+                log.append(what, outcomes.append)
+            else:
+                log.append_undecided(what, producer_id, 0, outcomes.append)
+        assert dict(log.latest) == wanted.latest()
+        partition.stream.confirm(rng.randrange(4))
+        await asyncio.sleep(0)
+    partition.stream.confirm(10**6)
+    await asyncio.sleep(0)
+    assert not any(outcomes)
+    again = open_log(partition, scope)
+    await again.replay()
+    assert dict(again.latest) == wanted.latest()
+    for producer_id in list(wanted.open):  # what is open is decided after the restart
+        again.end_transaction(producer_id, is_commit=True)
+        wanted.end(producer_id, is_commit=True)
+        assert dict(again.latest) == wanted.latest()
+    await scope.close()
+
+
+@settings(deadline=None, max_examples=150)
+@given(steps, st.integers(0, 2**16))
+def test_records_of_transactions_count_at_their_place_once_committed(
+    steps: list[tuple[int | None, object]], seed: int
+) -> None:
+    asyncio.run(write(steps, seed))

@@ -37,6 +37,10 @@ class TransactionalClient:
         node_id = first.partition_leaders.leader(where)
         return self._nodes.client(first.node_id if node_id is None else node_id)
 
+    def move(self, nodes: NodeCluster | ApiClient) -> None:
+        """Go on with these nodes."""
+        self._nodes = nodes
+
     async def find(self) -> ErrorCode:
         """Have the coordinator's topic made."""
 
@@ -99,6 +103,50 @@ class TransactionalClient:
             for topic in answer.results_by_topic_v3_and_below
             for partition in topic.results_by_partition
         ]
+
+    async def add_offsets(self, group_id: str, version: int = 3) -> ErrorCode:
+        """AddOffsetsToTxn."""
+
+        def build(module: Any) -> Any:
+            return entity(
+                module,
+                "AddOffsetsToTxnRequest",
+                transactional_id=self.transactional_id,
+                producer_id=self.producer[0],
+                producer_epoch=self.producer[1],
+                group_id=group_id,
+            )
+
+        return ErrorCode((await self.coordinator().ask(25, version, build)).error_code)
+
+    async def commit_offset(
+        self, group: ApiClient, group_id: str, place: Place, offset: int, version: int = 3
+    ) -> ErrorCode:
+        """TxnOffsetCommit, to the group's coordinator."""
+
+        def build(module: Any) -> Any:
+            partition = entity(
+                module,
+                "TxnOffsetCommitRequestPartition",
+                partition_index=place[1],
+                committed_offset=offset,
+                committed_metadata="",
+            )
+            topic = entity(
+                module, "TxnOffsetCommitRequestTopic", name=place[0], partitions=[partition]
+            )
+            return entity(
+                module,
+                "TxnOffsetCommitRequest",
+                transactional_id=self.transactional_id,
+                group_id=group_id,
+                producer_id=self.producer[0],
+                producer_epoch=self.producer[1],
+                topics=[topic],
+            )
+
+        answer = await group.ask(28, version, build)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
 
     async def end(self, version: int = 3, *, is_commit: bool = True) -> ErrorCode:
         """EndTxn."""

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -24,6 +25,7 @@ from broker.coordinator.group.record_formats import CommittedOffset
 from broker.coordinator.group.shard import GroupShard, LiveGroup, Offsets, TopicPartition
 from broker.coordinator.log import CoordinatorLog
 from broker.coordinator.shards import CoordinatorTopic, Shards
+from broker.coordinator.transaction.messages import Producer
 from broker.protocol.errors import KafkaError, error_code
 from broker.settings import Settings
 from storage.clock import Clock
@@ -39,6 +41,15 @@ class GroupDescription:
     group_id: str
     state: GroupState
     snapshot: GroupSnapshot
+
+
+class TransactionalMember(NamedTuple):
+    """In whose name a producer commits offsets: empty, None and -1 for no member at all."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    generation: int
 
 
 class GroupCoordinator:
@@ -122,6 +133,32 @@ class GroupCoordinator:
         """Store offsets; returns when they are durable. To be called right after `check_commit`."""
         shard = await self._shard(group_id)
         await self._durable(shard.commit(group_id, offsets))
+
+    async def commit_in_transaction(
+        self,
+        member: TransactionalMember,
+        producer: Producer,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> None:
+        """TxnOffsetCommit: store offsets that count when the producer's transaction is committed;
+        returns when they are durable.
+        """
+        shard = await self._shard(member.group_id)
+        code = shard.check_transactional_commit(*member)
+        if code is not ErrorCode.none:
+            raise KafkaError(code)
+        await self._durable(shard.commit_in_transaction(member.group_id, *producer, offsets))
+
+    def transaction_ended(self, index: int, producer_id: int, *, is_commit: bool) -> None:
+        """A marker of this producer is durable in a partition of `__consumer_offsets`."""
+        shard = self.shards.at(index)
+        if shard is not None:  # else it is loaded from a log that has the marker
+            shard.transaction_ended(producer_id, is_commit=is_commit)
+
+    async def unstable(self, group_id: str) -> set[TopicPartition]:
+        """Return the partitions whose offset an open transaction may change."""
+        live = (await self._shard(group_id)).groups.get(group_id)
+        return set() if live is None else live.unstable
 
     async def offsets(self, group_id: str) -> Offsets:
         """Return the committed offsets of a group."""

@@ -94,6 +94,22 @@ def refuse_commit(
     return error
 
 
+def refuse_transactional_commit(
+    group: "Group | None", member_id: str, instance_id: str | None, generation: int
+) -> ErrorCode | None:
+    """Return why a producer may not commit offsets in the name of this member, or None (KIP-447).
+
+    A producer that names nobody may: it is fenced by its epoch.
+    """
+    if generation < 0 and not member_id and instance_id is None:
+        return None
+    if group is None:
+        return None if generation < 0 else ErrorCode.illegal_generation
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return None
+    return refuse_heartbeat(group, member_id, instance_id, generation)
+
+
 def _is_storable(request: JoinRequest) -> bool:
     """Whether every text fits into a stored group, where lengths are 16 bits."""
     names = (name for name, _ in request.protocols)

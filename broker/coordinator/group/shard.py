@@ -39,6 +39,7 @@ from broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
+from broker.coordinator.group.rules import refuse_transactional_commit
 from broker.coordinator.group.state_machine import Group
 from broker.coordinator.log import CoordinatorLog
 from storage.clock import Clock
@@ -59,6 +60,8 @@ class LiveGroup:
     offsets: Offsets = field(default_factory=dict)
     uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
     """Commits under way, by partition: on their way to the log, not yet in `offsets`."""
+    undecided: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    """Partitions with commits in open transactions, by producer id."""
     last_commit: asyncio.Future[Exception | None] | None = None
     empty_since_ms: int = -1
     timer: asyncio.TimerHandle | None = None
@@ -77,7 +80,12 @@ class LiveGroup:
     @property
     def places(self) -> set[TopicPartition]:
         """Every partition with an offset in the log, or soon."""
-        return self.offsets.keys() | self.uncommitted.keys()
+        return set().union(self.offsets, self.uncommitted, self.unstable)
+
+    @property
+    def unstable(self) -> set[TopicPartition]:
+        """Every partition whose offset an open transaction may change."""
+        return set().union(*self.undecided.values())
 
 
 class GroupShard:
@@ -113,6 +121,11 @@ class GroupShard:
                     self._restore(key.group_id, decode_group(value), now)
             except UnknownRecord as error:
                 _log.warning("group record not understood", error=str(error))
+        for producer_id, key_bytes in self._log.undecided():
+            key = decode_key(key_bytes)
+            if isinstance(key, OffsetKey):
+                undecided = self._live(key.group_id).undecided
+                undecided.setdefault(producer_id, set()).add((key.topic, key.partition))
         for live in self.groups.values():
             self._arm(live)
 
@@ -195,6 +208,64 @@ class GroupShard:
 
         live.last_commit = self._append(records, then)
         return live.last_commit
+
+    def check_transactional_commit(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Whether a producer may commit offsets in the name of this member."""
+        live = self.groups.get(group_id)
+        group = None if live is None else live.group
+        error = refuse_transactional_commit(group, member_id, instance_id, generation)
+        return error or ErrorCode.none
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> asyncio.Future[Exception | None]:
+        """Store offsets that count when the producer's transaction is committed; the future tells
+        how it went.
+        """
+        live = self._live(group_id)
+        records: list[KeyValue] = [
+            (_offset_key(group_id, where), encode_offset(offset))
+            for where, offset in offsets.items()
+        ]
+        places = live.undecided.setdefault(producer_id, set())
+        before = set(places)
+        places.update(offsets)
+        future: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        def on_done(error: Exception | None) -> None:
+            if error is not None and live.undecided.get(producer_id) is places:
+                places.intersection_update(before)
+                self._settle(live, producer_id if not places else None)
+            if not future.done():
+                future.set_result(error)
+
+        self._log.append_undecided(records, producer_id, producer_epoch, on_done)
+        return future
+
+    def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
+        """A producer's transaction has its marker: its offsets count, or never will."""
+        decided = self._log.end_transaction(producer_id, is_commit=is_commit)
+        for key_bytes, value in decided.items():
+            key = decode_key(key_bytes)
+            if isinstance(key, OffsetKey) and value is not None:
+                place = key.topic, key.partition
+                self._live(key.group_id).offsets[place] = decode_offset(value)
+        for live in list(self.groups.values()):
+            if producer_id in live.undecided:
+                self._settle(live, producer_id)
+
+    def _settle(self, live: LiveGroup, producer_id: int | None) -> None:
+        """Forget what a producer's transaction had open, and a group that is nothing without."""
+        if producer_id is not None:
+            live.undecided.pop(producer_id, None)
+        if live.is_void and self.groups.get(live.group.group_id) is live:
+            del self.groups[live.group.group_id]
 
     def commit_under_way(self, group_id: str) -> asyncio.Future[Exception | None] | None:
         """Return the newest commit that is not durable yet, None when all are."""

@@ -1,0 +1,123 @@
+"""TxnOffsetCommit (key 28), versions 0 to 5: offsets that count when a transaction is committed.
+
+2 leader epochs (KIP-320) · 3 compact; the consumer in whose name it is (KIP-447) · 4
+TRANSACTION_ABORTABLE · 5 adds the group's partition to the transaction (KIP-890).
+
+The transaction's coordinator is asked first whether the group's partition is in the transaction.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.catalog import OFFSETS_TOPIC
+from broker.coordinator.group.coordinator import TransactionalMember
+from broker.coordinator.group.record_formats import CommittedOffset
+from broker.coordinator.transaction.messages import Producer
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+
+API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5))
+
+_LOADING_VERSION = 2
+_ABORTABLE_VERSION = 4
+_ADDING_VERSION = 5
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Check every partition, store those that pass in one go, answer for each."""
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    offsets: dict[tuple[str, int], CommittedOffset] = {}
+    for topic in request.topics:
+        for partition in topic.partitions:
+            where = topic.name, partition.partition_index
+            codes[where] = _check(where, partition, context)
+            if codes[where] is ErrorCode.none:
+                offsets[where] = CommittedOffset(
+                    offset=partition.committed_offset,
+                    leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+                    metadata=partition.committed_metadata or "",
+                    commit_timestamp_ms=context.node.clock.now_ms(),
+                )
+    if offsets:
+        try:
+            await _commit(request, offsets, context)
+        except LakeheadError as error:
+            code = _code(error, context.version)
+            codes |= dict.fromkeys(offsets, code)
+    return _response(request, codes, context)
+
+
+async def _commit(
+    request: Any, offsets: dict[tuple[str, int], CommittedOffset], context: RequestContext
+) -> None:
+    groups = context.node.groups
+    if not request.group_id:
+        raise KafkaError(ErrorCode.invalid_group_id)
+    producer = Producer(request.producer_id, request.producer_epoch)
+    where = OFFSETS_TOPIC, await groups.partition_for(request.group_id)
+    partition = context.node.topics.partition(*where)
+    if partition is None:
+        raise KafkaError(ErrorCode.not_coordinator)
+    if not partition.producers.is_in_transaction(*producer):
+        codes = await context.node.transactions.verify(
+            request.transactional_id,
+            *producer,
+            [where],
+            is_adding=context.version >= _ADDING_VERSION,
+        )
+        if codes[where] is not ErrorCode.none:
+            raise KafkaError(codes[where])
+    member = TransactionalMember(
+        request.group_id,
+        getattr(request, "member_id", ""),
+        getattr(request, "group_instance_id", None),
+        getattr(request, "generation_id", -1),
+    )
+    await groups.commit_in_transaction(member, producer, offsets)
+
+
+def _check(where: tuple[str, int], partition: Any, context: RequestContext) -> ErrorCode:
+    if not context.node.partition_leaders.exists(where):
+        return ErrorCode.unknown_topic_or_partition
+    metadata = partition.committed_metadata or ""
+    if len(metadata) > context.node.settings.offset_metadata_max_bytes:
+        return ErrorCode.offset_metadata_too_large
+    return ErrorCode.none
+
+
+def _code(error: LakeheadError, version: int) -> ErrorCode:
+    """Return the code that a producer of this version knows what to do with."""
+    code = error_code(error)
+    if code is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if code is ErrorCode.transaction_abortable and version < _ABORTABLE_VERSION:
+        return ErrorCode.invalid_txn_state
+    if code is ErrorCode.coordinator_load_in_progress and version < _LOADING_VERSION:
+        return ErrorCode.coordinator_not_available
+    return code
+
+
+def _response(
+    request: Any, codes: dict[tuple[str, int], ErrorCode], context: RequestContext
+) -> Any:
+    topics = [
+        entity(
+            context.response,
+            "TxnOffsetCommitResponseTopic",
+            name=topic.name,
+            partitions=[
+                entity(
+                    context.response,
+                    "TxnOffsetCommitResponsePartition",
+                    partition_index=partition.partition_index,
+                    error_code=codes[topic.name, partition.partition_index],
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return entity(context.response, "TxnOffsetCommitResponse", topics=topics)
