@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import io
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from broker.node import Node
@@ -71,22 +72,47 @@ class Client:
         return await self.receive()
 
     def produce(self, batch: bytes, *, partition: int = 0, acks: int = -1, **place: object) -> None:
-        version = 13 if "topic_id" in place else 10
+        self.produce_to({partition: batch}, acks=acks, **place)
+
+    def produce_to(
+        self,
+        batches: Mapping[int, bytes],
+        *,
+        acks: int = -1,
+        version: int = 10,
+        transactional_id: str | None = None,
+        **place: object,
+    ) -> None:
+        version = 13 if "topic_id" in place else version
         module = schema(0, version).request_module
-        data = entity(module, "PartitionProduceData", index=partition, records=batch)
+        data = [
+            entity(module, "PartitionProduceData", index=partition, records=batch)
+            for partition, batch in batches.items()
+        ]
         topic = entity(
             module,
             "TopicProduceData",
-            partition_data=[data],
+            partition_data=data,
             name=place.get("topic", "t"),
             topic_id=place.get("topic_id"),
         )
-        message = entity(module, "ProduceRequest", acks=acks, timeout=9000, topic_data=[topic])
+        message = entity(
+            module,
+            "ProduceRequest",
+            transactional_id=transactional_id,
+            acks=acks,
+            timeout=9000,
+            topic_data=[topic],
+        )
         self.send(0, version, message, answered=acks != 0)
 
     async def produced(self) -> tuple[int, int]:
         answer = (await self.receive()).responses[0].partition_responses[0]
         return answer.error_code, answer.base_offset
+
+    async def produced_to(self) -> dict[int, tuple[ErrorCode, int]]:
+        answers = (await self.receive()).responses[0].partition_responses
+        return {one.index: (one.error_code, one.base_offset) for one in answers}
 
     def fetch(
         self,
