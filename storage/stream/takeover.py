@@ -47,7 +47,8 @@ more; None when all that it had is in the cluster's store. The owner stands for 
 Raises StorageError, SettingsError.
 """
 
-_BLOCK_SIZE = 64 * 1024 * 1024
+_BLOCK_SIZE = 62 * 1024 * 1024
+"""With the batch that goes beyond it, no more than an object may be by default: one for each."""
 _WRITES_MAX = 3
 
 
