@@ -182,7 +182,7 @@ class Settings:
     offsets_retention_check_interval_ms: int = _setting(
         600_000, "How often expired offsets are looked for.", unit="ms", least=1
     )
-    offset_commit_timeout_ms: int = _setting(
+    offsets_commit_timeout_ms: int = _setting(
         5_000, "An offset commit is answered within this.", unit="ms", least=1
     )
     transaction_max_timeout_ms: int = _setting(

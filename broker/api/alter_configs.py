@@ -1,15 +1,14 @@
-"""AlterConfigs, key 33, versions 0-2: replace all configs of topics; deprecated since Kafka 2.3.
+"""AlterConfigs, key 33, versions 0-2: replace all configs of resources; deprecated since Kafka
+2.3.
 
-v2: flexible. Configs that are not named go back to their defaults. Configs of brokers are settings
-that are given when a broker starts: altering them is refused with INVALID_REQUEST.
+v2: flexible. Configs that are not named go back to their defaults. Resources are those of
+`config_changes`.
 """
 
 from typing import Any
 
-from broker.api.config_changes import answer_changes
-from broker.configs import check_topic_configs
+from broker.api.config_changes import Changes, Configs, Definitions, answer_changes, refused
 from broker.protocol.api import Api, RequestContext
-from storage.metadata.state import TopicState
 
 API = Api(key=33, name="AlterConfigs", versions=(0, 2))
 
@@ -19,8 +18,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return await answer_changes(request, context, "AlterConfigsResponse", _changes)
 
 
-def _changes(resource: Any, topic: TopicState) -> dict[str, str | None]:
-    given = {config.name: config.value for config in resource.configs}
-    check_topic_configs(given)
-    removed: dict[str, str | None] = dict.fromkeys(topic.configs)
-    return removed | given
+def _changes(resource: Any, present: Configs, definitions: Definitions) -> Changes:
+    changes: Changes = dict.fromkeys(present)
+    for config in resource.configs:
+        if config.value is None:
+            raise refused(f"Null value not supported for : {config.name}")
+        definitions(config.name)
+        changes[config.name] = config.value
+    return changes

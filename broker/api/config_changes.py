@@ -1,42 +1,58 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: resources, validation, the commit."""
+"""What AlterConfigs and IncrementalAlterConfigs share: resources, validation, the commit.
 
-from collections.abc import Callable, Sequence
+Each resource is changed on its own: all of its changes, or none. Topics and groups have configs;
+brokers have those that can be set while they run: defaults of topics, for one broker or (empty
+name) for all, and what is only kept.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.api.describe_configs import BROKER, TOPIC
+from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from broker.configs.broker_table import BROKER_CONFIGS
+from broker.configs.definition import ConfigDefinition, Effect
+from broker.configs.entries import ALL_BROKERS
+from broker.configs.topic_table import check_topic_configs, known_topic_config
+from broker.partition.topic import is_valid_name
 from broker.protocol.api import RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
-from storage.metadata.records import Record, TopicConfig
-from storage.metadata.state import ClusterState, TopicState
+from storage.metadata.records import BrokerConfig, Record, TopicConfig
+from storage.metadata.state import ClusterState
 
-DELETE = 1
-"""The operation of IncrementalAlterConfigs that resets a config."""
-THROTTLES = frozenset(
-    {
-        "follower.replication.throttled.rate",
-        "leader.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
-"""What `kafka-reassign-partitions` sets on brokers while partitions move, and resets afterwards."""
+Configs: TypeAlias = Mapping[str, str]
+Changes: TypeAlias = dict[str, str | None]
+"""New values by name; None resets."""
+Definitions: TypeAlias = Callable[[str], ConfigDefinition]
+"""Returns the config of a name. Raises KafkaError when the resource has none of it."""
+ChangesOf: TypeAlias = Callable[[Any, Configs, Definitions], Changes]
+"""Returns what a resource of a request, with the configs that are set, changes. Raises KafkaError.
+"""
 
-Changes: TypeAlias = Callable[[Any, TopicState], dict[str, str | None]]
-"""Returns what a resource of a request changes; None resets. Raises KafkaError."""
+
+def refused(message: str) -> KafkaError:
+    """Return the error of a request that makes no sense."""
+    return KafkaError(ErrorCode.invalid_request, message)
 
 
 async def answer_changes(
-    request: Any, context: RequestContext, response: str, changes: Changes
+    request: Any, context: RequestContext, response: str, changes_of: ChangesOf
 ) -> Any:
     """Make the changes of every resource, each on its own, and answer for each."""
+    named = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
     responses = []
     for resource in request.resources:
         code, message = ErrorCode.none, None
         try:
-            await _change(resource, request.validate_only, context, changes)
+            if named[resource.resource_type, resource.resource_name] > 1:
+                raise refused("Each resource must appear at most once.")
+            _check_names(resource)
+            await _change(resource, request.validate_only, context, changes_of)
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), str(error)
         responses.append(
@@ -52,33 +68,99 @@ async def answer_changes(
     return entity(context.response, response, responses=responses)
 
 
-def _is_without_effect(change: Any) -> bool:
-    """Whether a change of a broker's config changes nothing, here or anywhere: no config is set
-    while a broker runs, so there is nothing to reset, and reassignments copy nothing to throttle.
-    """
-    return change.name in THROTTLES or getattr(change, "config_operation", None) == DELETE
+def _check_names(resource: Any) -> None:
+    names = [change.name for change in resource.configs]
+    if len(set(names)) < len(names):
+        raise refused("Error due to duplicate config keys")
 
 
 async def _change(
-    resource: Any, validate_only: bool, context: RequestContext, changes: Changes
+    resource: Any, validate_only: bool, context: RequestContext, changes_of: ChangesOf
 ) -> None:
-    if resource.resource_type == BROKER and all(map(_is_without_effect, resource.configs)):
-        return
-    if resource.resource_type != TOPIC:
-        raise KafkaError(
-            ErrorCode.invalid_request, "Only configs of topics can be changed while a broker runs."
-        )
+    planner = _PLANNERS.get(resource.resource_type)
+    if planner is None:
+        raise refused(f"Unknown resource type {resource.resource_type}")
 
     def plan(state: ClusterState) -> Sequence[Record]:
-        topic = state.topics.get(resource.resource_name)
-        if topic is None:
-            raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        configs = changes(resource, topic)
-        if not configs:
-            return []
-        return [TopicConfig(topic_id=topic.topic_id, configs=configs)]
+        return planner(resource, state, changes_of)
 
     metadata = context.node.engine.metadata
     # Planned twice: what does nothing, or is only tried out, takes no entry of the log.
     if plan(metadata.state) and not validate_only:
         await metadata.commit_with(plan)
+
+
+def _plan_topic(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+    name = resource.resource_name
+    if not name:
+        raise refused("Default topic resources are not allowed.")
+    topic = state.topics.get(name)
+    if topic is None and not is_valid_name(name):
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: '{name}'")
+    if topic is None:
+        raise KafkaError(
+            ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
+        )
+    changes = changes_of(resource, topic.configs, known_topic_config)
+    check_topic_configs(changes, topic.configs)
+    return [TopicConfig(topic_id=topic.topic_id, configs=changes)] if changes else []
+
+
+def _plan_broker(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+    node_id = _node_id(resource.resource_name, state)
+    present = state.broker_configs.get(node_id, Map())
+    changes = changes_of(resource, present, _known_broker_config)
+    for name, value in changes.items():
+        if value is not None:
+            _check_broker_config(name, value)
+    changes = {name: value for name, value in changes.items() if value != present.get(name)}
+    return [BrokerConfig(node_id=node_id, configs=changes)] if changes else []
+
+
+def _node_id(name: str, state: ClusterState) -> int:
+    if name == "":
+        return ALL_BROKERS
+    try:
+        node_id = int(name)
+    except ValueError:
+        raise refused(f"Node id must be an integer, but it is: {name}") from None
+    if node_id not in state.nodes:
+        raise refused(f"Unexpected broker id {name}: there is no such broker.")
+    return node_id
+
+
+def _known_broker_config(name: str) -> ConfigDefinition:
+    config = BROKER_CONFIGS.get(name)
+    if config is None:
+        raise refused(f"Unknown broker config name: {name}")
+    return config
+
+
+def _check_broker_config(name: str, value: str) -> None:
+    config = _known_broker_config(name)
+    if config.effect is Effect.REFUSED:
+        raise refused(f"{name} cannot be set: {config.note}")
+    if not config.is_dynamic:
+        raise refused(f"Cannot update these configs dynamically: Set({name})")
+    config.check(value, ErrorCode.invalid_request)
+
+
+def _refuse_logger(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+    raise refused("What a node logs is set when it starts, with log.level.")
+
+
+def _refuse_metrics(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+    raise refused("This broker takes no metrics from clients.")
+
+
+def _refuse_group(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+    raise refused("Groups have no configs here.")
+
+
+_PLANNERS: Mapping[int, Callable[[Any, ClusterState, ChangesOf], Sequence[Record]]] = {
+    TOPIC: _plan_topic,
+    BROKER: _plan_broker,
+    BROKER_LOGGER: _refuse_logger,
+    CLIENT_METRICS: _refuse_metrics,
+    GROUP: _refuse_group,
+}

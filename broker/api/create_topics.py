@@ -12,7 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.api.topic_rules import TopicRequest, check_new_topic
-from broker.configs import topic_entries
+from broker.configs.entries import broker_values, topic_entries
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -64,7 +64,7 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
             config_source=entry.source,
             is_sensitive=False,
         )
-        for entry in topic_entries(new.configs, node.settings)
+        for entry in topic_entries(new.configs, broker_values(node.state, node.settings))
         if hasattr(context.response, "CreatableTopicConfigs")
     ]
     return entity(

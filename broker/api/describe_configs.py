@@ -1,24 +1,35 @@
 """DescribeConfigs, key 32, versions 1-4: configs of topics and brokers with their sources.
 
 v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible.
-Broker settings are read-only: they are given when a broker starts. Broker loggers, client metrics
-and groups have no configs here.
+A broker is asked for its own configs, or (empty name) for those that were set for all brokers.
+Client metrics and groups have none here; of loggers there is one, `root`, with log.level.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.configs import ConfigEntry, broker_entries, topic_entries
+from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from broker.api.describe_log_dirs import log_dir
+from broker.configs.definition import ConfigType
+from broker.configs.entries import (
+    ALL_BROKERS,
+    ConfigEntry,
+    ConfigSource,
+    broker_entries,
+    broker_values,
+    shared_entries,
+    topic_entries,
+)
+from broker.partition.topic import is_valid_name
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
-"""Types of resources that have configs."""
+_LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -54,22 +65,64 @@ async def handle(request: Any, context: RequestContext) -> Any:
 def _entries(kind: int, name: str, context: RequestContext) -> Sequence[ConfigEntry]:
     node = context.node
     if kind == TOPIC:
-        topic = node.engine.metadata.state.topics.get(name)
+        topic = node.state.topics.get(name)
+        if topic is None and not is_valid_name(name):
+            raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: '{name}'")
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        return topic_entries(topic.configs, node.settings)
-    if kind == BROKER:
-        if name == "":  # the defaults of all brokers, of which none are set
-            return ()
-        if name != str(node.settings.node_id):
-            raise KafkaError(
-                ErrorCode.invalid_request,
-                f"This is broker {node.settings.node_id}; ask broker {name} for its configs.",
-            )
-        return broker_entries(node.settings)
-    if kind in {BROKER_LOGGER, CLIENT_METRICS, GROUP}:
+        return topic_entries(topic.configs, broker_values(node.state, node.settings))
+    if kind == BROKER and name == "":
+        return shared_entries(node.state.broker_configs.get(ALL_BROKERS, {}))
+    if kind in {BROKER, BROKER_LOGGER}:
+        _check_broker(name, node.node_id)
+        if kind == BROKER_LOGGER:
+            return [_logger(node.settings.log_level)]
+        return broker_entries(broker_values(node.state, node.settings, _facts(context)))
+    if kind in {CLIENT_METRICS, GROUP}:
+        if name == "":
+            raise KafkaError(ErrorCode.invalid_request, "The name must not be empty.")
         return ()
     raise KafkaError(ErrorCode.invalid_request, f"Resources of type {kind} have no configs.")
+
+
+def _check_broker(name: str, node_id: int) -> None:
+    if not name.removeprefix("-").isdecimal():
+        raise KafkaError(
+            ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}"
+        )
+    if int(name) != node_id:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"Unexpected broker id, expected {node_id} or empty string, but received {name}",
+        )
+
+
+def _facts(context: RequestContext) -> Mapping[str, str]:
+    """Return what Kafka's names for places have for values here."""
+    node = context.node
+    listener = f"PLAINTEXT://{node.settings.host}:{node.settings.port or node.advertised_port}"
+    return {
+        "advertised.listeners": f"PLAINTEXT://{node.advertised_host}:{node.advertised_port}",
+        "broker.id": str(node.node_id),
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listeners": listener,
+        "log.dirs": log_dir(context),
+        "node.id": str(node.node_id),
+        "process.roles": "broker,controller",
+    }
+
+
+def _logger(level: str) -> ConfigEntry:
+    return ConfigEntry(
+        name="root",
+        value=_LEVELS.get(level, level.upper()),
+        source=ConfigSource.STATIC_BROKER,
+        is_read_only=True,
+        is_sensitive=False,
+        kind=ConfigType.STRING,
+        documentation="What a node logs is set when it starts, with log.level.",
+        synonyms=(),
+    )
 
 
 def _config(entry: ConfigEntry, request: Any, context: RequestContext) -> Any:
@@ -78,7 +131,7 @@ def _config(entry: ConfigEntry, request: Any, context: RequestContext) -> Any:
             context.response,
             "DescribeConfigsSynonym",
             name=synonym.name,
-            value=synonym.value,
+            value=None if entry.is_sensitive else synonym.value,
             source=synonym.source,
         )
         for synonym in entry.synonyms
@@ -89,10 +142,10 @@ def _config(entry: ConfigEntry, request: Any, context: RequestContext) -> Any:
         context.response,
         "DescribeConfigsResourceResult",
         name=entry.name,
-        value=entry.value,
+        value=None if entry.is_sensitive else entry.value,
         read_only=entry.is_read_only,
         config_source=entry.source,
-        is_sensitive=False,
+        is_sensitive=entry.is_sensitive,
         synonyms=synonyms,
         config_type=entry.kind,
         documentation=entry.documentation if wants_documentation else None,

@@ -1,23 +1,21 @@
 """IncrementalAlterConfigs, key 44, versions 0-1: set, reset, add to or take from configs (KIP-339).
 
-v1: flexible. Configs of brokers are settings that are given when a broker starts: altering them is
-refused with INVALID_REQUEST, as are those of loggers, client metrics and groups. Resetting what was
-never set is taken, and so are throttles of replication, of which there is none.
+v1: flexible. Topics, and what brokers let change while they run (see `config_changes`); loggers and
+client metrics are refused with INVALID_REQUEST.
 """
 
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.config_changes import DELETE, answer_changes
-from broker.configs import TOPIC_CONFIGS, ConfigType, check_topic_configs
+from broker.api.config_changes import Changes, Configs, Definitions, answer_changes, refused
+from broker.configs.definition import ConfigType, items_of
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError
-from storage.metadata.state import TopicState
 
 API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1))
 
-_SET, _APPEND, _SUBTRACT = 0, 2, 3
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -25,40 +23,34 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return await answer_changes(request, context, "IncrementalAlterConfigsResponse", _changes)
 
 
-def _changes(resource: Any, topic: TopicState) -> dict[str, str | None]:
-    changes: dict[str, str | None] = {}
+def _changes(resource: Any, present: Configs, definitions: Definitions) -> Changes:
+    changes: Changes = {}
     for change in resource.configs:
-        if change.name in changes:
-            raise KafkaError(ErrorCode.invalid_request, f"{change.name} is changed more than once.")
-        changes[change.name] = _new_value(change, topic)
-    check_topic_configs(changes)
+        value = _new_value(change, present, definitions)
+        if value is not None or change.name in present:
+            changes[change.name] = value
     return changes
 
 
-def _new_value(change: Any, topic: TopicState) -> str | None:
+def _new_value(change: Any, present: Configs, definitions: Definitions) -> str | None:
     operation, name = change.config_operation, change.name
-    if operation == DELETE:
+    if operation == _DELETE:
         return None
     value: str | None = change.value
     if value is None:
-        raise KafkaError(ErrorCode.invalid_request, f"Null value not supported for: {name}")
+        raise refused(f"Null value not supported for : {name}")
     if operation == _SET:
         return value
     if operation not in {_APPEND, _SUBTRACT}:
-        raise KafkaError(ErrorCode.invalid_request, f"Unknown operation {operation} for {name}")
-    config = TOPIC_CONFIGS.get(name)
-    if config is None or config.kind is not ConfigType.LIST:
+        raise refused(f"Unknown operation {operation} for {name}")
+    config = definitions(name)
+    if config.kind is not ConfigType.LIST:
+        word = "APPEND to" if operation == _APPEND else "SUBTRACT from"
         raise KafkaError(
-            ErrorCode.invalid_config, f"{name} is not a list: it can be set, but not added to."
+            ErrorCode.invalid_config, f"Can't {word} key {name} because its type is not LIST."
         )
-    present = _items(topic.configs.get(name, config.default))
-    given = _items(value)
+    items = items_of(present.get(name, config.default or ""))
+    given = items_of(value)
     if operation == _APPEND:
-        kept = present + [item for item in given if item not in present]
-    else:
-        kept = [item for item in present if item not in given]
-    return ",".join(kept)
-
-
-def _items(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+        return ",".join([*items, *(item for item in given if item not in items)])
+    return ",".join([item for item in items if item not in given])

@@ -8,21 +8,25 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from broker.api.config_resources import (
+    BROKER,
+    BROKER_LOGGER,
+    CLIENT_METRICS,
+    RESOURCE_TYPES,
+    TOPIC,
+)
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
 
 API = Api(key=74, name="ListConfigResources", versions=(0, 1))
-
-_TYPES = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer from the metadata."""
     wanted = {CLIENT_METRICS}
     if context.version >= 1:
-        wanted = set(request.resource_types) or set(_TYPES)
-    if not wanted <= _TYPES:
+        wanted = set(request.resource_types) or set(RESOURCE_TYPES)
+    if not wanted <= RESOURCE_TYPES:
         code = ErrorCode.unsupported_version
         return entity(
             context.response, "ListConfigResourcesResponse", error_code=code, config_resources=[]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from broker.configs import check_topic_configs
+from broker.configs.topic_table import check_topic_configs
 from broker.partition.topic import is_valid_name
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings

@@ -17,7 +17,7 @@ from broker.catalog.duties import EVERYTHING, News, news_of
 from broker.catalog.leaders import leader_of
 from broker.catalog.leadership import Leadership
 from broker.catalog.placement import first_willing, new_streams, spread
-from broker.configs import record_rules
+from broker.configs.entries import broker_values, record_rules
 from broker.partition.partition import Partition
 from broker.partition.topic import Topic, TopicRegistry, is_valid_name
 from broker.protocol.errors import KafkaError
@@ -240,7 +240,7 @@ class TopicCatalog:
         if topic is None:
             topic = Topic(known.name, topic_id)
             self.topics.add(topic)
-        topic.rules = record_rules(known.configs, self._settings)
+        topic.rules = record_rules(known.configs, broker_values(state, self._settings))
         topic.extend(known.partitions)
 
     def _forget(self, topic: Topic) -> None:

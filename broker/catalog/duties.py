@@ -47,6 +47,8 @@ def news_of(entry: Entry | None) -> News:
         match record:
             case r.CreateTopic() | r.DeleteTopic() | r.TopicConfig():
                 topic_ids.add(record.topic_id)
+            case r.BrokerConfig():
+                return EVERYTHING  # defaults of every topic
             case r.CreateStream():
                 topic_ids.add(record.topic_id)
                 stream_ids.add(record.stream_id)

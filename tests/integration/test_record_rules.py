@@ -26,6 +26,7 @@ from tests.support.broker_process import HASTY, server_under_test
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 LONG_AGO_MS = 1_000_000_000_000
 HOUR_MS = 3_600_000
+THE_BROKER = ""
 SECONDS_MAX = 20.0
 
 
@@ -47,10 +48,16 @@ def make_topic(server: ServerProcess, name: str, **configs: str) -> str:
     return name
 
 
-def set_config(server: ServerProcess, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+def set_config(server: ServerProcess, topic: str, name: str, value: str | None) -> None:
+    """Set a config of a topic, or (THE_BROKER) of the broker; None resets it."""
+    kind = AlterConfigOpType.SET if value is not None else AlterConfigOpType.DELETE
+    entry = ConfigEntry(name, value, incremental_operation=kind)
     admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    place = ConfigResource.Type.TOPIC
+    if topic == THE_BROKER:
+        place = ConfigResource.Type.BROKER
+        topic = str(next(iter(admin.list_topics(timeout=SECONDS_MAX).brokers)))
+    resource = ConfigResource(place, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(SECONDS_MAX)
 
 
@@ -186,3 +193,18 @@ def test_a_topic_may_take_larger_and_smaller_batches_than_others(server: ServerP
     set_config(server, small, "max.message.bytes", "5000")
     assert produced(small, value=b"x" * 4000) is None
     consume(server, small, 2)
+
+
+def test_defaults_of_all_topics_are_changed_while_the_broker_runs(server: ServerProcess) -> None:
+    plain, own = make_topic(server, "plain"), make_topic(server, "own", max_message_bytes="9000")
+    produced = Produced(server)
+    set_config(server, THE_BROKER, "message.max.bytes", "5000")
+    set_config(server, THE_BROKER, "log.message.timestamp.type", "LogAppendTime")
+    assert produced(plain, value=b"x" * 6000) is not None
+    assert produced(own, value=b"x" * 6000) is None
+    assert produced(plain, LONG_AGO_MS, b"x") is None
+    assert consume(server, plain, 1)[0].timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME
+    set_config(server, THE_BROKER, "message.max.bytes", None)
+    set_config(server, THE_BROKER, "log.message.timestamp.type", None)
+    assert produced(plain, LONG_AGO_MS, b"x" * 6000) is None
+    assert consume(server, plain, 2)[1].timestamp() == (TIMESTAMP_CREATE_TIME, LONG_AGO_MS)

@@ -1,4 +1,4 @@
-"""What may be asked of topics and their configs, and which error says no."""
+"""What may be asked of topics, and which error says no."""
 
 from typing import Any
 
@@ -7,13 +7,6 @@ from immutables import Map
 from kio.schema.errors import ErrorCode
 
 from broker.api.topic_rules import TopicRequest, check_more_partitions, check_new_topic
-from broker.configs import (
-    TOPIC_CONFIGS,
-    ConfigSource,
-    broker_entries,
-    check_topic_configs,
-    topic_entries,
-)
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
 from storage.metadata.state import ClusterState, NodeState, TopicState
@@ -95,44 +88,3 @@ def test_more_partitions_are_refused_with_kafkas_codes(
 def test_more_partitions_are_taken() -> None:
     check_more_partitions("a.b", 3, [(0,)], STATE)
     check_more_partitions("a.b", 10, None, STATE)
-
-
-@pytest.mark.parametrize(
-    ("name", "good", "bad"),
-    [
-        ("cleanup.policy", "compact, delete", "shred"),
-        ("compression.type", "zstd", "brotli"),
-        ("max.message.bytes", "0", "-1"),
-        ("max.message.bytes", "2147483647", "2147483648"),
-        ("min.cleanable.dirty.ratio", "0.25", "1.5"),
-        ("preallocate", "TRUE", "maybe"),
-        ("retention.bytes", "-1", "1.5"),
-        ("message.timestamp.type", "LogAppendTime", "Never"),
-    ],
-)
-def test_values_are_checked(name: str, good: str, bad: str) -> None:
-    check_topic_configs({name: good})
-    with pytest.raises(KafkaError) as refused:
-        check_topic_configs({name: bad})
-    assert refused.value.code is ErrorCode.invalid_config
-    assert name in str(refused.value)
-
-
-def test_every_default_is_a_valid_value() -> None:
-    check_topic_configs({name: config.default for name, config in TOPIC_CONFIGS.items()})
-
-
-def test_a_topics_value_goes_before_the_brokers_and_that_before_the_default() -> None:
-    settings = Settings(message_max_bytes=77)
-    entries = {e.name: e for e in topic_entries({"retention.ms": "5"}, settings)}
-    assert (entries["retention.ms"].value, entries["retention.ms"].source) == (
-        "5",
-        ConfigSource.TOPIC,
-    )
-    limit = entries["max.message.bytes"]
-    assert (limit.value, limit.source) == ("77", ConfigSource.STATIC_BROKER)
-    assert entries["segment.ms"].source is ConfigSource.DEFAULT
-    own = {e.name: e for e in broker_entries(settings)}
-    assert own["message.max.bytes"].value == "77"
-    assert own["auto.create.topics.enable"].value == "true"
-    assert all(entry.is_read_only for entry in own.values())

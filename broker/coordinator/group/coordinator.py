@@ -4,7 +4,7 @@ Every method raises KafkaError when this node does not coordinate the group, or 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
@@ -139,11 +139,15 @@ class GroupCoordinator:
         member: TransactionalMember,
         producer: Producer,
         offsets: Mapping[TopicPartition, CommittedOffset],
+        is_confirmed: Callable[[], bool],
     ) -> None:
         """TxnOffsetCommit: store offsets that count when the producer's transaction is committed;
-        returns when they are durable.
+        returns when they are durable. `is_confirmed` tells, at the last moment, whether the
+        transaction is still open. Raises INVALID_TXN_STATE, and for the member as Kafka does.
         """
         shard = await self._shard(member.group_id)
+        if not is_confirmed():
+            raise KafkaError(ErrorCode.invalid_txn_state)
         code = shard.check_transactional_commit(*member)
         if code is not ErrorCode.none:
             raise KafkaError(code)
@@ -214,7 +218,7 @@ class GroupCoordinator:
 
     async def _durable(self, outcome: asyncio.Future[Exception | None]) -> None:
         try:
-            async with asyncio.timeout(self._settings.offset_commit_timeout_ms / 1000):
+            async with asyncio.timeout(self._settings.offsets_commit_timeout_ms / 1000):
                 error = await asyncio.shield(outcome)
         except TimeoutError:
             raise KafkaError(ErrorCode.coordinator_not_available, "the log is slow") from None

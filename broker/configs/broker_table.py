@@ -1,0 +1,47 @@
+"""Configs of brokers: Kafka's, and Lakehead's own settings: `BROKER_CONFIGS`."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from broker.configs.definition import ConfigDefinition, ConfigType, Effect
+from broker.configs.kafka_table import KAFKA_CONFIGS
+from broker.configs.topic_table import TOPIC_CONFIGS
+from broker.setting_sources import SETTINGS, Setting
+
+_TYPES = {"bool": ConfigType.BOOLEAN, "int": ConfigType.LONG, "str": ConfigType.STRING}
+_DEFAULTS_OF_TOPICS = frozenset(config.synonym for config in TOPIC_CONFIGS.values())
+
+
+def shown(value: object) -> str:
+    """Return the value of a setting as configs are written."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _definitions() -> Iterator[ConfigDefinition]:
+    yield from KAFKA_CONFIGS.values()
+    for setting in SETTINGS:
+        yield _of_setting(setting)
+
+
+def _of_setting(setting: Setting) -> ConfigDefinition:
+    known = KAFKA_CONFIGS.get(setting.name)
+    is_dynamic = setting.name in _DEFAULTS_OF_TOPICS
+    if known is not None:
+        default = shown(setting.default)
+        return replace(known, default=default, note=setting.doc, is_dynamic=is_dynamic)
+    return ConfigDefinition(
+        name=setting.name,
+        kind=_TYPES[setting.kind],
+        default=shown(setting.default),
+        note=setting.doc,
+        effect=Effect.HONOURED,
+        is_dynamic=False,
+    )
+
+
+BROKER_CONFIGS: Mapping[str, ConfigDefinition] = {
+    config.name: config for config in sorted(_definitions(), key=lambda config: config.name)
+}
+"""By name. `is_dynamic` says whether they can be set while brokers run: that is so of the defaults
+of topics, and of what is only kept.
+"""

@@ -1,0 +1,173 @@
+"""Configs with their values and where these come from, as DescribeConfigs shows them (KIP-226)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from immutables import Map
+
+from broker.configs.broker_table import BROKER_CONFIGS, shown
+from broker.configs.definition import ConfigDefinition, ConfigType
+from broker.configs.topic_table import TOPIC_CONFIGS
+from broker.partition.record_rules import RecordRules
+from broker.setting_sources import SETTINGS
+from broker.settings import Settings
+from storage.metadata.state import ClusterState
+
+_SETTINGS = {setting.name: setting for setting in SETTINGS}
+ALL_BROKERS = -1
+"""The node id that configs of all brokers are kept under."""
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it."""
+
+    TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synonym:
+    """One of the places that a config's value could come from."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """A config with its value, as DescribeConfigs shows it; the first synonym is in force."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    kind: ConfigType
+    documentation: str
+    synonyms: tuple[Synonym, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerValues:
+    """The values of a broker's configs. `own` and `shared` were set while it ran, for it and for
+    all brokers; `facts` is what the node knows of itself.
+    """
+
+    settings: Settings
+    own: Mapping[str, str] = field(default_factory=dict)
+    shared: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def synonyms(self, name: str) -> list[Synonym]:
+        """Return every place that has a value for a config, the one in force first."""
+        found = []
+        for values, source in (
+            (self.own, ConfigSource.BROKER),
+            (self.shared, ConfigSource.ALL_BROKERS),
+            (self.facts, ConfigSource.STATIC_BROKER),
+        ):
+            if name in values:
+                found.append(Synonym(name=name, value=values[name], source=source))
+        setting = _SETTINGS.get(name)
+        if setting is not None and name not in self.facts:
+            value = getattr(self.settings, setting.field)
+            if value != setting.default:
+                source = ConfigSource.STATIC_BROKER
+                found.append(Synonym(name=name, value=shown(value), source=source))
+        default = BROKER_CONFIGS[name].default
+        if default is not None:
+            found.append(Synonym(name=name, value=default, source=ConfigSource.DEFAULT))
+        return found
+
+
+def broker_values(
+    state: ClusterState, settings: Settings, facts: Mapping[str, str] | None = None
+) -> BrokerValues:
+    """Return what the configs of the node of these settings are."""
+    nothing: Mapping[str, str] = Map()
+    return BrokerValues(
+        settings=settings,
+        own=state.broker_configs.get(settings.node_id, nothing),
+        shared=state.broker_configs.get(ALL_BROKERS, nothing),
+        facts=facts or {},
+    )
+
+
+def topic_entries(configs: Mapping[str, str], values: BrokerValues) -> list[ConfigEntry]:
+    """Return every config of a topic that sets `configs`."""
+    return [
+        _entry(config, _topic_synonyms(config, configs, values), is_read_only=False)
+        for config in TOPIC_CONFIGS.values()
+    ]
+
+
+def _topic_synonyms(
+    config: ConfigDefinition, configs: Mapping[str, str], values: BrokerValues
+) -> list[Synonym]:
+    synonyms = []
+    given = configs.get(config.name)
+    if given is not None:
+        synonyms.append(Synonym(name=config.name, value=given, source=ConfigSource.TOPIC))
+    if config.synonym:
+        synonyms += values.synonyms(config.synonym)
+    return synonyms
+
+
+def broker_entries(values: BrokerValues) -> list[ConfigEntry]:
+    """Return every config of a broker."""
+    return [
+        _entry(config, values.synonyms(name), is_read_only=not config.is_dynamic)
+        for name, config in BROKER_CONFIGS.items()
+    ]
+
+
+def shared_entries(shared: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return the configs that are set for all brokers."""
+    source = ConfigSource.ALL_BROKERS
+    return [
+        _entry(BROKER_CONFIGS[name], [Synonym(name=name, value=value, source=source)])
+        for name, value in sorted(shared.items())
+        if name in BROKER_CONFIGS
+    ]
+
+
+def _entry(
+    config: ConfigDefinition, synonyms: list[Synonym], *, is_read_only: bool = False
+) -> ConfigEntry:
+    is_sensitive = config.kind is ConfigType.PASSWORD
+    return ConfigEntry(
+        name=config.name,
+        value=synonyms[0].value if synonyms else config.default,
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
+        is_read_only=is_read_only,
+        is_sensitive=is_sensitive,
+        kind=config.kind,
+        documentation=config.note,
+        synonyms=tuple(synonyms),
+    )
+
+
+def topic_value(name: str, configs: Mapping[str, str], values: BrokerValues) -> str:
+    """Return the value in force of a config, for a topic that sets `configs`."""
+    config = TOPIC_CONFIGS[name]
+    synonyms = _topic_synonyms(config, configs, values)
+    value = synonyms[0].value if synonyms else config.default
+    assert value is not None
+    return value.strip()
+
+
+def record_rules(configs: Mapping[str, str], values: BrokerValues) -> RecordRules:
+    """Return what a topic that sets `configs` asks of producers' batches."""
+    return RecordRules(
+        batch_size_max=int(topic_value("max.message.bytes", configs, values)),
+        is_log_append_time=topic_value("message.timestamp.type", configs, values)
+        == "LogAppendTime",
+        before_ms=int(topic_value("message.timestamp.before.max.ms", configs, values)),
+        after_ms=int(topic_value("message.timestamp.after.max.ms", configs, values)),
+    )

@@ -1,0 +1,263 @@
+"""Configs of topics: the table of Kafka 4.2, and what each does here.
+
+One table serves DescribeConfigs, CreateTopics and the AlterConfigs APIs. A topic that does not set
+a config has the broker's value, under the name of its synonym. `note` says what Lakehead makes of
+it: storage is one shared log of immutable objects, so what tunes files, replicas or caches of a
+broker is kept and shown, and changes nothing.
+"""
+
+from collections.abc import Mapping
+
+from kio.schema.errors import ErrorCode
+
+from broker.configs.definition import LONG_MAX, ConfigDefinition, ConfigType, Effect
+from broker.protocol.errors import KafkaError
+
+
+def _number(
+    name: str,
+    default: float,
+    synonym: str,
+    note: str,
+    *,
+    kind: ConfigType = ConfigType.LONG,
+    least: float | None = None,
+    most: float | None = None,
+    excluded: float | None = None,
+) -> ConfigDefinition:
+    return ConfigDefinition(
+        name=name,
+        kind=kind,
+        default=str(default),
+        synonym=synonym,
+        note=note,
+        effect=_effect(note),
+        least=least,
+        most=most,
+        excluded=excluded,
+    )
+
+
+def _flag(name: str, synonym: str, note: str) -> ConfigDefinition:
+    return ConfigDefinition(
+        name=name,
+        kind=ConfigType.BOOLEAN,
+        default="false",
+        synonym=synonym,
+        note=note,
+        effect=_effect(note),
+    )
+
+
+def _text(
+    name: str,
+    default: str,
+    synonym: str,
+    note: str,
+    choices: tuple[str, ...] | None,
+    *,
+    kind: ConfigType = ConfigType.STRING,
+    pattern: str | None = None,
+) -> ConfigDefinition:
+    return ConfigDefinition(
+        name=name,
+        kind=kind,
+        default=default,
+        synonym=synonym,
+        note=note,
+        effect=_effect(note),
+        choices=choices,
+        pattern=pattern,
+    )
+
+
+def _effect(note: str) -> Effect:
+    return Effect.NO_EFFECT if note in {_UNUSED, _KEPT, _SHARED} else Effect.HONOURED
+
+
+_INT, _LONG, _DOUBLE, _LIST = ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+_UNUSED = "Kept for tools; has no effect on shared storage."
+_SHARED = "Everything is in the object store in any case."
+_KEPT = "Batches stay as producers compressed them, whatever is set."
+_CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+_REPLICAS = r"[0-9]+:[0-9]+"
+
+_TABLE = (
+    _text(
+        "cleanup.policy",
+        "delete",
+        "log.cleanup.policy",
+        "delete: retention removes old records; compact: the newest record per key is kept.",
+        ("compact", "delete"),
+        kind=_LIST,
+    ),
+    _number(
+        "compression.gzip.level",
+        -1,
+        "compression.gzip.level",
+        _KEPT,
+        kind=_INT,
+        least=-1,
+        most=9,
+        excluded=0,
+    ),
+    _number(
+        "compression.lz4.level", 9, "compression.lz4.level", _KEPT, kind=_INT, least=1, most=17
+    ),
+    _text(
+        "compression.type",
+        "producer",
+        "compression.type",
+        _KEPT,
+        _CODECS,
+    ),
+    _number(
+        "compression.zstd.level",
+        3,
+        "compression.zstd.level",
+        _KEPT,
+        kind=_INT,
+        least=-131072,
+        most=22,
+    ),
+    _number(
+        "delete.retention.ms",
+        86_400_000,
+        "log.cleaner.delete.retention.ms",
+        "How long compaction keeps the mark of a deleted key, in ms.",
+        least=0,
+    ),
+    _number("file.delete.delay.ms", 60_000, "log.segment.delete.delay.ms", _UNUSED, least=0),
+    _number("flush.messages", LONG_MAX, "log.flush.interval.messages", _UNUSED, least=1),
+    _number("flush.ms", LONG_MAX, "log.flush.interval.ms", _UNUSED, least=0),
+    _text(
+        "follower.replication.throttled.replicas",
+        "",
+        "",
+        _UNUSED,
+        None,
+        kind=_LIST,
+        pattern=_REPLICAS,
+    ),
+    _number("index.interval.bytes", 4096, "log.index.interval.bytes", _UNUSED, kind=_INT, least=0),
+    _text(
+        "leader.replication.throttled.replicas",
+        "",
+        "",
+        _UNUSED,
+        None,
+        kind=_LIST,
+        pattern=_REPLICAS,
+    ),
+    _number("local.retention.bytes", -2, "log.local.retention.bytes", _UNUSED, least=-2),
+    _number("local.retention.ms", -2, "log.local.retention.ms", _UNUSED, least=-2),
+    _number(
+        "max.compaction.lag.ms",
+        LONG_MAX,
+        "log.cleaner.max.compaction.lag.ms",
+        "A record is compacted at the latest after this, in ms.",
+        least=1,
+    ),
+    _number(
+        "max.message.bytes",
+        1_048_588,
+        "message.max.bytes",
+        "Largest record batch that is taken, in bytes.",
+        kind=_INT,
+        least=0,
+    ),
+    _number(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        "log.message.timestamp.after.max.ms",
+        "How far ahead of the broker's clock a record's timestamp may be, in ms.",
+        least=0,
+    ),
+    _number(
+        "message.timestamp.before.max.ms",
+        LONG_MAX,
+        "log.message.timestamp.before.max.ms",
+        "How far behind the broker's clock a record's timestamp may be, in ms.",
+        least=0,
+    ),
+    _text(
+        "message.timestamp.type",
+        "CreateTime",
+        "log.message.timestamp.type",
+        "CreateTime: records keep the producer's timestamps; LogAppendTime: they get the broker's.",
+        ("CreateTime", "LogAppendTime"),
+    ),
+    _number(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        "log.cleaner.min.cleanable.ratio",
+        "Share of uncompacted records that makes compaction worth while.",
+        kind=_DOUBLE,
+        least=0,
+        most=1,
+    ),
+    _number(
+        "min.compaction.lag.ms",
+        0,
+        "log.cleaner.min.compaction.lag.ms",
+        "A record is not compacted before this, in ms.",
+        least=0,
+    ),
+    _number("min.insync.replicas", 1, "min.insync.replicas", _UNUSED, kind=_INT, least=1),
+    _flag("preallocate", "log.preallocate", _UNUSED),
+    _flag("remote.log.copy.disable", "", _UNUSED),
+    _flag("remote.log.delete.on.disable", "", _UNUSED),
+    _flag("remote.storage.enable", "", _SHARED),
+    _number(
+        "retention.bytes",
+        -1,
+        "log.retention.bytes",
+        "Size of a partition above which old records are removed; -1: no limit.",
+    ),
+    _number(
+        "retention.ms",
+        604_800_000,
+        "log.retention.ms",
+        "Age above which records are removed, in ms; -1: never.",
+        least=-1,
+    ),
+    _number(
+        "segment.bytes", 1_073_741_824, "log.segment.bytes", _UNUSED, kind=_INT, least=1_048_576
+    ),
+    _number(
+        "segment.index.bytes", 10_485_760, "log.index.size.max.bytes", _UNUSED, kind=_INT, least=4
+    ),
+    _number("segment.jitter.ms", 0, "log.roll.jitter.ms", _UNUSED, least=0),
+    _number("segment.ms", 604_800_000, "log.roll.ms", _UNUSED, least=1),
+    _flag("unclean.leader.election.enable", "unclean.leader.election.enable", _UNUSED),
+)
+
+TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _TABLE}
+"""Every config of a topic, by name."""
+
+
+def check_topic_configs(
+    configs: Mapping[str, str | None], present: Mapping[str, str] | None = None
+) -> None:
+    """Raise INVALID_CONFIG for an unknown name or a bad value in what is set, None resetting it, or
+    for values that contradict what else the topic sets (`present`).
+    """
+    for name, value in configs.items():
+        if value is not None:
+            known_topic_config(name).check(value)
+    merged: dict[str, str | None] = {**(present or {}), **configs}
+    least, most = merged.get("min.compaction.lag.ms"), merged.get("max.compaction.lag.ms")
+    if least is not None and most is not None and int(least) > int(most):
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > "
+            f"max.compaction.lag.ms ({most})",
+        )
+
+
+def known_topic_config(name: str) -> ConfigDefinition:
+    """Return a config of topics. Raises INVALID_CONFIG when there is none of this name."""
+    config = TOPIC_CONFIGS.get(name)
+    if config is None:
+        raise KafkaError(ErrorCode.invalid_config, f"Unknown topic config name: {name}")
+    return config

@@ -1,0 +1,149 @@
+"""Which configs there are, which values they take, and where the one in force comes from."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from immutables import Map
+from kio.schema.errors import ErrorCode
+
+from broker.configs.broker_table import BROKER_CONFIGS
+from broker.configs.definition import ConfigType, Effect
+from broker.configs.entries import (
+    ALL_BROKERS,
+    BrokerValues,
+    ConfigSource,
+    broker_entries,
+    broker_values,
+    record_rules,
+    shared_entries,
+    topic_entries,
+)
+from broker.configs.kafka_table import KAFKA_CONFIGS
+from broker.configs.topic_table import TOPIC_CONFIGS, check_topic_configs
+from broker.protocol.errors import KafkaError
+from broker.setting_sources import SETTINGS
+from broker.settings import Settings
+from storage.metadata.state import ClusterState
+
+KAFKA_BROKER_CONFIGS = 320
+"""What DescribeConfigs of a broker of Kafka 4.2 lists, ..."""
+DYNAMIC_ONLY = 3
+"""... and the throttles, which it does not list."""
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("cleanup.policy", "compact, delete", "shred"),
+        ("cleanup.policy", "", "compact;delete"),
+        ("compression.type", "zstd", "brotli"),
+        ("compression.gzip.level", "-1", "0"),
+        ("compression.gzip.level", "9", "10"),
+        ("compression.lz4.level", "17", "0"),
+        ("compression.zstd.level", "-131072", "-131073"),
+        ("follower.replication.throttled.replicas", "0:1,1:2", "xx"),
+        ("leader.replication.throttled.replicas", "*", "*,1:1"),
+        ("max.message.bytes", "0", "-1"),
+        ("max.message.bytes", "2147483647", "2147483648"),
+        ("max.message.bytes", " 77 ", ""),
+        ("min.cleanable.dirty.ratio", "0.25", "1.5"),
+        ("min.cleanable.dirty.ratio", "1", "nan"),
+        ("preallocate", "TRUE", "maybe"),
+        ("retention.bytes", "-1", "1.5"),
+        ("retention.ms", "-1", "-2"),
+        ("segment.bytes", "1048576", "1048575"),
+        ("message.timestamp.type", "LogAppendTime", "Never"),
+    ],
+)
+def test_values_are_checked(name: str, good: str, bad: str) -> None:
+    check_topic_configs({name: good})
+    with pytest.raises(KafkaError) as refused:
+        check_topic_configs({name: bad})
+    assert refused.value.code is ErrorCode.invalid_config
+    assert name in str(refused.value)
+
+
+def test_values_that_contradict_each_other_are_refused() -> None:
+    check_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "10"})
+    with pytest.raises(KafkaError):
+        check_topic_configs({"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "10"})
+    with pytest.raises(KafkaError):
+        check_topic_configs({"max.compaction.lag.ms": "10"}, {"min.compaction.lag.ms": "100"})
+    check_topic_configs({"min.compaction.lag.ms": None, "max.compaction.lag.ms": "10"}, {})
+
+
+def test_every_default_is_a_valid_value() -> None:
+    check_topic_configs({name: config.default for name, config in TOPIC_CONFIGS.items()})
+    for config in KAFKA_CONFIGS.values():
+        if config.default is not None:
+            config.check(config.default)
+
+
+def test_every_config_of_kafkas_brokers_is_known_and_explained() -> None:
+    topics = {config.synonym for config in TOPIC_CONFIGS.values() if config.synonym}
+    assert topics <= set(KAFKA_CONFIGS)
+    assert len(KAFKA_CONFIGS) == KAFKA_BROKER_CONFIGS + DYNAMIC_ONLY
+    assert {setting.name for setting in SETTINGS} <= set(BROKER_CONFIGS)
+    assert [name for name, config in BROKER_CONFIGS.items() if not config.note] == []
+    for config in KAFKA_CONFIGS.values():
+        if config.kind in {ConfigType.PASSWORD, ConfigType.CLASS}:
+            assert config.effect is Effect.REFUSED
+
+
+def test_what_is_honoured_under_kafkas_name_is_a_setting_or_a_default_of_topics() -> None:
+    settings = {setting.name for setting in SETTINGS}
+    topics = {config.synonym for config in TOPIC_CONFIGS.values()}
+    aliases = {"log.retention.hours", "log.retention.minutes"}
+    honoured = {n for n, config in KAFKA_CONFIGS.items() if config.effect is Effect.HONOURED}
+    assert honoured <= settings | topics | aliases
+
+
+def test_a_value_set_closer_to_the_topic_goes_before_others() -> None:
+    name = "max.message.bytes"
+    places = [
+        (ConfigSource.TOPIC, "1"),
+        (ConfigSource.BROKER, "2"),
+        (ConfigSource.ALL_BROKERS, "3"),
+        (ConfigSource.STATIC_BROKER, "4"),
+        (ConfigSource.DEFAULT, "1048588"),
+    ]
+    values = BrokerValues(
+        settings=Settings(message_max_bytes=4),
+        own={"message.max.bytes": "2"},
+        shared={"message.max.bytes": "3"},
+    )
+    configs = {name: "1"}
+    removals: list[dict[str, Any]] = [{"own": {}}, {"shared": {}}, {"settings": Settings()}, {}]
+    for number in range(len(places)):
+        entry = {entry.name: entry for entry in topic_entries(configs, values)}[name]
+        assert [(one.source, one.value) for one in entry.synonyms] == places[number:]
+        assert (entry.source, entry.value) == places[number]
+        assert record_rules(configs, values).batch_size_max == int(places[number][1])
+        if configs:
+            configs = {}
+        else:
+            values = replace(values, **removals.pop(0))
+
+
+def test_brokers_show_what_was_set_for_them_and_for_all() -> None:
+    state = ClusterState(
+        broker_configs=Map(
+            {
+                0: Map({"message.max.bytes": "2"}),
+                1: Map({"message.max.bytes": "9"}),
+                ALL_BROKERS: Map({"log.retention.ms": "3"}),
+            }
+        )
+    )
+    values = broker_values(state, Settings(), {"listeners": "here"})
+    entries = {entry.name: entry for entry in broker_entries(values)}
+    assert entries["message.max.bytes"].value == "2"
+    assert entries["log.retention.ms"].source is ConfigSource.ALL_BROKERS
+    assert entries["listeners"].value == "here"
+    assert entries["auto.create.topics.enable"].value == "true"
+    assert entries["auto.create.topics.enable"].is_read_only
+    assert not entries["message.max.bytes"].is_read_only
+    assert entries["ssl.key.password"].is_sensitive
+    shown = shared_entries(state.broker_configs[ALL_BROKERS])
+    assert [(entry.name, entry.value) for entry in shown] == [("log.retention.ms", "3")]
