@@ -8,6 +8,7 @@ import io
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
@@ -71,8 +72,16 @@ class Client:
         self.send(key, version, message)
         return await self.receive()
 
-    def produce(self, batch: bytes, *, partition: int = 0, acks: int = -1, **place: object) -> None:
-        self.produce_to({partition: batch}, acks=acks, **place)
+    def produce(
+        self,
+        batch: bytes,
+        *,
+        partition: int = 0,
+        acks: int = -1,
+        topic: str = "t",
+        topic_id: UUID | None = None,
+    ) -> None:
+        self.produce_to({partition: batch}, acks=acks, topic=topic, topic_id=topic_id)
 
     def produce_to(
         self,
@@ -81,20 +90,17 @@ class Client:
         acks: int = -1,
         version: int = 10,
         transactional_id: str | None = None,
-        **place: object,
+        topic: str = "t",
+        topic_id: UUID | None = None,
     ) -> None:
-        version = 13 if "topic_id" in place else version
+        version = version if topic_id is None else 13
         module = schema(0, version).request_module
         data = [
             entity(module, "PartitionProduceData", index=partition, records=batch)
             for partition, batch in batches.items()
         ]
-        topic = entity(
-            module,
-            "TopicProduceData",
-            partition_data=data,
-            name=place.get("topic", "t"),
-            topic_id=place.get("topic_id"),
+        of_topic = entity(
+            module, "TopicProduceData", partition_data=data, name=topic, topic_id=topic_id
         )
         message = entity(
             module,
@@ -102,7 +108,7 @@ class Client:
             transactional_id=transactional_id,
             acks=acks,
             timeout=9000,
-            topic_data=[topic],
+            topic_data=[of_topic],
         )
         self.send(0, version, message, answered=acks != 0)
 
