@@ -3,7 +3,8 @@
 2 leader epochs (KIP-320) · 3 compact; the consumer in whose name it is (KIP-447) · 4
 TRANSACTION_ABORTABLE · 5 adds the group's partition to the transaction (KIP-890).
 
-The transaction's coordinator is asked first whether the group's partition is in the transaction.
+The transaction's coordinator is asked first whether the group's partition is in the transaction,
+and what it said holds only while no transaction of the producer began or ended there since.
 """
 
 from typing import Any
@@ -18,6 +19,7 @@ from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
+from storage.format.record_batch import NO_SEQUENCE
 
 API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5))
 
@@ -61,22 +63,31 @@ async def _commit(
     partition = context.node.topics.partition(*where)
     if partition is None:
         raise KafkaError(ErrorCode.not_coordinator)
-    if not partition.producers.is_in_transaction(*producer):
+    known = partition.producers
+    confirmed = None
+    if not known.is_in_transaction(*producer):
+        is_adding = context.version >= _ADDING_VERSION
+        now_ms = context.node.clock.now_ms()
+        confirmed = known.verifications.begin(*producer, NO_SEQUENCE, now_ms, is_adding=is_adding)
         codes = await context.node.transactions.verify(
-            request.transactional_id,
-            *producer,
-            [where],
-            is_adding=context.version >= _ADDING_VERSION,
+            request.transactional_id, *producer, [where], is_adding=is_adding
         )
         if codes[where] is not ErrorCode.none:
             raise KafkaError(codes[where])
+
+    def is_confirmed() -> bool:
+        waiting = known.verifications.get(producer.producer_id)
+        return known.is_in_transaction(*producer) or (
+            confirmed is not None and waiting is confirmed
+        )
+
     member = TransactionalMember(
         request.group_id,
         getattr(request, "member_id", ""),
         getattr(request, "group_instance_id", None),
         getattr(request, "generation_id", -1),
     )
-    await groups.commit_in_transaction(member, producer, offsets)
+    await groups.commit_in_transaction(member, producer, offsets, is_confirmed)
 
 
 def _check(where: tuple[str, int], partition: Any, context: RequestContext) -> ErrorCode:
