@@ -18,5 +18,7 @@ class Feature:
     level: int
 
 
-FEATURES: Mapping[str, Feature] = {}
+FEATURES: Mapping[str, Feature] = {
+    "transaction.version": Feature(least=0, most=2, level=2),
+}
 """Every feature, by name."""

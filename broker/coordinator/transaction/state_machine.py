@@ -154,6 +154,8 @@ class TransactionMachine:
         known = replace(self.current, client_version=client_version)
         if not known.bumps_epochs:
             return self._end_plainly(producer, known, now_ms, is_commit=is_commit)
+        if self._is_next(producer):
+            return _CONCURRENT
         is_overflow_retry = (
             known.previous_producer_id == producer.producer_id != known.producer_id
             and producer.epoch == EPOCH_MAX - 1
@@ -236,7 +238,19 @@ class TransactionMachine:
             )
         )
 
+    def _is_next(self, producer: Producer) -> bool:
+        """Whether this is what the client goes on with after the transaction that is being ended:
+        it was told as soon as that was decided.
+        """
+        known = self.current
+        if known.state not in PREPARED or not known.bumps_epochs:
+            return False
+        ended = outcome(known, known.updated_ms)
+        return producer == (ended.producer_id, ended.producer_epoch)
+
     def _refuse(self, producer: Producer) -> Refused | None:
+        if self._is_next(producer):
+            return _CONCURRENT
         known = self.current
         if producer.producer_id != known.producer_id or known.producer_epoch == NO_EPOCH:
             return Refused(ErrorCode.invalid_producer_id_mapping)
