@@ -19,7 +19,7 @@ from broker.configs.entries import ALL_BROKERS
 from broker.configs.topic_table import check_topic_configs, known_topic_config
 from broker.partition.topic import is_valid_name
 from broker.protocol.api import RequestContext
-from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 from storage.metadata.records import BrokerConfig, Record, TopicConfig
@@ -54,7 +54,7 @@ async def answer_changes(
             _check_names(resource)
             await _change(resource, request.validate_only, context, changes_of)
         except (LakeheadError, TimeoutError) as error:
-            code, message = error_code(error), str(error)
+            code, message = error_code(error), error_message(error)
         responses.append(
             entity(
                 context.response,

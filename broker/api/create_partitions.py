@@ -4,13 +4,14 @@ v1: throttling error code. v2: flexible. v3: throttled requests are refused.
 Of a manual assignment the first broker that lives becomes the leader: there are no other replicas.
 """
 
+from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from broker.api.topic_rules import check_more_partitions
 from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 
@@ -20,13 +21,13 @@ API = Api(key=37, name="CreatePartitions", versions=(0, 3))
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic."""
     node = context.node
-    names = [topic.name for topic in request.topics]
+    named = Counter(topic.name for topic in request.topics)
     results = []
-    for topic in request.topics:
+    for topic in {topic.name: topic for topic in request.topics}.values():
         code, message = ErrorCode.none, None
         try:
-            if names.count(topic.name) > 1:
-                raise KafkaError(ErrorCode.invalid_request, "The topic is named more than once.")
+            if named[topic.name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
             replicas = None
             if topic.assignments is not None:
                 replicas = [tuple(asked.broker_ids) for asked in topic.assignments]
@@ -34,7 +35,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             if not request.validate_only:
                 await node.catalog.add_partitions(topic.name, topic.count, replicas or ())
         except (LakeheadError, TimeoutError) as error:
-            code, message = error_code(error), str(error)
+            code, message = error_code(error), error_message(error)
         results.append(
             entity(
                 context.response,

@@ -7,6 +7,7 @@ storage is shared, so nothing is copied; partitions have one replica, their lead
 assignment the first broker that lives becomes the leader, and is preferred from then on.
 """
 
+from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -14,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from broker.api.topic_rules import TopicRequest, check_new_topic
 from broker.configs.entries import broker_values, topic_entries
 from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 
@@ -25,12 +26,12 @@ _REPLICAS = 1
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic, once it can be used."""
-    names = [topic.name for topic in request.topics]
+    named = Counter(topic.name for topic in request.topics)
     results = []
-    for asked in request.topics:
+    for asked in {topic.name: topic for topic in request.topics}.values():
         try:
-            if names.count(asked.name) > 1:
-                raise KafkaError(ErrorCode.invalid_request, "The topic is named more than once.")
+            if named[asked.name] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
             results.append(await _create(asked, request.validate_only, context))
         except (LakeheadError, TimeoutError) as error:
             results.append(_failure(asked.name, error, context))
@@ -44,7 +45,7 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
             name=asked.name,
             partitions=asked.num_partitions,
             replicas=asked.replication_factor,
-            assignments={a.partition_index: tuple(a.broker_ids) for a in asked.assignments},
+            assignments=_assignments(asked),
             configs={config.name: config.value for config in asked.configs},
         ),
         node.engine.metadata.state,
@@ -80,6 +81,18 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
     )
 
 
+def _assignments(asked: Any) -> dict[int, tuple[int, ...]]:
+    assignments: dict[int, tuple[int, ...]] = {}
+    for one in asked.assignments:
+        if one.partition_index in assignments:
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment,
+                f"Found multiple manual partition assignments for partition {one.partition_index}",
+            )
+        assignments[one.partition_index] = tuple(one.broker_ids)
+    return assignments
+
+
 def _failure(name: str, error: Exception, context: RequestContext) -> Any:
     return entity(
         context.response,
@@ -87,6 +100,6 @@ def _failure(name: str, error: Exception, context: RequestContext) -> Any:
         name=name,
         topic_id=None,
         error_code=error_code(error),
-        error_message=str(error),
+        error_message=error_message(error),
         configs=[],
     )

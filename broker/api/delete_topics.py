@@ -3,13 +3,14 @@
 v1: throttle time. v4: flexible. v5: error messages. v6: topics by id.
 """
 
+from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from broker.partition.topic import Topic
 from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 
@@ -24,15 +25,19 @@ async def handle(request: Any, context: RequestContext) -> Any:
         asked = [(topic.name, topic.topic_id) for topic in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
+    named = Counter(asked)
     responses = []
-    for name, topic_id in asked:
+    for name, topic_id in named:
         code, message = ErrorCode.none, None
         try:
+            if named[name, topic_id] > 1:
+                word = "id" if name is None else "name"
+                raise KafkaError(ErrorCode.invalid_request, f"Duplicate topic {word}.")
             topic = _find(name, topic_id, context)
             await context.node.catalog.delete(topic.topic_id)
             name, topic_id = topic.name, topic.uuid
         except (LakeheadError, TimeoutError) as error:
-            code, message = error_code(error), str(error)
+            code, message = error_code(error), error_message(error)
         responses.append(
             entity(
                 context.response,
@@ -50,7 +55,11 @@ def _find(name: str | None, topic_id: Any, context: RequestContext) -> Topic:
     if not context.node.settings.delete_topic_enable:
         raise KafkaError(ErrorCode.topic_deletion_disabled)
     if name is not None and topic_id is not None:
-        raise KafkaError(ErrorCode.invalid_request, "Name and id are given; one is enough.")
+        raise KafkaError(
+            ErrorCode.invalid_request, "You may not specify both topic name and topic id."
+        )
+    if name is None and topic_id is None:
+        raise KafkaError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
     if topic_id is not None:
         topic = context.node.topics.find(topic_id.bytes)
         if topic is None:

@@ -24,7 +24,7 @@ from broker.configs.entries import (
 )
 from broker.partition.topic import is_valid_name
 from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
@@ -41,7 +41,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         try:
             entries = _entries(resource.resource_type, resource.resource_name, context)
         except KafkaError as error:
-            code, message = error_code(error), str(error)
+            code, message = error_code(error), error_message(error)
         wanted = resource.configuration_keys
         configs = [
             _config(entry, request, context)

@@ -12,13 +12,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.topic_rules import METADATA_TOPIC
 from broker.catalog.leaders import controller_id
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
 
 API = Api(key=55, name="DescribeQuorum", versions=(0, 2))
 
-METADATA_TOPIC = "__cluster_metadata"
 _LISTENER = "PLAINTEXT"
 
 

@@ -28,7 +28,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     cursor = request.cursor
     first_name, first_index = "", 0
     if cursor is not None:
-        first_name, first_index = cursor.topic_name, max(cursor.partition_index, 0)
+        first_name, first_index = cursor.topic_name, cursor.partition_index
+        if first_index < 0 or (request.topics and first_name not in names):
+            return _invalid_cursor(names, context)
     room = max(1, min(request.response_partition_limit, _PAGE_MAX))
     topics = []
     next_cursor = None
@@ -57,16 +59,28 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
+def _invalid_cursor(names: list[str], context: RequestContext) -> Any:
+    topics = [_refused(name, ErrorCode.invalid_request, context) for name in names]
+    return entity(
+        context.response, "DescribeTopicPartitionsResponse", topics=topics, next_cursor=None
+    )
+
+
 def _cursor(name: str, index: int, context: RequestContext) -> Any:
     return entity(context.response, "Cursor", topic_name=name, partition_index=index)
 
 
 def _unknown(name: str, context: RequestContext) -> Any:
-    code = ErrorCode.unknown_topic_or_partition
+    if is_valid_name(name):
+        return _refused(name, ErrorCode.unknown_topic_or_partition, context)
+    return _refused(name, ErrorCode.invalid_topic_exception, context)
+
+
+def _refused(name: str, code: ErrorCode, context: RequestContext) -> Any:
     return entity(
         context.response,
         "DescribeTopicPartitionsResponseTopic",
-        error_code=code if is_valid_name(name) else ErrorCode.invalid_topic_exception,
+        error_code=code,
         name=name,
         topic_id=None,
         is_internal=name in INTERNAL_TOPICS,

@@ -8,6 +8,7 @@ Everything readable is "local" here, and nothing is tiered in Kafka's sense: -4 
 that cannot be sure that it still leads anything asks the metadata first.
 """
 
+from collections import Counter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -33,17 +34,19 @@ async def handle(request: Any, context: RequestContext) -> Any:
     module = context.response
     is_leader = await context.node.session.ensure()
     is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED
+    named = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+
+    async def answer(name: str, asked: Any) -> Any:
+        if named[name, asked.partition_index] > 1:
+            return _result(asked, context, error=ErrorCode.invalid_request)
+        return await _answer(name, asked, context, is_leader=is_leader, is_committed=is_committed)
+
     topics = [
         entity(
             module,
             "ListOffsetsTopicResponse",
             name=topic.name,
-            partitions=[
-                await _answer(
-                    topic.name, asked, context, is_leader=is_leader, is_committed=is_committed
-                )
-                for asked in topic.partitions
-            ],
+            partitions=[await answer(topic.name, asked) for asked in topic.partitions],
         )
         for topic in request.topics
     ]
@@ -53,7 +56,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
 async def _answer(
     name: str, asked: Any, context: RequestContext, *, is_leader: bool, is_committed: bool
 ) -> Any:
-    error, timestamp, offset, epoch = ErrorCode.none, -1, -1, -1
     try:
         if not is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower)
@@ -65,10 +67,21 @@ async def _answer(
         offset, timestamp = await _find(
             partition, asked.timestamp, context.version, is_committed=is_committed
         )
-        if offset >= 0:
-            epoch = partition.epoch_at(offset)
+        epoch = partition.epoch_at(offset) if offset >= 0 else -1
     except LakeheadError as caught:
-        error, timestamp, offset = error_code(caught), -1, -1
+        return _result(asked, context, error=error_code(caught))
+    return _result(asked, context, offset, timestamp, epoch)
+
+
+def _result(
+    asked: Any,
+    context: RequestContext,
+    offset: int = -1,
+    timestamp: int = -1,
+    epoch: int = -1,
+    *,
+    error: ErrorCode = ErrorCode.none,
+) -> Any:
     return entity(
         context.response,
         "ListOffsetsPartitionResponse",
@@ -94,7 +107,7 @@ async def _find(
     if timestamp in {LATEST_TIERED, EARLIEST_PENDING}:
         return NOTHING
     if timestamp < 0 and timestamp != MAX_TIMESTAMP:
-        raise KafkaError(ErrorCode.invalid_request)
+        raise KafkaError(ErrorCode.unsupported_version)
     stream = partition.stream
     if timestamp == MAX_TIMESTAMP:
         found = await stream.offset_of_max_timestamp()

@@ -11,6 +11,8 @@ from broker.protocol.errors import KafkaError
 from broker.settings import Settings
 from storage.metadata.state import ClusterState
 
+METADATA_TOPIC = "__cluster_metadata"
+"""What Kafka calls its metadata log; a topic of this name would only confuse."""
 DEFAULT = -1
 REPLICAS_MAX = 3
 """Replication factors up to this are taken even with fewer brokers."""
@@ -47,8 +49,14 @@ def check_new_topic(request: TopicRequest, state: ClusterState, settings: Settin
         partitions = _check_assignments(request, state)
     else:
         partitions = _check_counts(request, state, settings)
-    check_topic_configs(request.configs)
-    configs = {name: value for name, value in request.configs.items() if value is not None}
+    configs = {}
+    for name, value in request.configs.items():
+        if value is None:
+            raise KafkaError(
+                ErrorCode.invalid_config, f"Null value not supported for topic configs: {name}"
+            )
+        configs[name] = value
+    check_topic_configs(configs)
     replicas = [request.assignments[index] for index in sorted(request.assignments)]
     return NewTopic(name=request.name, partitions=partitions, replicas=replicas, configs=configs)
 
@@ -83,6 +91,10 @@ def _check_name(name: str, state: ClusterState) -> None:
         raise KafkaError(
             ErrorCode.invalid_topic_exception,
             "A topic's name is 1 to 249 letters, digits, '.', '_' and '-', not '.' nor '..'.",
+        )
+    if name == METADATA_TOPIC:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited."
         )
     if name in state.topics:
         raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")

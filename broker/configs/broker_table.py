@@ -27,8 +27,13 @@ def _of_setting(setting: Setting) -> ConfigDefinition:
     known = KAFKA_CONFIGS.get(setting.name)
     is_dynamic = setting.name in _DEFAULTS_OF_TOPICS
     if known is not None:
-        default = shown(setting.default)
-        return replace(known, default=default, note=setting.doc, is_dynamic=is_dynamic)
+        return replace(
+            known,
+            default=shown(setting.default),
+            note=setting.doc,
+            effect=known.effect if is_dynamic else Effect.HONOURED,
+            is_dynamic=is_dynamic,
+        )
     return ConfigDefinition(
         name=setting.name,
         kind=_TYPES[setting.kind],

@@ -41,6 +41,11 @@ _CODES: dict[type[BaseException], ErrorCode] = {
 }
 
 
+def error_message(error: BaseException) -> str | None:
+    """Return what a user is told of an exception; None: the code says everything."""
+    return error.message if isinstance(error, KafkaError) else str(error)
+
+
 def error_code(error: BaseException) -> ErrorCode:
     """Return the Kafka code for an exception; UNKNOWN_SERVER_ERROR for those nobody foresaw."""
     if isinstance(error, KafkaError):

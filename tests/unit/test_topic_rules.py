@@ -31,7 +31,7 @@ def ask(**changes: Any) -> Any:
 
 
 def test_defaults_and_configs_are_filled_in() -> None:
-    new = ask(configs={"retention.ms": "5", "cleanup.policy": None})
+    new = ask(configs={"retention.ms": "5"})
     assert (new.partitions, new.configs) == (6, {"retention.ms": "5"})
     assert ask(partitions=3, replicas=3).partitions == 3
     assert ask(assignments={1: (0,), 0: (0,)}).partitions == 2
