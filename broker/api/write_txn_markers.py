@@ -10,6 +10,7 @@ Each partition is answered when its marker is durable, and on its own: what coul
 
 import asyncio
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -30,14 +31,14 @@ Outcome = asyncio.Future[ErrorCode]
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Write every marker, then answer when all of them are durable."""
-    begun = [
-        (marker, topic, index, _begin(context.node, marker, topic.name, index))
-        for marker in request.markers
-        for topic in marker.topics
-        for index in topic.partition_indexes
-    ]
-    codes = [(marker, topic, index, await outcome) for marker, topic, index, outcome in begun]
     module = context.response
+    begun = [
+        (
+            marker,
+            [(topic.name, _begin_all(context.node, marker, topic)) for topic in marker.topics],
+        )
+        for marker in request.markers
+    ]
     return entity(
         module,
         "WriteTxnMarkersResponse",
@@ -46,28 +47,28 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 module,
                 "WritableTxnMarkerResult",
                 producer_id=marker.producer_id,
-                topics=[
-                    entity(
-                        module,
-                        "WritableTxnMarkerTopicResult",
-                        name=topic.name,
-                        partitions=[
-                            entity(
-                                module,
-                                "WritableTxnMarkerPartitionResult",
-                                partition_index=index,
-                                error_code=code,
-                            )
-                            for of_marker, of_topic, index, code in codes
-                            if of_marker is marker and of_topic is topic
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
+                topics=[await _answer(name, outcomes, module) for name, outcomes in topics],
             )
-            for marker in request.markers
+            for marker, topics in begun
         ],
     )
+
+
+async def _answer(name: str, outcomes: list[tuple[int, Outcome]], module: ModuleType) -> Any:
+    partitions = [
+        entity(
+            module,
+            "WritableTxnMarkerPartitionResult",
+            partition_index=index,
+            error_code=await outcome,
+        )
+        for index, outcome in outcomes
+    ]
+    return entity(module, "WritableTxnMarkerTopicResult", name=name, partitions=partitions)
+
+
+def _begin_all(node: "Node", marker: Any, topic: Any) -> list[tuple[int, Outcome]]:
+    return [(index, _begin(node, marker, topic.name, index)) for index in topic.partition_indexes]
 
 
 def _begin(node: "Node", marker: Any, name: str, index: int) -> Outcome:
