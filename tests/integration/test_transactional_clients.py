@@ -54,7 +54,7 @@ def read(server: ServerProcess, topic: str, level: str = "read_committed") -> li
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in (0, 1)])
-    values, ends, deadline = [], set[int](), time.monotonic() + LIMIT_S
+    values, ends, deadline = list[str](), set[int | None](), time.monotonic() + LIMIT_S
     while len(ends) < 2:
         assert time.monotonic() < deadline
         message = consumer.poll(1.0)
@@ -63,7 +63,7 @@ def read(server: ServerProcess, topic: str, level: str = "read_committed") -> li
         if message.error():
             ends.add(message.partition())
         else:
-            values.append(message.value().decode())
+            values.append((message.value() or b"").decode())
     consumer.close()
     return sorted(values)
 
