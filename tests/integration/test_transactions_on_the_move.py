@@ -1,0 +1,105 @@
+"""Transactions go on while their partitions, and those of their coordinators, change leaders."""
+
+import asyncio
+import random
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from storage.metadata.records import AssignStreams
+from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
+
+TRANSACTIONS, PARTITIONS = 25, 3
+STATE_TOPIC = "__transaction_state"
+
+
+def bootstrap(cluster: NodeCluster) -> str:
+    ports = [node.advertised_port for node in cluster.nodes.values()]
+    return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+def transact(servers: str) -> list[str]:
+    """Commit transactions over all partitions, abort some; return what was committed."""
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "mover"})
+    producer.init_transactions(LIMIT_S)
+    committed: list[str] = []
+    for number in range(TRANSACTIONS):
+        while not _transaction(producer, number, is_commit=bool(number % 4), into=committed):
+            pass  # the client had to abort it, and does it again
+    return committed
+
+
+def _transaction(producer: Producer, number: int, *, is_commit: bool, into: list[str]) -> bool:
+    values = [f"{number:03}-{record}" for record in range(2 * PARTITIONS)]
+    producer.begin_transaction()
+    try:
+        for record, value in enumerate(values):
+            producer.produce("t", value.encode(), partition=record % PARTITIONS)
+            producer.flush(LIMIT_S)
+        if is_commit:
+            producer.commit_transaction(LIMIT_S)
+            into += values
+            return True
+    except KafkaException as error:
+        if not error.args[0].txn_requires_abort():
+            raise
+        producer.abort_transaction(LIMIT_S)
+        return False
+    producer.abort_transaction(LIMIT_S)
+    return True
+
+
+def read(servers: str) -> list[str]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    consumer.assign([TopicPartition("t", index, 0) for index in range(PARTITIONS)])
+    values, ends = list[str](), set[int | None]()
+    while len(ends) < PARTITIONS:
+        for message in consumer.consume(100, 0.2):
+            if message.error():
+                ends.add(message.partition())
+            else:
+                values.append((message.value() or b"").decode())
+    consumer.close()
+    return sorted(values)
+
+
+async def move_for_ever(cluster: NodeCluster, topics: tuple[str, ...]) -> None:
+    rng, metadata = random.Random(5), cluster.nodes[1].engine.metadata
+    while True:
+        await asyncio.sleep(0.15)
+        for name in topics:
+            topic = metadata.state.topics.get(name)
+            if topic is None:
+                continue
+            stream_id = rng.choice(topic.partitions)
+            node_id = rng.choice(sorted(cluster.nodes))
+            await metadata.commit([AssignStreams(node_id=node_id, stream_ids=(stream_id,))])
+
+
+@pytest.mark.parametrize("topics", [("t",), ("t", STATE_TOPIC)])
+async def test_what_is_committed_is_read_though_leaders_change(topics: tuple[str, ...]) -> None:
+    async with node_cluster(**{"transaction.state.log.num.partitions": 1}) as cluster:
+        await cluster.nodes[1].catalog.create("t", PARTITIONS)
+        await cluster.until(cluster.is_even)
+        servers = bootstrap(cluster)
+        mover = asyncio.ensure_future(move_for_ever(cluster, topics))
+        try:
+            async with asyncio.timeout(3 * LIMIT_S):
+                committed = await asyncio.to_thread(transact, servers)
+        finally:
+            mover.cancel()
+        moves = sum(node.engine.hand_overs.stats.streams for node in cluster.nodes.values())
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.to_thread(read, servers) == committed
+        assert moves > 3
+        for node in cluster.nodes.values():
+            for partition in node.catalog.led():
+                open_now = [pid for pid, e in partition.producers if e.transaction_start >= 0]
+                assert open_now == []
