@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker.configs.definition import Effect
+from broker.configs.kafka_table import KAFKA_CONFIGS
 from broker.settings import GIB, KIB, MIB, Settings
 from storage.errors import SettingsError
 
@@ -91,6 +93,8 @@ SETTINGS: tuple[Setting, ...] = tuple(
 """Every setting, in the order of the documentation."""
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+_ALIASES_MS = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}
+"""Names that Kafka reads where log.retention.ms is not given, minutes before hours."""
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -115,6 +119,54 @@ def _read_file(path: str) -> dict[str, Any]:
         raise SettingsError(f"the settings file {path} is not TOML: {error}") from None
 
 
+def _of_file(path: str) -> dict[str, Any]:
+    """Return a file's settings, checked, without those of Kafka's that have no effect here."""
+    given = _read_file(path)
+    for name in _ALIASES_MS:
+        if name in given:
+            value = given.pop(name)
+            given.setdefault("log.retention.ms", _milliseconds(name, value))
+    for name in set(given) - set(_BY_NAME):
+        if name in KAFKA_CONFIGS:
+            _check_kafkas(name, given.pop(name))
+    return given
+
+
+def _milliseconds(name: str, value: object) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise SettingsError(f"{name}: {value!r} is not a whole number") from None
+    return number * _ALIASES_MS[name] if number >= 0 else -1
+
+
+def _check_kafkas(name: str, value: object) -> None:
+    """Check a setting that Kafka has and nodes do not. Raises SettingsError when it is refused."""
+    config = KAFKA_CONFIGS[name]
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if config.effect is Effect.HONOURED:
+        raise SettingsError(
+            f"{name}: set it for all brokers of a running cluster, with kafka-configs "
+            "--entity-type brokers --entity-default"
+        )
+    if config.effect is Effect.REFUSED and text != (config.default or ""):
+        raise SettingsError(f"{name}: {config.note}")
+
+
+def without_effect(file: str | None) -> list[str]:
+    """Return the names in a settings file that are taken and change nothing. Raises SettingsError
+    when it cannot be read.
+    """
+    names = _read_file(file) if file else {}
+    return sorted(
+        name
+        for name in names
+        if name not in _BY_NAME
+        and name in KAFKA_CONFIGS
+        and KAFKA_CONFIGS[name].effect is Effect.NO_EFFECT
+    )
+
+
 def load(
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -122,10 +174,10 @@ def load(
 ) -> Settings:
     """Return the settings from flags (by name), environment and TOML file.
 
-    A value of None in `flags` means not given. Raises SettingsError for unknown names and bad
-    values.
+    A value of None in `flags` means not given. A file may hold settings of Kafka that have no
+    effect here (see `without_effect`). Raises SettingsError for unknown names and bad values.
     """
-    given: dict[str, Any] = _read_file(file) if file else {}
+    given = _of_file(file) if file else {}
     for setting in SETTINGS:
         text = (environment or {}).get(setting.environment)
         if text is not None:

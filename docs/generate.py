@@ -1,4 +1,5 @@
-"""Writes the pages of the documentation that are made from code: settings, metrics, command line.
+"""Writes the pages of the documentation that are made from code: settings, metrics, command line,
+compatibility with Kafka.
 
 `make docs` runs it; a test compares the pages in the tree with what it would write.
 """
@@ -13,6 +14,7 @@ from broker.cli.app import app
 from broker.cli.sections import sections, shown_default
 from broker.observability.measures import SUBJECTS
 from broker.setting_sources import Setting
+from docs.kafka_compatibility import compatibility_page
 
 FOLDER = Path(__file__).parent
 _NOTE = "<!-- Made from code by `make docs`. -->\n\n"
@@ -52,7 +54,12 @@ with status 1, wrong usage with 2."""
 
 def pages() -> dict[str, str]:
     """Return every generated page by file name."""
-    return {"settings.md": _settings(), "metrics.md": _metrics(), "cli.md": _command_line()}
+    return {
+        "settings.md": _settings(),
+        "metrics.md": _metrics(),
+        "cli.md": _command_line(),
+        "kafka-compatibility.md": _NOTE + compatibility_page(),
+    }
 
 
 def _settings() -> str:

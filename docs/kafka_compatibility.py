@@ -1,0 +1,88 @@
+"""The page about compatibility with Kafka: its configs, and what is different on purpose."""
+
+from collections.abc import Iterator
+
+from broker.configs.broker_table import BROKER_CONFIGS
+from broker.configs.definition import ConfigDefinition, Effect
+from broker.configs.kafka_table import KAFKA_CONFIGS
+from broker.configs.topic_table import TOPIC_CONFIGS
+
+_INTRODUCTION = """\
+# Compatibility with Kafka
+
+Lakehead speaks the protocol of Apache Kafka 4.2. This page lists what is different on
+purpose, and what becomes of each of its configs.
+
+A config is *honoured*: it does what it does in Kafka; or it has *no effect*: it is taken, kept and
+shown, so that tools and files that were made for Kafka work, and it changes nothing, since there is
+nothing here that it could change; or it is *refused*, with the reason, since who sets it counts on
+something that is not so here."""
+
+_DIFFERENCES = """\
+## Different on purpose
+
+- **Replicas**: storage is shared, so nothing is copied. A replication factor of 1 to 3 is taken
+  whatever the number of brokers; topics show one replica for each partition, or those that they
+  were assigned to. `min.insync.replicas` has nothing to count: `acks=1` and `acks=all` promise the
+  same.
+- **Compression**: batches stay as producers compressed them. `compression.type` and its levels are
+  kept and shown, and change nothing: consumers read every codec, and a broker that compressed again
+  would spend its time on what it need not touch.
+- **Checks of records**: a broker looks at the headers of batches, not at records. Limits of
+  timestamps (`message.timestamp.before.max.ms` and `after.max.ms`) hold for the first record of a
+  batch and for its newest timestamp.
+- **LogAppendTime** does not go back within a topic when a node's clock does.
+- **The metadata quorum** that `kafka-metadata-quorum` shows is the metadata log in the object
+  store: its leader is the controller, its offsets are numbers of entries, its voters the nodes
+  that live.
+- **Configs of brokers** that can be set while they run are the defaults of topics, for one broker
+  or for all, and those without effect. Names that Kafka does not know are refused; Kafka keeps
+  them. Configs of loggers and of client metrics cannot be set.
+- **Features** (`kafka-features`) stay at the level of the release.
+- **Log directories**: there is one, the cluster's place in the object store.
+- **Quotas** of clients are kept and shown; nobody is slowed down by them yet.
+- **Settings** such as `delete.topic.enable` are those of the node that is asked: give all nodes
+  the same. A settings file may hold Kafka's settings that have no effect; `lakehead start` names
+  them.
+"""
+
+
+def compatibility_page() -> str:
+    """Return the page."""
+    sections = [
+        _INTRODUCTION,
+        _DIFFERENCES.rstrip(),
+        "\n".join(_topics()),
+        "\n".join(_brokers()),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _topics() -> Iterator[str]:
+    yield "## Configs of topics\n"
+    yield "| Config | Default | Effect | Meaning |"
+    yield "| --- | --- | --- | --- |"
+    for config in TOPIC_CONFIGS.values():
+        yield _row(config, config.effect.value)
+
+
+def _brokers() -> Iterator[str]:
+    yield "## Configs of brokers\n"
+    yield (
+        "Those that Kafka documents; [all settings of a node](settings.md) have a page of their "
+        "own. *While running*: can be set with `kafka-configs` while brokers run."
+    )
+    found = [BROKER_CONFIGS[name] for name in sorted(KAFKA_CONFIGS)]
+    for effect in Effect:
+        yield f"\n### {effect.value.capitalize()}\n"
+        yield "| Config | Default | While running | Meaning |"
+        yield "| --- | --- | --- | --- |"
+        for config in found:
+            if config.effect is effect:
+                is_dynamic = config.is_dynamic and effect is not Effect.REFUSED
+                yield _row(config, "yes" if is_dynamic else "")
+
+
+def _row(config: ConfigDefinition, third: str) -> str:
+    default = f"`{config.default}`" if config.default else ""
+    return f"| `{config.name}` | {default} | {third} | {config.note} |"
