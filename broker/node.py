@@ -32,6 +32,7 @@ from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.transactions import Transactions
+from broker.maintenance.beside import MaintenanceBeside
 from broker.network.dispatcher import Dispatcher
 from broker.network.server import Server
 from broker.observability.page import ObservabilityPage
@@ -332,6 +333,9 @@ class Node:
             ),
         )
         self.controller.start()
+        if settings.maintain and not settings.store_uri.startswith("memory:"):
+            beside = MaintenanceBeside(metadata, settings, self.clock)
+            self.scope.spawn(beside.run(), name="start maintenance")
 
     async def _take_over(self, dead: NodeState) -> int:
         return await self.engine.take_over(dead, LeftLogs(self.engine, self.settings.wal_uri).open)

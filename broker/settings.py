@@ -287,6 +287,23 @@ class Settings:
         least=1_000,
     )
 
+    # maintenance
+    maintain: bool = _setting(
+        True, "Whether `lakehead start` does maintenance, in a process of its own."
+    )
+    maintenance_interval_ms: int = _setting(
+        2_000, "How often it is looked at what is due.", unit="ms", least=10
+    )
+    log_retention_check_interval_ms: int = _setting(
+        300_000, "How often retention is applied.", unit="ms", least=1
+    )
+    log_cleaner_dedupe_buffer_size: int = _setting(
+        128 * MIB,
+        "Memory of compaction, for the keys of one pass over a partition.",
+        unit="bytes",
+        least=1 * MIB,
+    )
+
     # words
     log_level: str = _setting("info", "debug, info, warning or error.")
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from broker import __version__
-from broker.cli import demo, inspection, materialize, nodes, sql, start, sweep, topics
+from broker.cli import demo, inspection, maintain, materialize, nodes, sql, start, sweep, topics
 from storage.errors import LakeheadError
 
 app = typer.Typer(
@@ -55,6 +55,7 @@ app.add_typer(topics.app, name="topics")
 app.command("sql")(sql.sql)
 app.command("materialize")(materialize.materialize)
 app.add_typer(inspection.app, name="inspect")
+app.command("maintain")(maintain.maintain)
 app.command("sweep")(sweep.sweep)
 app.command("leak-check")(sweep.leak_check)
 

@@ -13,6 +13,7 @@ _FIRST = {
     "fetch_max_bytes": "Fetch",
     "group_min_session_timeout_ms": "Groups and transactions",
     "wal_size": "Storage",
+    "maintain": "Maintenance",
     "log_level": "Logs",
 }
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli.sections import sections, shown_default
-from broker.setting_sources import SETTINGS, Setting, load
+from broker.setting_sources import SETTINGS, Setting, load, without_effect
 from broker.settings import Settings
 from storage.errors import EntryRejected, Fenced, LakeheadError
 
@@ -51,19 +51,28 @@ def _dotted(name: str) -> str:
 def _command() -> Any:
     """Return a function whose signature has every setting; typer reads it to make the flags."""
 
-    def start(config: str | None = None, **flags: str | None) -> None:
+    def start(config: str | None = None, no_maintain: bool = False, **flags: str | None) -> None:
         given = {setting.name: flags[setting.field] for setting in SETTINGS}
+        if no_maintain:
+            given["maintain"] = "false"
         settings = load(given, os.environ, config)
+        if ignored := without_effect(config):
+            typer.echo(f"lakehead: without effect here: {', '.join(ignored)}", err=True)
         if settings.nodes == 1:
             _serve(settings)
         else:
             _supervise(settings, given, config)
 
-    annotations: dict[str, Any] = {"config": _config_option()}
+    annotations: dict[str, Any] = {"config": _config_option(), "no_maintain": _NO_MAINTAIN}
     for title, settings in sections():
         annotations |= {setting.field: _option(setting, title) for setting in settings}
     parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if annotation is _NO_MAINTAIN else None,
+            annotation=annotation,
+        )
         for name, annotation in annotations.items()
     ]
     start.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -78,6 +87,11 @@ def _config_option() -> Any:
             "--config", "-c", metavar="FILE", envvar="LAKEHEAD_CONFIG", help="Settings as TOML."
         ),
     ]
+
+
+_NO_MAINTAIN: Any = Annotated[
+    bool, typer.Option("--no-maintain", help="The same as --maintain false.", show_default=False)
+]
 
 
 def _option(setting: Setting, panel: str) -> Any:

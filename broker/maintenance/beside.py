@@ -1,0 +1,129 @@
+"""Maintenance beside the nodes of a cluster: in a process of its own, which lives while there is
+something to do.
+
+Of the living nodes the one with the lowest id sees, from the metadata that it follows anyway, that
+something is due, and starts `lakehead maintain`: serving is not disturbed, and nothing runs, nor is
+asked of the object store, while nothing is due.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+
+import structlog
+
+from broker.configs.broker_table import shown
+from broker.configs.entries import broker_values
+from broker.maintenance.rules import DueWork, due_of, is_compacted
+from broker.partition.topic import INTERNAL_TOPICS
+from broker.setting_sources import SETTINGS
+from broker.settings import Settings
+from broker.supervisor.lifeline import SUPERVISOR
+from storage.clock import Clock
+from storage.metadata.log import MetadataLog
+from storage.metadata.state import ClusterState
+
+_PAUSE_WITHOUT_PROGRESS_S = 30.0
+_TOPICS_AT_ONCE = 20
+_log = structlog.get_logger("broker.maintenance")
+
+
+class MaintenanceBeside:
+    """Starts maintenance for a node. `run` is its only task."""
+
+    def __init__(self, metadata: MetadataLog, settings: Settings, clock: Clock) -> None:
+        self.runs = 0
+        """Processes started."""
+        self._metadata = metadata
+        self._settings = settings
+        self._clock = clock
+        self._seen_entry = -1
+        self._retained_at = clock.monotonic()
+        self._held: dict[int, tuple[int, float]] = {}
+        """Streams in which a run has moved nothing: from which offset, and until when (monotonic
+        seconds) no process is started for that.
+        """
+
+    async def run(self) -> None:
+        """Look every maintenance.interval.ms, for ever."""
+        while True:
+            await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
+            if not is_lowest(self._metadata.state, self._settings.node_id):
+                continue
+            work = await self._due()
+            if work:
+                await self._maintain(work)
+
+    async def _due(self) -> list[DueWork]:
+        """Return what is due: of compaction when the metadata have changed, of retention every
+        log.retention.check.interval.ms.
+        """
+        state, now = self._metadata.state, self._clock.monotonic()
+        interval_s = self._settings.log_retention_check_interval_ms / 1000
+        is_retention_time = now - self._retained_at >= interval_s
+        if is_retention_time:
+            self._retained_at = now
+        elif state.next_entry == self._seen_entry and not self._held:
+            return []
+        self._seen_entry = state.next_entry
+        self._held = {key: held for key, held in self._held.items() if held[1] > now}
+        found: list[DueWork] = []
+        values, now_ms = broker_values(state, self._settings), self._clock.now_ms()
+        for number, (name, topic) in enumerate(state.topics.items(), 1):
+            if not number % _TOPICS_AT_ONCE:
+                await asyncio.sleep(0)
+            if name in INTERNAL_TOPICS:
+                continue
+            if is_retention_time or is_compacted(topic, values):
+                found += due_of(state, topic, values, now_ms)
+        return [one for one in found if self._held.get(one.stream_id, (-1, 0))[0] != one.offset]
+
+    async def _maintain(self, work: list[DueWork]) -> None:
+        self.runs += 1
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "broker.cli", "maintain", "--quiet"),
+                *("--path", self._settings.store_uri),
+                stdin=asyncio.subprocess.DEVNULL,
+                env={**os.environ, **environment(self._settings)},
+                start_new_session=True,  # Ctrl-C is the node's
+            )
+        except OSError as error:
+            _log.error("maintenance_not_started", reason=str(error))
+            self._hold(work)
+            return
+        try:
+            status = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()  # it may be killed anywhere
+        if status:
+            _log.warning("maintenance_ended", pid=process.pid, status=status)
+        await self._metadata.refresh()
+        still = {(one.stream_id, one.offset) for one in await self._due_again()}
+        self._hold([one for one in work if (one.stream_id, one.offset) in still])
+
+    async def _due_again(self) -> list[DueWork]:
+        self._seen_entry = -1
+        return await self._due()
+
+    def _hold(self, work: list[DueWork]) -> None:
+        until = self._clock.monotonic() + _PAUSE_WITHOUT_PROGRESS_S
+        self._held.update({one.stream_id: (one.offset, until) for one in work})
+
+
+def is_lowest(state: ClusterState, node_id: int) -> bool:
+    """Whether no living node has a lower id."""
+    living = [one for one, node in state.nodes.items() if not node.is_fenced]
+    return node_id == min(living, default=node_id)
+
+
+def environment(settings: Settings) -> Mapping[str, str]:
+    """Return what tells a process the settings of this one, and that it is to end with it."""
+    given = {
+        setting.environment: shown(getattr(settings, setting.field))
+        for setting in SETTINGS
+        if getattr(settings, setting.field) != setting.default
+    }
+    return {**given, SUPERVISOR: str(os.getpid())}

@@ -1,0 +1,155 @@
+"""Does what is due in a cluster, partition after partition; beside its nodes, or without any.
+
+Nothing here is needed for the cluster to serve, and nothing is lost when it is killed or runs twice
+at once: each change is one entry of the metadata log, refused where things have changed meanwhile.
+What fails in one partition is logged, counted and tried again in a later turn; the others go on.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from broker.configs.entries import broker_values
+from broker.maintenance.rules import DueWork, due_of, youngest_ms
+from broker.partition.topic import INTERNAL_TOPICS
+from broker.settings import Settings
+from storage.clock import Clock
+from storage.compaction.job import Compaction, CompactionSettings
+from storage.errors import LakeheadError
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import Record, TrimStream
+from storage.metadata.state import ClusterState
+from storage.object_store.protocol import ObjectStore
+
+_PAUSE_AFTER_FAILURE_S = 30.0
+_log = structlog.get_logger("broker.maintenance")
+
+
+@dataclass(slots=True)
+class MaintenanceFigures:
+    """What maintenance has done."""
+
+    compacted: int = 0
+    """Partitions compacted."""
+    bytes_before: int = 0
+    """Bytes of the objects that were replaced."""
+    bytes_after: int = 0
+    trimmed: int = 0
+    """Partitions of which retention removed something."""
+    failures: int = 0
+
+
+class Maintainer:
+    """Maintenance of one cluster. `settings` give the defaults of topics' configs.
+
+    Internal topics are left to their coordinators, which keep them short themselves.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: MetadataLog,
+        clock: Clock,
+        rng: random.Random,
+        settings: Settings,
+    ) -> None:
+        self.figures = MaintenanceFigures()
+        self._store = store
+        self._metadata = metadata
+        self._clock = clock
+        self._rng = rng
+        self._settings = settings
+        self._held_until: dict[int, float] = {}
+        """Streams in which something failed, and when they are tried again (monotonic)."""
+
+    async def run(self) -> None:
+        """Take a turn every maintenance.interval.ms, for ever."""
+        while True:
+            try:
+                await self.turn()
+            except LakeheadError as error:
+                self.figures.failures += 1
+                _log.warning("maintenance_failed", error=str(error))
+            await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
+
+    async def turn(self) -> None:
+        """Do what is due. Raises StoreUnavailable, UnsupportedFormat."""
+        await self._metadata.refresh()
+        now = self._clock.monotonic()
+        for work in self.due():
+            if self._held_until.get(work.stream_id, now) <= now:
+                await self._perform(work)
+
+    def due(self) -> Iterator[DueWork]:
+        """Yield what is due, by the metadata alone."""
+        state = self._metadata.state
+        now_ms = self._clock.now_ms()
+        values = broker_values(state, self._settings)
+        for name, topic in sorted(state.topics.items()):
+            if name not in INTERNAL_TOPICS:
+                yield from due_of(state, topic, values, now_ms)
+
+    async def _perform(self, work: DueWork) -> None:
+        try:
+            if work.is_compaction:
+                await self._compact(work)
+            else:
+                await self._trim(work)
+        except LakeheadError as error:
+            self.figures.failures += 1
+            self._held_until[work.stream_id] = self._clock.monotonic() + _PAUSE_AFTER_FAILURE_S
+            _log.warning(
+                "partition_not_maintained",
+                topic=work.topic,
+                partition=work.partition,
+                work=work.words,
+                error=str(error),
+            )
+
+    async def _compact(self, work: DueWork) -> None:
+        compaction = Compaction(
+            self._store,
+            self._metadata,
+            self._clock,
+            self._rng,
+            stream_id=work.stream_id,
+            settings=CompactionSettings(
+                until_ms=youngest_ms(work.rules, self._clock.now_ms()),
+                delete_retention_ms=work.rules.delete_retention_ms,
+                map_memory=self._settings.log_cleaner_dedupe_buffer_size,
+            ),
+        )
+        begun = self._clock.monotonic()
+        result = await compaction.run()
+        if not result.passes:  # an open transaction: look again later
+            self._held_until[work.stream_id] = begun + _PAUSE_AFTER_FAILURE_S
+            return
+        self.figures.compacted += 1
+        self.figures.bytes_before += result.bytes_before
+        self.figures.bytes_after += result.bytes_after
+        _log.info(
+            "partition_compacted",
+            topic=work.topic,
+            partition=work.partition,
+            passes=result.passes,
+            bytes_before=result.bytes_before,
+            bytes_after=result.bytes_after,
+            unreadable=result.unreadable,
+            seconds=round(self._clock.monotonic() - begun, 3),
+        )
+
+    async def _trim(self, work: DueWork) -> None:
+        stream_id, offset = work.stream_id, work.offset
+
+        def plan(state: ClusterState) -> list[Record]:
+            stream = state.streams.get(stream_id)
+            if stream is None or stream.start_offset >= offset:
+                return []
+            return [TrimStream(stream_id=stream_id, start_offset=offset)]
+
+        await self._metadata.commit_with(plan)
+        self.figures.trimmed += 1
+        _log.info("retention_applied", topic=work.topic, partition=work.partition, start=offset)

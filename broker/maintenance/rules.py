@@ -1,0 +1,137 @@
+"""What is due of a partition, by its topic's configs and the metadata alone: pure.
+
+Compaction is due when the dirty share of a partition's bytes is above min.cleanable.dirty.ratio, or
+its oldest dirty object is older than max.compaction.lag.ms. Retention takes whole objects, as Kafka
+takes whole segments: those of which every record is older than retention.ms, and the oldest ones
+without which a partition still has retention.bytes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from broker.configs.entries import BrokerValues, topic_value
+from storage.compaction.plan import Dirtiness, dirtiness
+from storage.metadata.extents import Extent
+from storage.metadata.state import ClusterState, StreamState, TopicState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """What a topic's configs say of old records. Times in milliseconds, -1: no limit."""
+
+    is_compacted: bool
+    is_deleted: bool
+    dirty_ratio_min: float
+    compaction_lag_min_ms: int
+    compaction_lag_max_ms: int
+    delete_retention_ms: int
+    retention_ms: int
+    retention_bytes: int
+
+
+def topic_rules(configs: Mapping[str, str], values: BrokerValues) -> TopicRules:
+    """Return what is in force for a topic that sets `configs`."""
+
+    def number(name: str) -> int:
+        return int(topic_value(name, configs, values))
+
+    policies = {one.strip() for one in topic_value("cleanup.policy", configs, values).split(",")}
+    return TopicRules(
+        is_compacted="compact" in policies,
+        is_deleted="delete" in policies,
+        dirty_ratio_min=float(topic_value("min.cleanable.dirty.ratio", configs, values)),
+        compaction_lag_min_ms=number("min.compaction.lag.ms"),
+        compaction_lag_max_ms=number("max.compaction.lag.ms"),
+        delete_retention_ms=number("delete.retention.ms"),
+        retention_ms=number("retention.ms"),
+        retention_bytes=number("retention.bytes"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueWork:
+    """Something that is due of a partition: compaction from its first dirty offset on, or
+    retention's new start offset.
+    """
+
+    topic: str
+    partition: int
+    stream_id: int
+    offset: int
+    is_compaction: bool
+    rules: TopicRules
+
+    @property
+    def words(self) -> str:
+        """What is due, for people."""
+        return f"compact from {self.offset}" if self.is_compaction else f"trim to {self.offset}"
+
+
+def is_compacted(topic: TopicState, values: BrokerValues) -> bool:
+    """Whether a topic is compacted; the cheapest of all that is asked of it."""
+    return "compact" in topic_value("cleanup.policy", topic.configs, values)
+
+
+def due_of(
+    state: ClusterState, topic: TopicState, values: BrokerValues, now_ms: int
+) -> Iterator[DueWork]:
+    """Yield what is due of a topic's partitions."""
+    rules = topic_rules(topic.configs, values)
+    for stream_id in topic.partitions:
+        stream = state.streams.get(stream_id)
+        if stream is None:
+            continue
+        offset, is_compaction = retained_from(state, stream, rules, now_ms), False
+        if offset is None and rules.is_compacted:
+            found = dirtiness(state, stream, until_ms=youngest_ms(rules, now_ms))
+            if is_compaction_due(found, rules, now_ms):
+                offset, is_compaction = found.first_dirty, True
+        if offset is not None:
+            yield DueWork(
+                topic=topic.name,
+                partition=stream.partition,
+                stream_id=stream_id,
+                offset=offset,
+                is_compaction=is_compaction,
+                rules=rules,
+            )
+
+
+def youngest_ms(rules: TopicRules, now_ms: int) -> int:
+    """Return up to which timestamp records may be compacted: without a lag, whatever it is."""
+    lag_ms = rules.compaction_lag_min_ms
+    return now_ms - lag_ms if lag_ms > 0 else 2**63 - 1
+
+
+def is_compaction_due(found: Dirtiness, rules: TopicRules, now_ms: int) -> bool:
+    """Whether a partition is to be compacted."""
+    if not rules.is_compacted or not found.dirty:
+        return False
+    if found.ratio > rules.dirty_ratio_min:
+        return True
+    return now_ms - found.oldest_ms > rules.compaction_lag_max_ms
+
+
+def retained_from(
+    state: ClusterState, stream: StreamState, rules: TopicRules, now_ms: int
+) -> int | None:
+    """Return where a partition is to start by retention, None: where it does."""
+    if not rules.is_deleted or not stream.extents:
+        return None
+    size = sum(extent.size for extent in stream.extents) if rules.retention_bytes >= 0 else 0
+    start: int | None = None
+    for extent in stream.extents:
+        size -= extent.size
+        is_old = 0 <= rules.retention_ms < now_ms - _newest_ms(state, extent)
+        is_too_much = 0 <= rules.retention_bytes <= size
+        if not (is_old or is_too_much):
+            break
+        start = extent.end_offset
+    return start
+
+
+def _newest_ms(state: ClusterState, extent: Extent) -> int:
+    """Return how new an object's newest record is: where none says it, the object."""
+    if extent.max_timestamp >= 0:
+        return extent.max_timestamp
+    return state.objects[extent.object_key].created_ms
