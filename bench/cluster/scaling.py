@@ -141,8 +141,8 @@ def _turns(rounds: int) -> Iterator[tuple[int, str, int]]:
         # forth and back: who comes first in one round comes last in the next
         for size in SIZES if number % 2 else reversed(SIZES):
             yield size, "each", 1
-            if size > 1:  # of one node it is the same
-                yield size, "all", size
+            # of one node it is the same, and measured twice
+            yield size, "all" if size > 1 else "each", size
 
 
 def _serve(
