@@ -100,6 +100,11 @@ def _configs(state: ClusterState) -> Columns:
         for node_id, configs in state.broker_configs.items()
         for name, value in configs.items()
     ]
+    rows += [
+        ("group", group, name, value)
+        for group, configs in state.group_configs.items()
+        for name, value in configs.items()
+    ]
     rows.sort()
     return {
         "kind": Words.of(row[0] for row in rows),
@@ -176,8 +181,11 @@ def catalog_state(tables: Mapping[str, Columns]) -> ClusterState:
             {
                 int(owner): Map(values)
                 for (kind, owner), values in configs.items()
-                if kind != "topic"
+                if kind == "broker"
             }
+        ),
+        group_configs=Map(
+            {owner: Map(values) for (kind, owner), values in configs.items() if kind == "group"}
         ),
         controller=ControllerState(
             node_id=cluster.node_id, node_epoch=cluster.node_epoch, term=cluster.term

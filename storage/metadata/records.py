@@ -107,6 +107,13 @@ class BrokerConfig(_Record, frozen=True, kw_only=True, tag=True):
     configs: dict[str, str | None]
 
 
+class GroupConfig(_Record, frozen=True, kw_only=True, tag=True):
+    """Set configs of a group, which need not exist; a value of null removes one."""
+
+    group: str
+    configs: dict[str, str | None]
+
+
 class CreateStream(_Record, frozen=True, kw_only=True, tag=True):
     """The storage of one partition. Stream ids are given in order; partitions of a topic too."""
 
@@ -309,6 +316,7 @@ Record = (
     | DeleteTopic
     | TopicConfig
     | BrokerConfig
+    | GroupConfig
     | CreateStream
     | AssignStreams
     | OpenStream

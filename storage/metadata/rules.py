@@ -155,6 +155,16 @@ def _broker_config(state: ClusterState, record: r.BrokerConfig, _: int) -> Clust
     return state
 
 
+def _group_config(state: ClusterState, record: r.GroupConfig, _: int) -> ClusterState:
+    require(bool(record.group), "configs of a group without a name")
+    configs = _merged(state.group_configs.get(record.group, Map()), record.configs)
+    if configs:
+        return replace(state, group_configs=state.group_configs.set(record.group, configs))
+    if record.group in state.group_configs:
+        return replace(state, group_configs=state.group_configs.delete(record.group))
+    return state
+
+
 def _create_stream(state: ClusterState, record: r.CreateStream, _: int) -> ClusterState:
     require(
         record.stream_id == state.next_stream_id,
@@ -303,6 +313,7 @@ _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.DeleteTopic: _delete_topic,
     r.TopicConfig: _topic_config,
     r.BrokerConfig: _broker_config,
+    r.GroupConfig: _group_config,
     r.CreateStream: _create_stream,
     r.AssignStreams: _assign_streams,
     r.OpenStream: _open_stream,

@@ -163,6 +163,7 @@ class ClusterState:
     unreferenced: Map[str, int] = field(default_factory=Map)
     """Keys of objects that nothing refers to any more, and since when (milliseconds)."""
     broker_configs: Map[int, Map[str, str]] = field(default_factory=Map)
+    group_configs: Map[str, Map[str, str]] = field(default_factory=Map)
     controller: ControllerState = field(default_factory=ControllerState)
     quotas: Map[QuotaEntity, Map[str, float]] = field(default_factory=Map)
     acls: Map[AclBinding, bool] = field(default_factory=Map)
