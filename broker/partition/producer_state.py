@@ -9,45 +9,33 @@ must hold its five too.
 A transaction is open from a producer's first transactional batch to the marker that ends it. What
 is appended changes a producer at once, before it is durable, since the next batch is judged by it;
 how the producer was before is kept until then, for snapshots.
-
-Snapshot, version 2, msgpack: `[2, [[producer id, epoch, timestamp ms, [[first sequence, last
-sequence, base offset, end offset], …], coordinator epoch, first offset of its open transaction or
--1], …], [[producer id, first offset, last offset, last stable offset] of an aborted transaction,
-…]]`, batches and aborted transactions oldest first. Version 1 has neither the last two fields of
-a producer nor aborted transactions.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import msgspec
 from kio.schema.errors import ErrorCode
 
-from broker.partition.transactions import Transactions
 from broker.partition.verification import Verifications
 from broker.protocol.errors import KafkaError
-from storage.errors import UnsupportedFormat
 from storage.format.control_batch import Marker
+from storage.format.partition_state import (
+    NONE,
+    PartitionState,
+    ProducerBatch,
+    ProducerRecord,
+    decode_state,
+    encode_state,
+)
 from storage.format.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
-from storage.format.stream_object import AbortedTransaction
+from storage.format.transaction_index import TransactionIndex
 
 WINDOW = 5
 """Durable batches remembered for each producer."""
 SEQUENCE_MAX = 0x7FFFFFFF
-SNAPSHOT_VERSION = 2
 STRICT_MARKERS = 2
 """First transaction version whose markers bear a newer epoch than the records (KIP-890)."""
-_NONE = -1
-
-
-class ProducerBatch(NamedTuple):
-    """One batch of a producer: its sequence numbers, inclusive, and offsets [base, end)."""
-
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    end_offset: int
 
 
 class ProducerEntry:
@@ -60,8 +48,8 @@ class ProducerEntry:
     def __init__(self, epoch: int, timestamp: int) -> None:
         self.epoch = epoch
         self.timestamp = timestamp
-        self.coordinator_epoch = _NONE
-        self.transaction_start = _NONE
+        self.coordinator_epoch = NONE
+        self.transaction_start = NONE
         self.batches: list[ProducerBatch] = []
 
     @property
@@ -90,11 +78,6 @@ class _Before(NamedTuple):
     entry: ProducerEntry | None
 
 
-_PackedEntry = tuple[int, int, int, list[ProducerBatch], int, int]
-_Packed = tuple[int, list[_PackedEntry], list[AbortedTransaction]]
-_PackedV1 = tuple[int, list[tuple[int, int, int, list[ProducerBatch]]]]
-
-
 def next_sequence(sequence: int) -> int:
     """Return the sequence number after `sequence`: after 2^31 - 1 comes 0."""
     return 0 if sequence == SEQUENCE_MAX else sequence + 1
@@ -109,7 +92,7 @@ class ProducerStates:
     """The producers of one partition."""
 
     def __init__(self) -> None:
-        self.transactions = Transactions()
+        self.transactions = TransactionIndex()
         self.verifications = Verifications()
         self._producers: dict[int, ProducerEntry] = {}
         self._before: deque[_Before] = deque()
@@ -228,14 +211,18 @@ class ProducerStates:
         if header.is_transactional:
             self.verifications.end(producer_id)
         entry = self._producers.get(producer_id)
-        begins = header.is_transactional and (entry is None or entry.transaction_start < 0)
+        begins = (
+            header.is_transactional
+            and header.record_count > 0  # compaction empties none of an open transaction
+            and (entry is None or entry.transaction_start < 0)
+        )
         if entry is None or entry.epoch != header.producer_epoch or marker is not None or begins:
             end_offset = base_offset + header.last_offset_delta + 1
             entry = self._change(producer_id, header.producer_epoch, end_offset, confirmed_offset)
         entry.timestamp = now_ms
         if marker is not None:
             entry.coordinator_epoch = marker.coordinator_epoch
-            entry.transaction_start = _NONE
+            entry.transaction_start = NONE
             self.transactions.end(producer_id, base_offset, is_commit=marker.is_commit)
             return
         if begins:
@@ -285,48 +272,36 @@ class ProducerStates:
             for end, producer_id, entry in reversed(self._before)
             if end > end_offset
         }
-        packed: list[_PackedEntry] = []
-        for producer_id, now in self._producers.items():
-            entry = changed.get(producer_id, now)
-            if entry is not None:
-                packed.append(
-                    (
-                        producer_id,
-                        entry.epoch,
-                        entry.timestamp,
-                        entry.batches_below(end_offset),
-                        entry.coordinator_epoch,
-                        entry.transaction_start,
-                    )
-                )
+        known = [
+            (producer_id, changed.get(producer_id, now))
+            for producer_id, now in self._producers.items()
+        ]
+        producers = [
+            ProducerRecord(
+                producer_id,
+                entry.epoch,
+                entry.timestamp,
+                entry.batches_below(end_offset),
+                entry.coordinator_epoch,
+                entry.transaction_start,
+            )
+            for producer_id, entry in known
+            if entry is not None
+        ]
         aborted = self.transactions.aborted_by(0, end_offset)
-        return msgspec.msgpack.encode((SNAPSHOT_VERSION, packed, aborted))
+        return encode_state(PartitionState(producers, aborted))
 
     @classmethod
     def restore(cls, blob: bytes) -> "ProducerStates":
         """Return the states of a snapshot. Raises UnsupportedFormat."""
-        version = msgspec.msgpack.decode(blob, type=list)[0]
-        if version > SNAPSHOT_VERSION:
-            raise UnsupportedFormat(
-                f"a partition state has version {version}, this Lakehead reads {SNAPSHOT_VERSION}: "
-                "upgrade it"
-            )
-        packed: list[_PackedEntry]
-        aborted: list[AbortedTransaction] = []
-        if version == 1:
-            _, old = msgspec.msgpack.decode(blob, type=_PackedV1)
-            packed = [(*entry, _NONE, _NONE) for entry in old]
-        else:
-            _, packed, aborted = msgspec.msgpack.decode(blob, type=_Packed)
-        states, started = cls(), list[tuple[int, int]]()
-        for producer_id, epoch, timestamp, batches, coordinator_epoch, start in packed:
-            entry = states._producers[producer_id] = ProducerEntry(epoch, timestamp)
-            entry.batches.extend(batches)
-            entry.coordinator_epoch = coordinator_epoch
-            entry.transaction_start = start
-            if start >= 0:
-                started.append((start, producer_id))
-        states.transactions.restore(started, aborted)
+        states, stored = cls(), decode_state(blob)
+        for one in stored.producers:
+            entry = ProducerEntry(one.epoch, one.timestamp)
+            entry.batches.extend(one.batches)
+            entry.coordinator_epoch = one.coordinator_epoch
+            entry.transaction_start = one.transaction_start
+            states._producers[one.producer_id] = entry
+        states.transactions.restore(stored.open_transactions, stored.aborted)
         return states
 
 

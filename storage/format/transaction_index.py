@@ -17,8 +17,8 @@ def _last_offset(entry: AbortedTransaction) -> int:
     return entry.last_offset
 
 
-class Transactions:
-    """What `ProducerStates` knows of transactions beyond single producers."""
+class TransactionIndex:
+    """The transactions of one partition, as batches tell of them in offset order."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[int, int] = OrderedDict()  # first offsets by producer, ascending
@@ -74,7 +74,7 @@ class Transactions:
     def restore(
         self, first_offsets: Sequence[tuple[int, int]], aborted: Sequence[AbortedTransaction]
     ) -> None:
-        """Take over what a snapshot held: (first offset, producer id) of the open ones."""
+        """Take over what a partition state held: (first offset, producer id) of the open ones."""
         self._open.update((producer_id, first) for first, producer_id in sorted(first_offsets))
         self._aborted.extend(aborted)
 
