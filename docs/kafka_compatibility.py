@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
+from broker.configs.group_table import GROUP_CONFIGS
 from broker.configs.kafka_table import KAFKA_CONFIGS
 from broker.configs.topic_table import TOPIC_CONFIGS
 
@@ -53,6 +54,7 @@ def compatibility_page() -> str:
         _INTRODUCTION,
         _DIFFERENCES.rstrip(),
         "\n".join(_topics()),
+        "\n".join(_groups()),
         "\n".join(_brokers()),
     ]
     return "\n\n".join(sections) + "\n"
@@ -63,6 +65,14 @@ def _topics() -> Iterator[str]:
     yield "| Config | Default | Effect | Meaning |"
     yield "| --- | --- | --- | --- |"
     for config in TOPIC_CONFIGS.values():
+        yield _row(config, config.effect.value)
+
+
+def _groups() -> Iterator[str]:
+    yield "## Configs of groups\n"
+    yield "| Config | Default | Effect | Meaning |"
+    yield "| --- | --- | --- | --- |"
+    for config in GROUP_CONFIGS.values():
         yield _row(config, config.effect.value)
 
 

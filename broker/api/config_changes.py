@@ -16,13 +16,14 @@ from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, G
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
 from broker.configs.entries import ALL_BROKERS
+from broker.configs.group_table import check_group_configs, known_group_config
 from broker.configs.topic_table import check_topic_configs, known_topic_config
 from broker.partition.topic import is_valid_name
 from broker.protocol.api import RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
-from storage.metadata.records import BrokerConfig, Record, TopicConfig
+from storage.metadata.records import BrokerConfig, GroupConfig, Record, TopicConfig
 from storage.metadata.state import ClusterState
 
 Configs: TypeAlias = Mapping[str, str]
@@ -153,8 +154,13 @@ def _refuse_metrics(resource: Any, state: ClusterState, changes_of: ChangesOf) -
     raise refused("This broker takes no metrics from clients.")
 
 
-def _refuse_group(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
-    raise refused("Groups have no configs here.")
+def _plan_group(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+    group = resource.resource_name
+    if not group:
+        raise refused("Default group resources are not allowed.")
+    changes = changes_of(resource, state.group_configs.get(group, Map()), known_group_config)
+    check_group_configs(changes)
+    return [GroupConfig(group=group, configs=changes)] if changes else []
 
 
 _PLANNERS: Mapping[int, Callable[[Any, ClusterState, ChangesOf], Sequence[Record]]] = {
@@ -162,5 +168,5 @@ _PLANNERS: Mapping[int, Callable[[Any, ClusterState, ChangesOf], Sequence[Record
     BROKER: _plan_broker,
     BROKER_LOGGER: _refuse_logger,
     CLIENT_METRICS: _refuse_metrics,
-    GROUP: _refuse_group,
+    GROUP: _plan_group,
 }

@@ -1,8 +1,9 @@
 """DescribeConfigs, key 32, versions 1-4: configs of topics and brokers with their sources.
 
 v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible.
-A broker is asked for its own configs, or (empty name) for those that were set for all brokers.
-Client metrics and groups have none here; of loggers there is one, `root`, with log.level.
+A broker is asked for its own configs, or (empty name) for those that were set for all brokers; of
+groups, those that are set are told. Client metrics have none here; of loggers there is one, `root`,
+with log.level.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from broker.configs.entries import (
     ConfigSource,
     broker_entries,
     broker_values,
+    group_entries,
     shared_entries,
     topic_entries,
 )
@@ -81,7 +83,7 @@ def _entries(kind: int, name: str, context: RequestContext) -> Sequence[ConfigEn
     if kind in {CLIENT_METRICS, GROUP}:
         if name == "":
             raise KafkaError(ErrorCode.invalid_request, "The name must not be empty.")
-        return ()
+        return group_entries(node.state.group_configs.get(name, {})) if kind == GROUP else ()
     raise KafkaError(ErrorCode.invalid_request, f"Resources of type {kind} have no configs.")
 
 

@@ -12,6 +12,7 @@ from broker.api.config_resources import (
     BROKER,
     BROKER_LOGGER,
     CLIENT_METRICS,
+    GROUP,
     RESOURCE_TYPES,
     TOPIC,
 )
@@ -33,7 +34,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
         )
     state = context.node.engine.metadata.state
     brokers = [str(node_id) for node_id in sorted(state.nodes)]
-    names = {TOPIC: sorted(state.topics), BROKER: brokers, BROKER_LOGGER: brokers}
+    names = {
+        TOPIC: sorted(state.topics),
+        BROKER: brokers,
+        BROKER_LOGGER: brokers,
+        GROUP: sorted(state.group_configs),
+    }
     resources = [
         entity(context.response, "ConfigResource", resource_name=name, resource_type=kind)
         for kind in sorted(wanted)

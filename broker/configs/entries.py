@@ -8,6 +8,7 @@ from immutables import Map
 
 from broker.configs.broker_table import BROKER_CONFIGS, shown
 from broker.configs.definition import ConfigDefinition, ConfigType
+from broker.configs.group_table import GROUP_CONFIGS
 from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.partition.record_rules import RecordRules
 from broker.setting_sources import SETTINGS
@@ -134,6 +135,16 @@ def shared_entries(shared: Mapping[str, str]) -> list[ConfigEntry]:
         _entry(BROKER_CONFIGS[name], [Synonym(name=name, value=value, source=source)])
         for name, value in sorted(shared.items())
         if name in BROKER_CONFIGS
+    ]
+
+
+def group_entries(configs: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return the configs that are set for a group."""
+    source = ConfigSource.GROUP
+    return [
+        _entry(GROUP_CONFIGS[name], [Synonym(name=name, value=value, source=source)])
+        for name, value in sorted(configs.items())
+        if name in GROUP_CONFIGS
     ]
 
 

@@ -1,0 +1,62 @@
+"""DescribeUserScramCredentials, key 50, version 0: which users have which credentials (KIP-554).
+
+Null or an empty list asks for every user. Secrets are never told. None can be set yet, so that this
+finds nothing; tools ask it whenever they show the configs of users.
+"""
+
+from collections import Counter
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.messages import entity
+
+API = Api(key=50, name="DescribeUserScramCredentials", versions=(0, 0))
+
+_MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
+
+
+def handle(request: Any, context: RequestContext) -> Any:
+    """Answer from the metadata."""
+    users = sorted({user for user, _ in context.node.state.scram_credentials})
+    named = Counter(user.name for user in request.users or ())
+    results = []
+    for name in named or users:
+        code, message = ErrorCode.none, None
+        if named[name] > 1:
+            code = ErrorCode.duplicate_resource
+            message = f"Cannot describe SCRAM credentials for the same user twice: {name}"
+        elif name not in users:
+            code = ErrorCode.resource_not_found
+            message = f"Attempt to describe a user credential that does not exist: {name}"
+        results.append(_result(name, code, message, context))
+    return entity(
+        context.response,
+        "DescribeUserScramCredentialsResponse",
+        error_code=ErrorCode.none,
+        error_message=None,
+        results=results,
+    )
+
+
+def _result(name: str, code: ErrorCode, message: str | None, context: RequestContext) -> Any:
+    credentials = context.node.state.scram_credentials
+    infos = [
+        entity(
+            context.response,
+            "CredentialInfo",
+            mechanism=number,
+            iterations=credentials[name, mechanism].iterations,
+        )
+        for mechanism, number in _MECHANISMS.items()
+        if code is ErrorCode.none and (name, mechanism) in credentials
+    ]
+    return entity(
+        context.response,
+        "DescribeUserScramCredentialsResult",
+        user=name,
+        error_code=code,
+        error_message=message,
+        credential_infos=infos,
+    )
