@@ -56,8 +56,8 @@ def read_object(body: bytes) -> tuple[dict[str, Any], list[Batch]]:
         demand({batch.stream for batch in found} == {stream}, "one stream in an item")
         offset = start
         for batch in found:
-            demand(batch.offset == offset, "offsets without a gap")
-            offset += batch.offsets
+            demand(batch.offset >= offset, "offsets in order")
+            offset = batch.offset + batch.offsets
         demand(offset == start + delta, "end offset of an item")
         batches += found
     return extension, batches
