@@ -154,35 +154,14 @@ class TransactionMachine:
         known = replace(self.current, client_version=client_version)
         if not known.bumps_epochs:
             return self._end_plainly(producer, known, now_ms, is_commit=is_commit)
-        if self._is_next(producer):
-            return _CONCURRENT
-        is_overflow_retry = (
-            known.previous_producer_id == producer.producer_id != known.producer_id
-            and producer.epoch == EPOCH_MAX - 1
-            and known.producer_epoch == 0
-        )
-        is_bump_retry = known.producer_epoch == producer.epoch + 1
-        is_retry = is_bump_retry or is_overflow_retry
-        is_unknown = known.producer_epoch == NO_EPOCH
-        if is_unknown or (known.producer_id != producer.producer_id and not is_overflow_retry):
-            return Refused(ErrorCode.invalid_producer_id_mapping)
-        if known.state in PREPARED:
-            is_valid = is_bump_retry
-        elif known.state in COMPLETED:
-            is_valid = is_retry or known.producer_epoch == producer.epoch
-        else:
-            is_valid = known.producer_epoch == producer.epoch
-        if not is_valid:
-            return _FENCED
-        if self.pending is not None:
-            return _CONCURRENT
+        is_retry = self._is_ended_by(producer)
+        refused = self._refuse_end(producer, is_retry=is_retry)
+        if refused is not None:
+            return refused
         if known.state is TransactionState.ONGOING:
             return self._prepare(known, now_ms, fresh_id, is_commit=is_commit)
-        if known.state in PREPARED:
-            return _CONCURRENT if known.state is _prepared(is_commit) else _INVALID_STATE
-        if is_retry and known.state in COMPLETED:
-            is_same = known.state is _completed(is_commit)
-            return Settled(known.producer_id, known.producer_epoch) if is_same else _INVALID_STATE
+        if is_retry:
+            return self._end_again(is_commit=is_commit)
         if is_commit:
             return _INVALID_STATE
         # The client cannot know whether the broker began a transaction for it: aborting none is
@@ -247,6 +226,43 @@ class TransactionMachine:
             return False
         ended = outcome(known, known.updated_ms)
         return producer == (ended.producer_id, ended.producer_epoch)
+
+    def _is_ended_by(self, producer: Producer) -> bool:
+        """Whether this was the producer when the last transaction ended, which bumped its epoch."""
+        known = self.current
+        has_overflowed = (
+            known.previous_producer_id == producer.producer_id != known.producer_id
+            and producer.epoch == EPOCH_MAX - 1
+            and known.producer_epoch == 0
+        )
+        is_same_id = known.producer_id == producer.producer_id
+        return has_overflowed or (is_same_id and known.producer_epoch == producer.epoch + 1)
+
+    def _refuse_end(self, producer: Producer, *, is_retry: bool) -> Refused | None:
+        known = self.current
+        if self._is_next(producer):
+            return _CONCURRENT
+        is_unknown = known.producer_epoch == NO_EPOCH
+        if is_unknown or (known.producer_id != producer.producer_id and not is_retry):
+            return Refused(ErrorCode.invalid_producer_id_mapping)
+        is_current = producer == (known.producer_id, known.producer_epoch)
+        if known.state in PREPARED:
+            is_valid = is_retry
+        else:
+            is_valid = is_current or (is_retry and known.state in COMPLETED)
+        if not is_valid:
+            return _FENCED
+        return None if self.pending is None else _CONCURRENT
+
+    def _end_again(self, *, is_commit: bool) -> Decision:
+        known = self.current
+        if known.state in PREPARED:
+            return _CONCURRENT if known.state is _prepared(is_commit) else _INVALID_STATE
+        if known.state is not _completed(is_commit):
+            return _INVALID_STATE
+        if known.producer_epoch == EPOCH_MAX:  # it was fenced, under an epoch that is for nobody
+            return _FENCED
+        return Settled(known.producer_id, known.producer_epoch)
 
     def _refuse(self, producer: Producer) -> Refused | None:
         if self._is_next(producer):
