@@ -11,6 +11,7 @@ from typing import NamedTuple
 from lake.errors import DataLoss
 from storage.clock import SystemClock
 from storage.errors import SettingsError, UnknownTopic
+from storage.format.stream_object import AbortedTransaction
 from storage.metadata.extents import Extent
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState, TopicState
@@ -29,7 +30,11 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLog:
-    """A partition's records that lie in objects: offsets [start_offset, end_offset), by extent."""
+    """A partition's records that lie in objects: offsets [start_offset, end_offset), by extent.
+
+    `aborted` are transactions whose records do not count. The partition's state is in extents that
+    reach beyond `state_from`, -1 without any, trimmed ones (`state_extents`) among them.
+    """
 
     id: TopicPartition
     topic_id: str
@@ -37,6 +42,9 @@ class PartitionLog:
     start_offset: int
     end_offset: int
     extents: tuple[Extent, ...]
+    aborted: tuple[AbortedTransaction, ...] = ()
+    state_from: int = -1
+    state_extents: tuple[Extent, ...] = ()
 
 
 class Catalog:
@@ -95,4 +103,6 @@ class Catalog:
             start_offset=stream.start_offset,
             end_offset=stream.end_offset,
             extents=tuple(stream.extents),
+            state_from=stream.state_from,
+            state_extents=tuple(stream.state_extents),
         )

@@ -12,6 +12,7 @@ from lake.catalog import PartitionLog, TopicPartition
 from lake.errors import DataLoss
 from storage.errors import CorruptObject
 from storage.format.stream_object import AbortedTransaction, IndexItem, ObjectIndex
+from storage.format.transaction_index import TransactionIndex
 from storage.metadata.extents import Extent
 
 SPLIT_BYTES = 64 * 1024 * 1024
@@ -89,7 +90,6 @@ def plan_splits(
     splits_min: int = 1,
     splits_wanted: int = 1,
     fail_on_data_loss: bool = True,
-    read_committed: bool = True,
 ) -> tuple[Split, ...]:
     """Return splits of even size, at most about `split_bytes` each, that cover what is asked.
 
@@ -97,11 +97,7 @@ def plan_splits(
     `splits_min` for more still, down to one index item each. An object without an index in
     `indexes` is lost: DataLoss, or left out.
     """
-    pieces = [
-        piece
-        for range_ in asked
-        for piece in _pieces(range_, indexes, fail_on_data_loss, read_committed)
-    ]
+    pieces = [piece for range_ in asked for piece in _pieces(range_, indexes, fail_on_data_loss)]
     total = sum(piece.length for piece in pieces)
     spread = min(splits_wanted, total // SPLIT_BYTES_MIN)
     count = max(-(-total // split_bytes), spread, splits_min, 1)
@@ -126,19 +122,12 @@ def _pieces(
     asked: OffsetRange,
     indexes: Mapping[str, ObjectIndex],
     fail_on_data_loss: bool,
-    read_committed: bool,
 ) -> Iterator[ByteRange]:
     """Yield one range per index item that holds asked offsets."""
-    log = asked.log
-    extents = asked.extents()
-    found = [(extent, indexes.get(extent.object_key)) for extent in extents]
-    aborted = tuple(
-        abort
-        for _, index in found
-        if read_committed and index is not None and log.stream_id in index.streams
-        for abort in index.streams[log.stream_id].aborted
-    )
-    for extent, index in found:
+    log, transactions = asked.log, TransactionIndex()
+    transactions.restore((), asked.log.aborted)
+    for extent in asked.extents():
+        index = indexes.get(extent.object_key)
         start = max(asked.start, extent.start_offset)
         end = min(asked.end, extent.end_offset)
         if index is None:
@@ -160,18 +149,8 @@ def _pieces(
                 first_offset=max(start, item.start_offset),
                 end_offset=min(end, item.end_offset),
                 items=((item.size, item.crc),),
-                aborted=_touching(aborted, item),
+                aborted=tuple(transactions.aborted_among(item.start_offset, item.end_offset)),
             )
-
-
-def _touching(
-    aborted: tuple[AbortedTransaction, ...], item: IndexItem
-) -> tuple[AbortedTransaction, ...]:
-    return tuple(
-        abort
-        for abort in aborted
-        if abort.first_offset < item.end_offset and abort.last_offset >= item.start_offset
-    )
 
 
 def _covering(index: ObjectIndex, stream_id: int, start: int, end: int) -> list[IndexItem]:

@@ -42,7 +42,7 @@ class StoreReader:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="store-reader", daemon=True).start()
+        threading.Thread(target=self._run, name="store-reader", daemon=True).start()
 
     def open_catalog(self) -> Catalog:
         """Return the newest snapshot of the metadata. Raises as `Catalog.open`."""
@@ -76,6 +76,10 @@ class StoreReader:
     def end(self) -> None:
         """End the thread; the store stays open, it is its opener's."""
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

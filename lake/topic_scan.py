@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from lake.catalog import TopicPartition
+from lake.committed import committed
 from lake.decode.columns import chosen_columns
 from lake.decode.decoder import RecordDecoder
 from lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
@@ -36,7 +37,8 @@ def scan(
     Offsets are `"earliest"`, `"latest"` or an offset for each partition ({0: 17, 1: 0}); the end is
     exclusive. Timestamps (milliseconds since the epoch) win over offsets: from the first record at
     or after one, to before the first at or after the other. What lies in objects at the time of
-    this call is read, and no more than some ten megabytes of it is in memory at a time.
+    this call is read, and no more than some ten megabytes of it is in memory at a time. Of
+    transactions only what was committed is there; the end is before the first that is open.
 
     Columns are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
     timestampType and, with `include_headers`, headers. Only those in `columns` are decoded. Keys
@@ -47,7 +49,7 @@ def scan(
     """
     names = chosen_columns(columns, include_headers=include_headers)
     reader = store_reader(path)
-    logs = reader.open_catalog().partitions(topic)
+    logs = committed(reader, reader.open_catalog().partitions(topic))
     bounds = Bounds(
         starting=_positions(topic, starting_offsets, starting_timestamp),
         ending=_positions(topic, ending_offsets, ending_timestamp),

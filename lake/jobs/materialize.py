@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lake.catalog import Catalog
+from lake.committed import committed
 from lake.jobs.local_pool import run_items
 from lake.jobs.table_item import (
     OnError,
@@ -138,7 +139,7 @@ class _Run:
     ) -> None:
         self._settings = settings
         self._reader = reader
-        self._logs = catalog.partitions(settings.topic)
+        self._logs = committed(reader, catalog.partitions(settings.topic))
         self._on_progress = on_progress
         self._end = {log.id.partition: log.end_offset for log in self._logs}
         self._unreadable: dict[int, Unreadable] = {}

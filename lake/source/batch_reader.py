@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from lake.committed import committed
 from lake.offsets import resolve
 from lake.planner import Split, needed_objects, plan_splits
 from lake.source.columns import spark_schema
@@ -46,6 +47,8 @@ class BatchReader(DataSourceReader):
         reader = store_reader(options.path)
         catalog = reader.open_catalog()
         logs = [catalog.partition(id_) for id_ in options.partitions(catalog)]
+        if options.read_committed:
+            logs = [*committed(reader, logs)]
         asked = resolve(reader, logs, options.bounds)
         splits = plan_splits(
             asked,
@@ -53,7 +56,6 @@ class BatchReader(DataSourceReader):
             splits_min=options.splits_min,
             splits_wanted=_SPLITS_WANTED,
             fail_on_data_loss=options.bounds.fail_on_data_loss,
-            read_committed=options.read_committed,
         )
         return [SplitPartition(split) for split in splits or (_NOTHING,)]
 

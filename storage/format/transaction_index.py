@@ -25,6 +25,10 @@ class TransactionIndex:
         self._ended: deque[tuple[int, int]] = deque()  # first offset, end of a marker in flight
         self._aborted: list[AbortedTransaction] = []
 
+    def is_open(self, producer_id: int) -> bool:
+        """Whether a producer has a transaction open."""
+        return producer_id in self._open
+
     def begin(self, producer_id: int, first_offset: int) -> None:
         """A producer wrote the first batch of a transaction."""
         self._open[producer_id] = first_offset

@@ -6,10 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from storage.clock import SystemClock
 from storage.format.object_writer import ObjectWriter
+from storage.format.partition_state import PartitionState, encode_state
+from storage.format.producer_headers import producer_headers
 from storage.format.record_batch import read_header
-from storage.format.stream_object import AbortedTransaction, StreamInfo
+from storage.format.stream_object import StreamInfo
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import (
+    HEADERS,
+    WHOLE,
     CommitObjects,
     CommittedObject,
     CommittedRange,
@@ -65,9 +69,11 @@ class LakeCluster:
         self,
         batches: Mapping[tuple[str, int], Sequence[bytes]],
         *,
-        aborted: Sequence[AbortedTransaction] = (),
+        state: PartitionState | None = None,
     ) -> str:
-        """Write one object with these batches of (topic, partition), commit it, return its key."""
+        """Write one object with these batches of (topic, partition), commit it, return its key.
+        `state` is that of all the partitions, without one the headers of batches go along.
+        """
         self._objects += 1
         key = f"data/00/1-1-{self._objects}"
         kind = "sso" if len(batches) > 1 else "so"
@@ -87,7 +93,8 @@ class LakeCluster:
                 topic_id=self._topic_ids[id_[0]],
                 topic=id_[0],
                 partition=id_[1],
-                aborted=tuple(aborted),
+                state=None if state is None else encode_state(state),
+                headers=producer_headers(batches[id_]) if state is None else None,
             )
             writer.begin_stream(info)
             for batch in batches[id_]:
@@ -108,6 +115,7 @@ class LakeCluster:
                     end_offset=span.end_offset,
                     max_timestamp=span.max_timestamp,
                     size=span.size,
+                    state=HEADERS if state is None else WHOLE,
                 )
                 for span in written.ranges
             ),
