@@ -22,6 +22,7 @@ from broker.api.transaction_inquiry import TransactionInquiry
 from broker.catalog.leaders import hint_for
 from broker.network.connection import Connection, Slot
 from broker.partition.partition import Partition
+from broker.partition.record_keys import RecordsRefused, check_keys
 from broker.partition.topic import Topic
 from broker.partition.validation import check_batch
 from broker.protocol.api import Api, RequestContext
@@ -148,6 +149,8 @@ class ProduceCall:
                 rules=partition.topic.rules,
                 now_ms=self._now_ms,
             )
+            if partition.topic.rules.needs_keys:
+                check_keys(records, header, partition.topic.name, partition.index)
         except KafkaError as error:
             return Work(data.partition, None, records, None, error, results)
         self._good_size += len(records)
@@ -251,7 +254,8 @@ class ProduceCall:
         if code is ErrorCode.not_leader_or_follower:
             self._has_moved = True
         message = error.message if isinstance(error, KafkaError) else str(error)
-        return PartitionResult(index, int(code), -1, -1, message)
+        records = error.record_errors if isinstance(error, RecordsRefused) else ()
+        return PartitionResult(index, int(code), -1, -1, message, record_errors=records)
 
     def _awaits(self) -> bool:
         """Whether to wait for a partition; it will tell then."""

@@ -139,12 +139,14 @@ def shared_entries(shared: Mapping[str, str]) -> list[ConfigEntry]:
 
 
 def group_entries(configs: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return the configs that are set for a group."""
+    """Return every config of a group that sets `configs`."""
     source = ConfigSource.GROUP
     return [
-        _entry(GROUP_CONFIGS[name], [Synonym(name=name, value=value, source=source)])
-        for name, value in sorted(configs.items())
-        if name in GROUP_CONFIGS
+        _entry(
+            config,
+            [Synonym(name=name, value=configs[name], source=source)] if name in configs else [],
+        )
+        for name, config in GROUP_CONFIGS.items()
     ]
 
 
@@ -181,4 +183,5 @@ def record_rules(configs: Mapping[str, str], values: BrokerValues) -> RecordRule
         == "LogAppendTime",
         before_ms=int(topic_value("message.timestamp.before.max.ms", configs, values)),
         after_ms=int(topic_value("message.timestamp.after.max.ms", configs, values)),
+        needs_keys="compact" in topic_value("cleanup.policy", configs, values),
     )

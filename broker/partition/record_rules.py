@@ -15,3 +15,5 @@ class RecordRules:
     """How far behind the clock timestamps may be (message.timestamp.before.max.ms)."""
     after_ms: int = 3_600_000
     """How far ahead of the clock timestamps may be (message.timestamp.after.max.ms)."""
+    needs_keys: bool = False
+    """Whether records without a key are refused (cleanup.policy)."""

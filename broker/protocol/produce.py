@@ -60,6 +60,8 @@ class PartitionResult(NamedTuple):
     leader: tuple[int, int] | None = None
     append_time: int = NO_TIMESTAMP
     """When the batch was appended, in milliseconds, if its records have that for timestamp."""
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """Places of records for which the batch was refused, and why."""
 
 
 class TopicResult(NamedTuple):
@@ -187,8 +189,8 @@ def encode(
 
 
 def _flexible_partition(result: PartitionResult, version: int) -> bytes:
-    partition, error, base_offset, log_start_offset, message, leader, append_time = result
-    if message is None and leader is None:
+    partition, error, base_offset, log_start_offset, message, leader, append_time, records = result
+    if message is None and leader is None and not records:
         return _PARTITION_V9.pack(
             partition, error, base_offset, append_time, log_start_offset, 1, 0, 0
         )
@@ -196,14 +198,16 @@ def _flexible_partition(result: PartitionResult, version: int) -> bytes:
     tags = b"\x00"
     if leader is not None and version >= NODE_ENDPOINTS:
         tags = _LEADER_TAG.pack(1, 0, 9, leader[0], leader[1], 0)
-    return head + b"\x01" + compact_text(message) + tags
+    errors = [_INT32.pack(place) + compact_text(why) + b"\x00" for place, why in records]
+    return b"".join((head, uvarint(len(errors) + 1), *errors, compact_text(message), tags))
 
 
 def _plain_partition(result: PartitionResult, version: int) -> bytes:
-    partition, error, base_offset, log_start_offset, message, _, append_time = result
+    partition, error, base_offset, log_start_offset, message, _, append_time, records = result
     if version >= 8:
         head = _PARTITION_V5.pack(partition, error, base_offset, append_time, log_start_offset)
-        return head + b"\x00\x00\x00\x00" + plain_text(message)
+        errors = [_INT32.pack(place) + plain_text(why) for place, why in records]
+        return b"".join((head, _INT32.pack(len(errors)), *errors, plain_text(message)))
     if version >= 5:
         return _PARTITION_V5.pack(partition, error, base_offset, append_time, log_start_offset)
     return _PARTITION_V3.pack(partition, error, base_offset, append_time)

@@ -115,6 +115,7 @@ def test_produce_request_is_read_as_kio_writes_it(
                     int64,
                     st.none() | names,
                     st.none() | st.tuples(int32, int32),
+                    record_errors=st.lists(st.tuples(int32, names), max_size=2).map(tuple),
                 )
             ),
         ),
@@ -152,6 +153,8 @@ def test_produce_response_is_read_by_kio(
                 assert got.log_start_offset == result.log_start_offset
             if version >= 8:
                 assert got.error_message == result.message
+                errors = [(e.batch_index, e.batch_index_error_message) for e in got.record_errors]
+                assert errors == list(result.record_errors)
             if version >= 10 and result.leader is not None:
                 leader = got.current_leader
                 assert (leader.leader_id, leader.leader_epoch) == result.leader
