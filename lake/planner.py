@@ -124,8 +124,7 @@ def _pieces(
     fail_on_data_loss: bool,
 ) -> Iterator[ByteRange]:
     """Yield one range per index item that holds asked offsets."""
-    log, transactions = asked.log, TransactionIndex()
-    transactions.restore((), asked.log.aborted)
+    log, transactions = asked.log, TransactionIndex(asked.log.aborted)
     for extent in asked.extents():
         index = indexes.get(extent.object_key)
         start = max(asked.start, extent.start_offset)

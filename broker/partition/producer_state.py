@@ -288,8 +288,7 @@ class ProducerStates:
             for producer_id, entry in known
             if entry is not None
         ]
-        aborted = self.transactions.aborted_by(0, end_offset)
-        return encode_state(PartitionState(producers, aborted))
+        return encode_state(PartitionState(producers, self.transactions.packed(end_offset)))
 
     @classmethod
     def restore(cls, blob: bytes) -> "ProducerStates":

@@ -2,10 +2,10 @@
 transactions were aborted.
 
 Version 2, MessagePack: `[2, [[producer id, epoch, timestamp ms, [[first sequence, last sequence,
-base offset, end offset], …], coordinator epoch, first offset of its open transaction], …],
-[[producer id, first offset, last offset, last stable offset] of an aborted transaction, …]]`;
-batches and aborted transactions oldest first, -1 where there is no coordinator epoch or open
-transaction. Version 1 has neither these two fields of a producer nor aborted transactions.
+base offset, end offset], …], coordinator epoch, first offset of its open transaction], …], aborted
+transactions]`; batches oldest first, -1 where there is no coordinator epoch or open transaction,
+aborted transactions packed as `transaction_index` says. Version 1 has neither these two fields of a
+producer nor aborted transactions.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 
 from storage.errors import UnsupportedFormat
-from storage.format.stream_object import AbortedTransaction
 
 VERSION = 2
 NONE = -1
@@ -41,10 +40,10 @@ class ProducerRecord(NamedTuple):
 
 
 class PartitionState(NamedTuple):
-    """A partition's state as of some end offset."""
+    """A partition's state as of some end offset. `aborted` is packed."""
 
     producers: Sequence[ProducerRecord] = ()
-    aborted: Sequence[AbortedTransaction] = ()
+    aborted: bytes = b""
 
     @property
     def open_transactions(self) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from lake.store_reader import StoreReader, store_reader
 from storage.errors import CorruptObject, SettingsError, UnknownTopic
 from storage.format.partition_state import PartitionState
 from storage.format.stream_object import AbortedTransaction
+from storage.format.transaction_index import pack_aborted
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -175,7 +176,7 @@ def test_aborted_transactions_and_markers_are_left_out(tmp_path: Path) -> None:
         batch(11, 5, producer_id=7, transactional=True),
     ]
     abort = AbortedTransaction(producer_id=7, first_offset=0, last_offset=10, last_stable_offset=16)
-    made.write({("orders", 0): batches}, state=PartitionState(aborted=[abort]))
+    made.write({("orders", 0): batches}, state=PartitionState(aborted=pack_aborted([abort])))
     table = lake.scan(str(tmp_path), "orders").read_all()
     assert offsets(table) == [5, 6, 7, 8, 9, 11, 12, 13, 14, 15]
 
