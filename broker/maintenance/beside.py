@@ -21,6 +21,7 @@ from broker.setting_sources import SETTINGS
 from broker.settings import Settings
 from broker.supervisor.lifeline import SUPERVISOR
 from storage.clock import Clock
+from storage.errors import LakeheadError
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState
 
@@ -46,11 +47,19 @@ class MaintenanceBeside:
         """
 
     async def run(self) -> None:
-        """Look every maintenance.interval.ms, for ever."""
+        """Look every maintenance.interval.ms, for ever. A node serves on whatever happens here."""
         while True:
             await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
-            if not is_lowest(self._metadata.state, self._settings.node_id):
-                continue
+            try:
+                await self.turn()
+            except LakeheadError as error:
+                _log.warning("maintenance_failed", error=str(error))
+            except Exception as error:  # noqa: BLE001 - the root of a task that nobody waits for
+                _log.error("maintenance_failed", exc_info=error)
+
+    async def turn(self) -> None:
+        """Have what is due done by a process, and wait for its end. Raises StoreUnavailable."""
+        if is_lowest(self._metadata.state, self._settings.node_id):
             work = await self._due()
             if work:
                 await self._maintain(work)

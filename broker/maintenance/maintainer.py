@@ -62,6 +62,7 @@ class Maintainer:
         self._clock = clock
         self._rng = rng
         self._settings = settings
+        self._retained_next = clock.monotonic()
         self._held_until: dict[int, float] = {}
         """Streams in which something failed, and when they are tried again (monotonic)."""
 
@@ -76,11 +77,18 @@ class Maintainer:
             await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
 
     async def turn(self) -> None:
-        """Do what is due. Raises StoreUnavailable, UnsupportedFormat."""
+        """Do what is due; retention every log.retention.check.interval.ms.
+
+        Raises StoreUnavailable, UnsupportedFormat.
+        """
         await self._metadata.refresh()
         now = self._clock.monotonic()
+        is_retention_time = now >= self._retained_next
+        if is_retention_time:
+            self._retained_next = now + self._settings.log_retention_check_interval_ms / 1000
         for work in self.due():
-            if self._held_until.get(work.stream_id, now) <= now:
+            is_time = work.is_compaction or is_retention_time
+            if is_time and self._held_until.get(work.stream_id, now) <= now:
                 await self._perform(work)
 
     def due(self) -> Iterator[DueWork]:
