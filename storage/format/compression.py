@@ -19,6 +19,16 @@ _XERIAL_HEADER_SIZE = 16
 _XERIAL_VERSIONS = (1).to_bytes(4, "big") * 2
 _XERIAL_BLOCK_SIZE = 32 * 1024
 
+_LZ4_HEADER = bytes.fromhex("04224d18604082")
+"""Magic; version 1, independent blocks, no checksums; blocks of 64 KiB; the header's checksum."""
+_LZ4_BLOCK_SIZE = 64 * 1024
+_LZ4_PLAIN = 1 << 31
+"""In a block's length: its bytes are not compressed."""
+_LZ4_FAST_LEVEL = 9
+"""What Kafka's config calls the usual level, which is the quick compressor."""
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 3
+
 
 class BufferTooSmall(Exception):
     """The inflated records need a larger buffer."""
@@ -83,23 +93,49 @@ def _inflate_snappy_block(source: Buffer, target: memoryview) -> int:
     return int(cramjam.snappy.decompress_raw_into(source, target))
 
 
-def deflate(codec: int, source: Buffer) -> bytes:
-    """Return records compressed, as Kafka's own clients do it: snappy in Xerial's framing. Raises
-    ValueError for an unknown codec.
+def deflate(codec: int, source: Buffer, level: int | None = None) -> bytes:
+    """Return records compressed, as Kafka's own clients do it: snappy in Xerial's framing, lz4 in
+    frames of independent blocks, the only ones that Kafka's Java client reads.
+
+    `level` is the codec's own (snappy has none); None: its usual one. Raises ValueError for an
+    unknown codec.
     """
     match codec:
         case 0:
             return bytes(source)
         case 4:
-            return zstandard.ZstdCompressor().compress(source)
+            return zstandard.ZstdCompressor(level=_ZSTD_LEVEL if level is None else level).compress(
+                source
+            )
         case 3:
-            return bytes(cramjam.lz4.compress(source))
+            return _deflate_lz4(memoryview(source), level)
         case 2:
             return _deflate_snappy(memoryview(source))
         case 1:
-            return bytes(cramjam.gzip.compress(source))
+            known_level = _GZIP_LEVEL if level is None or level < 0 else level
+            return bytes(cramjam.gzip.compress(source, known_level))
         case _:
             raise ValueError(f"unknown codec {codec}")
+
+
+def _deflate_lz4(source: memoryview, level: int | None) -> bytes:
+    parts = [_LZ4_HEADER]
+    for start in range(0, len(source), _LZ4_BLOCK_SIZE):
+        plain = source[start : start + _LZ4_BLOCK_SIZE]
+        if level is None or level == _LZ4_FAST_LEVEL:
+            block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        else:
+            block = bytes(
+                cramjam.lz4.compress_block(
+                    plain, mode="high_compression", compression=level, store_size=False
+                )
+            )
+        if len(block) < len(plain):
+            parts += (len(block).to_bytes(4, "little"), block)
+        else:
+            parts += ((len(plain) | _LZ4_PLAIN).to_bytes(4, "little"), bytes(plain))
+    parts.append(bytes(4))
+    return b"".join(parts)
 
 
 def _deflate_snappy(source: memoryview) -> bytes:
