@@ -15,6 +15,7 @@ from broker.coordinator.shards import CoordinatorTopic, Shards
 from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.messages import (
     NO_EPOCH,
+    TEXT_SIZE_MAX,
     Decision,
     NeedsProducerId,
     Producer,
@@ -77,8 +78,7 @@ class TransactionCoordinator:
 
     async def initialize(self, request: InitRequest) -> Producer:
         """InitProducerId: fence who had the id, and return what its new producer is."""
-        if not request.transactional_id:
-            raise KafkaError(ErrorCode.invalid_request)
+        _check_id(request.transactional_id)
         if not 0 < request.timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise KafkaError(ErrorCode.invalid_transaction_timeout)
         shard = await self.shards.of(request.transactional_id)
@@ -140,8 +140,7 @@ class TransactionCoordinator:
 
     async def describe(self, transactional_id: str) -> Transaction:
         """Return what is known of an id. Raises TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST."""
-        if not transactional_id:
-            raise KafkaError(ErrorCode.invalid_request)
+        _check_id(transactional_id)
         shard = await self.shards.of(transactional_id)
         machine = shard.find(transactional_id)
         if machine is None:
@@ -171,8 +170,7 @@ class TransactionCoordinator:
         )
 
     async def _known(self, transactional_id: str) -> tuple[TransactionShard, TransactionMachine]:
-        if not transactional_id:
-            raise KafkaError(ErrorCode.invalid_request)
+        _check_id(transactional_id)
         shard = await self.shards.of(transactional_id)
         machine = shard.find(transactional_id)
         if machine is None:
@@ -233,6 +231,12 @@ class TransactionCoordinator:
             before_ms = self._clock.now_ms() - settings.transactional_id_expiration_ms
             for shard in self.shards.loaded():
                 shard.expire(before_ms)
+
+
+def _check_id(transactional_id: str) -> None:
+    """Refuse what is no id, or does not fit into a record, where its length has 16 bits."""
+    if not 0 < len(transactional_id.encode()) <= TEXT_SIZE_MAX:
+        raise KafkaError(ErrorCode.invalid_request)
 
 
 async def _changes(shard: TransactionShard, machine: TransactionMachine, until: float) -> bool:

@@ -11,6 +11,8 @@ TopicPartition: TypeAlias = tuple[str, int]
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 EPOCH_MAX = 32_767
+TEXT_SIZE_MAX = 32_767
+"""Longest transactional id in bytes, as UTF-8."""
 CLIENT_VERSION_1 = 0
 """The client adds partitions itself and keeps its epoch; Kafka stores it as transaction.version
 0."""
