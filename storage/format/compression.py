@@ -24,8 +24,6 @@ _LZ4_HEADER = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK_SIZE = 64 * 1024
 _LZ4_PLAIN = 1 << 31
 """In a block's length: its bytes are not compressed."""
-_LZ4_FAST_LEVEL = 9
-"""What Kafka's config calls the usual level, which is the quick compressor."""
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
 
@@ -97,8 +95,7 @@ def deflate(codec: int, source: Buffer, level: int | None = None) -> bytes:
     """Return records compressed, as Kafka's own clients do it: snappy in Xerial's framing, lz4 in
     frames of independent blocks, the only ones that Kafka's Java client reads.
 
-    `level` is the codec's own (snappy has none); None: its usual one. Raises ValueError for an
-    unknown codec.
+    `level` is that of gzip or zstd; None: its usual one. Raises ValueError for an unknown codec.
     """
     match codec:
         case 0:
@@ -108,7 +105,7 @@ def deflate(codec: int, source: Buffer, level: int | None = None) -> bytes:
                 source
             )
         case 3:
-            return _deflate_lz4(memoryview(source), level)
+            return _deflate_lz4(memoryview(source))
         case 2:
             return _deflate_snappy(memoryview(source))
         case 1:
@@ -118,18 +115,11 @@ def deflate(codec: int, source: Buffer, level: int | None = None) -> bytes:
             raise ValueError(f"unknown codec {codec}")
 
 
-def _deflate_lz4(source: memoryview, level: int | None) -> bytes:
+def _deflate_lz4(source: memoryview) -> bytes:
     parts = [_LZ4_HEADER]
     for start in range(0, len(source), _LZ4_BLOCK_SIZE):
         plain = source[start : start + _LZ4_BLOCK_SIZE]
-        if level is None or level == _LZ4_FAST_LEVEL:
-            block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
-        else:
-            block = bytes(
-                cramjam.lz4.compress_block(
-                    plain, mode="high_compression", compression=level, store_size=False
-                )
-            )
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
         if len(block) < len(plain):
             parts += (len(block).to_bytes(4, "little"), block)
         else:
