@@ -1,0 +1,133 @@
+"""When compaction and retention are due, by configs and metadata alone."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.configs.entries import BrokerValues
+from broker.maintenance.beside import environment, is_lowest
+from broker.maintenance.rules import DueWork, due_of, is_compacted, topic_rules
+from broker.setting_sources import load
+from broker.settings import Settings
+from storage.metadata import records as r
+from storage.metadata.records import COMPACTED
+from storage.metadata.state import ClusterState
+from tests.unit.test_metadata_rules import TOPIC, committed, entry, start
+
+VALUES = BrokerValues(settings=Settings())
+DAY_MS = 86_400_000
+
+
+def uploads(*objects: tuple[int, int]) -> ClusterState:
+    """A topic with one partition and objects of ten offsets each: (size, newest timestamp)."""
+    state = start()
+    for number, (size, newest_ms) in enumerate(objects):
+        made = committed(f"data/{number}", number * 10, number * 10 + 10, "so")
+        span = msgspec.structs.replace(made.ranges[0], size=size, max_timestamp=newest_ms)
+        made = msgspec.structs.replace(made, ranges=(span,), created_ms=number)
+        commit = r.CommitObjects(node_id=0, node_epoch=0, objects=(made,))
+        state = state.apply(entry(commit))
+    return state
+
+
+def compacted(state: ClusterState, until: int, size: int) -> ClusterState:
+    """The state after compaction of all below an offset into one object."""
+    (stream,) = state.streams.values()
+    sources = [e.object_key for e in stream.extents if e.end_offset <= until]
+    made = committed(f"data/c{until}", 0, until, COMPACTED)
+    span = msgspec.structs.replace(made.ranges[0], size=size)
+    made = msgspec.structs.replace(made, ranges=(span,))
+    return state.apply(entry(r.ReplaceObjects(sources=tuple(sources), objects=(made,))))
+
+
+def due(state: ClusterState, now_ms: int, **configs: str) -> list[DueWork]:
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    state = state.apply(entry(r.TopicConfig(topic_id=TOPIC, configs={**named})))
+    return list(due_of(state, state.topics["t"], VALUES, now_ms))
+
+
+def words(works: Sequence[DueWork]) -> list[str]:
+    return [work.words for work in works]
+
+
+def test_a_partition_is_compacted_when_enough_of_it_is_dirty() -> None:
+    state = uploads((100, 5), (100, 6), (100, 7))
+    assert words(due(state, 10, cleanup_policy="compact")) == ["compact from 0"]
+    assert due(state, 10, cleanup_policy="delete") == []
+    state = compacted(state, 20, 100)
+    half = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.5"}
+    assert due(state, 10, **half) == []
+    assert words(due(state, 10, **half | {"min_cleanable_dirty_ratio": "0.49"})) == [
+        "compact from 20"
+    ]
+    assert due(compacted(state, 30, 1), 10, **half | {"min_cleanable_dirty_ratio": "0"}) == []
+
+
+def test_lags_of_compaction_are_kept() -> None:
+    state = compacted(uploads((100, 1000), (1, 2000), (1, 3000)), 10, 100)
+    plain = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
+    lag = {**plain, "min_compaction_lag_ms": "500"}
+    assert due(state, 2400, **lag) == []
+    (work,) = due(state, 2500, **lag)
+    assert (work.offset, work.rules.compaction_lag_min_ms) == (10, 500)
+    most = {**plain, "min_cleanable_dirty_ratio": "0.9", "max_compaction_lag_ms": "100"}
+    assert due(state, 101, **most) == []  # the object was written at 1
+    assert words(due(state, 102, **most)) == ["compact from 10"]
+
+
+def test_retention_takes_whole_objects_of_which_all_is_old() -> None:
+    state = uploads((100, 1000), (100, 5000), (100, 2000), (100, 9000))
+    old = {"retention_ms": "1000"}
+    assert due(state, 2000, **old) == []
+    assert words(due(state, 2001, **old)) == ["trim to 10"]
+    assert words(due(state, 6000, **old)) == ["trim to 10"]  # the second holds a younger one
+    assert words(due(state, 6001, **old)) == ["trim to 30"]
+    assert words(due(state, 10_001, **old)) == ["trim to 40"]
+    assert due(state, 10**15, retention_ms="-1") == []
+    assert due(state, 10_001, **old, cleanup_policy="compact")[0].is_compaction
+    assert words(due(state, 2001, **old, cleanup_policy="compact,delete")) == ["trim to 10"]
+
+
+def test_an_object_without_timestamps_is_as_old_as_its_upload() -> None:
+    state = uploads((100, -1), (100, -1))
+    assert words(due(state, 1001, retention_ms="1000")) == ["trim to 10"]
+    assert due(state, 1000, retention_ms="1000") == []
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(0, 300))
+def test_what_is_left_by_size_is_the_least_that_is_enough(sizes: list[int], most: int) -> None:
+    state = uploads(*((size, 0) for size in sizes))
+    works = due(state, 0, retention_bytes=str(most), retention_ms="-1")
+    start_at = works[0].offset // 10 if works else 0
+    left = sizes[start_at:]
+    assert sum(left) >= most or not start_at
+    assert sum(left[1:]) < most or not left
+
+
+def test_the_defaults_are_kafkas_or_the_clusters() -> None:
+    rules = topic_rules({}, VALUES)
+    assert (rules.is_deleted, rules.is_compacted) == (True, False)
+    assert (rules.retention_ms, rules.retention_bytes) == (7 * DAY_MS, -1)
+    assert (rules.dirty_ratio_min, rules.delete_retention_ms) == (0.5, DAY_MS)
+    shared = BrokerValues(settings=Settings(), shared={"log.cleanup.policy": "compact"})
+    assert topic_rules({}, shared).is_compacted
+    state = start()
+    assert is_compacted(state.topics["t"], shared)
+    assert not is_compacted(state.topics["t"], VALUES)
+
+
+def test_one_node_does_it_for_the_cluster() -> None:
+    state = start()
+    assert is_lowest(state, 0)
+    assert not is_lowest(state, 1)
+    state = state.apply(entry(r.FenceNode(node_id=0, epoch=0)))
+    assert is_lowest(state, 1)
+
+
+def test_the_process_is_told_the_settings_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(log_retention_ms=5, data="d", node_id=3, auto_create_topics_enable=False)
+    told = dict(environment(settings))
+    assert load({}, told, None) == settings
