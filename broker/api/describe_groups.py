@@ -18,8 +18,10 @@ API = Api(key=15, name="DescribeGroups", versions=(0, 6))
 
 _NOT_FOUND_VERSION = 6
 _OPERATIONS_UNKNOWN = -(2**31)
-_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-"""READ, DELETE and DESCRIBE, as bits of AclOperation: without authorizer all are allowed."""
+_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits of AclOperation: without
+authorizer all are allowed.
+"""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -31,20 +33,30 @@ async def handle(request: Any, context: RequestContext) -> Any:
         try:
             group = await context.node.groups.describe(group_id)
         except KafkaError as error:
-            groups.append(_unknown(group_id, error.code, None, "", context))
+            groups.append(_unknown(group_id, error.code, None, "", _OPERATIONS_UNKNOWN, context))
             continue
         if group is None:
-            code, message = ErrorCode.none, None
-            if context.version >= _NOT_FOUND_VERSION:
-                code, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
-            groups.append(_unknown(group_id, code, message, GroupState.DEAD.value, context))
+            groups.append(_not_found(group_id, operations, context))
         else:
             groups.append(_known(group, operations, context))
     return entity(context.response, "DescribeGroupsResponse", groups=groups)
 
 
+def _not_found(group_id: str, operations: int, context: RequestContext) -> Any:
+    dead = GroupState.DEAD.value
+    if context.version < _NOT_FOUND_VERSION:
+        return _unknown(group_id, ErrorCode.none, None, dead, operations, context)
+    code, message = ErrorCode.group_id_not_found, f"Group {group_id} not found."
+    return _unknown(group_id, code, message, dead, _OPERATIONS_UNKNOWN, context)
+
+
 def _unknown(
-    group_id: str, code: ErrorCode, message: str | None, state: str, context: RequestContext
+    group_id: str,
+    code: ErrorCode,
+    message: str | None,
+    state: str,
+    operations: int,
+    context: RequestContext,
 ) -> Any:
     return entity(
         context.response,
@@ -56,6 +68,7 @@ def _unknown(
         protocol_type="",
         protocol_data="",
         members=[],
+        authorized_operations=operations,
     )
 
 

@@ -1,7 +1,7 @@
 """OffsetCommit, key 8, versions 2-10: store how far a group has read; answered when it is durable.
 
-v2-4: a retention time, ignored as in Kafka since 2.1. v6: leader epochs (KIP-320). v7: static
-members. v8: flexible. v9: member epochs of KIP-848. v10: topic ids.
+v2-4: a retention time, -1 for the broker's (KIP-211). v6: leader epochs (KIP-320). v7: static
+members. v8: flexible. v9: member epochs of KIP-848, GROUP_ID_NOT_FOUND. v10: topic ids.
 Left out: the consumer protocol of KIP-848; its member epochs are not of any group here.
 """
 
@@ -13,11 +13,12 @@ from broker.coordinator.group.record_formats import CommittedOffset
 from broker.partition.topic import Topic
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
+from broker.protocol.messages import entity, milliseconds
 from storage.errors import LakeheadError
 
 API = Api(key=8, name="OffsetCommit", versions=(2, 10))
 
+_NOT_FOUND_VERSION = 9
 _TOPIC_ID_VERSION = 10
 
 
@@ -25,18 +26,23 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Check every partition, store those that pass in one go, answer for each."""
     codes: dict[tuple[int, int], ErrorCode] = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}
-    refused = await _refused(request, context)
+    now_ms = context.node.clock.now_ms()
+    refused = None
     for position, asked in enumerate(request.topics):
         topic = _find_topic(asked, context)
         for partition in asked.partitions:
-            code = refused
+            code = _missing(topic, partition, context)
             if code is ErrorCode.none:
-                code = _check(topic, partition, context)
+                if refused is None:  # Kafka asks the group last
+                    refused = await _refused(request, context)
+                code = refused
+            if code is ErrorCode.none and _is_too_long(partition, context):
+                code = ErrorCode.offset_metadata_too_large
             codes[position, partition.partition_index] = code
             if code is ErrorCode.none:
                 assert topic is not None
-                offset = _committed(partition, context.node.clock.now_ms())
-                offsets[topic.name, partition.partition_index] = offset
+                where = topic.name, partition.partition_index
+                offsets[where] = _committed(request, partition, now_ms)
     if offsets:
         try:
             await context.node.groups.commit(request.group_id, offsets)
@@ -48,7 +54,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 async def _refused(request: Any, context: RequestContext) -> ErrorCode:
     try:
-        return await context.node.groups.check_commit(
+        code = await context.node.groups.check_commit(
             request.group_id,
             request.member_id,
             getattr(request, "group_instance_id", None),
@@ -56,6 +62,9 @@ async def _refused(request: Any, context: RequestContext) -> ErrorCode:
         )
     except LakeheadError as error:
         return error_code(error)
+    if code is ErrorCode.group_id_not_found and context.version < _NOT_FOUND_VERSION:
+        return ErrorCode.illegal_generation
+    return code
 
 
 def _find_topic(asked: Any, context: RequestContext) -> Topic | None:
@@ -64,25 +73,30 @@ def _find_topic(asked: Any, context: RequestContext) -> Topic | None:
     return None if asked.topic_id is None else context.node.topics.find(asked.topic_id.bytes)
 
 
-def _check(topic: Topic | None, partition: Any, context: RequestContext) -> ErrorCode:
+def _missing(topic: Topic | None, partition: Any, context: RequestContext) -> ErrorCode:
     if topic is None:
         if context.version >= _TOPIC_ID_VERSION:
             return ErrorCode.unknown_topic_id
         return ErrorCode.unknown_topic_or_partition
     if not 0 <= partition.partition_index < len(topic.partitions):
         return ErrorCode.unknown_topic_or_partition
-    metadata = partition.committed_metadata or ""
-    if len(metadata) > context.node.settings.offset_metadata_max_bytes:
-        return ErrorCode.offset_metadata_too_large
     return ErrorCode.none
 
 
-def _committed(partition: Any, now_ms: int) -> CommittedOffset:
+def _is_too_long(partition: Any, context: RequestContext) -> bool:
+    metadata = partition.committed_metadata or ""
+    return len(metadata) > context.node.settings.offset_metadata_max_bytes
+
+
+def _committed(request: Any, partition: Any, now_ms: int) -> CommittedOffset:
+    retention = getattr(request, "retention_time", None)
+    retention_ms = -1 if retention is None else milliseconds(retention)
     return CommittedOffset(
         offset=partition.committed_offset,
         leader_epoch=getattr(partition, "committed_leader_epoch", -1),
         metadata=partition.committed_metadata or "",
         commit_timestamp_ms=now_ms,
+        expire_timestamp_ms=now_ms + retention_ms if retention_ms >= 0 else -1,
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.coordinator.group.live_group import TopicPartition
 from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.group.shard import TopicPartition
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
 from broker.protocol.messages import entity

@@ -1,6 +1,7 @@
 """SyncGroup, key 14, versions 0-5: the leader gives the assignment, everyone gets their own.
 
-v3: static members (KIP-345). v4: flexible. v5: protocol type and name, checked and answered.
+v3: static members (KIP-345). v4: flexible. v5: protocol type and name, needed,
+checked and answered.
 """
 
 from typing import Any
@@ -14,13 +15,21 @@ from broker.protocol.messages import entity
 
 API = Api(key=14, name="SyncGroup", versions=(0, 5))
 
+_PROTOCOL_VERSION = 5
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer when the leader's assignment is stored."""
     try:
+        sync = _sync_request(request)
+        if context.version >= _PROTOCOL_VERSION and None in (
+            sync.protocol_type,
+            sync.protocol_name,
+        ):
+            raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
-        result = await context.node.groups.sync(request.group_id, _sync_request(request))
+        result = await context.node.groups.sync(request.group_id, sync)
     except KafkaError as error:
         result = SyncResult(error=error.code)
     return entity(

@@ -186,9 +186,10 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(client=clients)
     def leave(self, client: Client) -> None:
-        error, effects = self.group.leave(client.member_id, client.instance_id, self.now)
+        leaving = [(client.member_id, client.instance_id)]
+        codes, effects = self.group.leave(leaving, self.now)
         self.perform(effects)
-        if error is ErrorCode.none:
+        if codes[0] is ErrorCode.none:
             assert client.member_id not in self.group.members
 
     @rule(seconds=st.sampled_from([0.1, 0.1, 1.0, 1.0, 2.1, 2.1, 6.0, 11.0, 21.0]))
@@ -213,13 +214,13 @@ class GroupMachine(RuleBasedStateMachine):
             assert group.members.leader in ids
         if group.state is GroupState.STABLE:
             assert ids
-            assert not self.open_joins
+            assert all(client.instance_id for client in self.open_joins.values())
             assert not self.open_syncs
             for member in group.members:
                 expected = self.assigned[group.generation]
                 if member.instance_id is None:
                     assert member.assignment == expected.get(member.member_id, b"")
-        if self.open_joins:
+        elif self.open_joins:
             assert group.state is GroupState.PREPARING_REBALANCE
 
     @invariant()

@@ -16,10 +16,28 @@ from broker.coordinator.group.messages import (
     SyncRequest,
     SyncResult,
 )
+from broker.coordinator.group.restoring import restored_group
+from broker.coordinator.group.rules import refuse_request
 from broker.coordinator.group.state_machine import Group
 
 NO_DELAY = GroupSettings(initial_rebalance_delay_ms=0)
 PROTOCOLS = (("range", b"meta-range"), ("roundrobin", b"meta-rr"))
+
+
+def join_request(**changes: object) -> JoinRequest:
+    request = JoinRequest(
+        member_id="",
+        instance_id=None,
+        client_id="c",
+        client_host="/127.0.0.1",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=PROTOCOLS,
+        needs_known_member_id=False,
+        can_skip_assignment=True,
+    )
+    return replace(request, **changes)  # type: ignore[arg-type]
 
 
 class World:
@@ -54,19 +72,7 @@ class World:
                         self.perform(self.group.stored(effect.token, None, self.now))
 
     def join(self, ticket: str, member_id: str = "", **changes: object) -> JoinResult | None:
-        request = JoinRequest(
-            member_id=member_id,
-            instance_id=None,
-            client_id="c",
-            client_host="/127.0.0.1",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=60_000,
-            protocol_type="consumer",
-            protocols=PROTOCOLS,
-            needs_known_member_id=False,
-            can_skip_assignment=True,
-        )
-        request = replace(request, **changes)  # type: ignore[arg-type]
+        request = join_request(member_id=member_id, **changes)
         self.perform(self.group.join(request, ticket, self.now))
         return self.joined.get(ticket)
 
@@ -85,9 +91,9 @@ class World:
         return self.synced.get(ticket)
 
     def leave(self, member_id: str, instance_id: str | None = None) -> ErrorCode:
-        error, effects = self.group.leave(member_id, instance_id, self.now)
+        codes, effects = self.group.leave([(member_id, instance_id)], self.now)
         self.perform(effects)
-        return error
+        return codes[0]
 
     def heartbeat(self, member_id: str, generation: int) -> ErrorCode:
         return self.group.heartbeat(member_id, None, generation, self.now)
@@ -97,9 +103,9 @@ class World:
         self.perform(self.group.tick(self.now))
 
 
-def stable_pair() -> World:
+def stable_pair(settings: GroupSettings = NO_DELAY) -> World:
     """c-1 leads, c-2 follows, generation 2, stable."""
-    world = World()
+    world = World(settings)
     assert world.join("a")
     world.sync("a-sync", "c-1", 1, c_1=b"all")
     assert world.join("b") is None
@@ -267,9 +273,8 @@ def test_13_protocols_must_be_common() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [5_999, 1_800_001, 0, -1])
 def test_14_session_timeouts_have_bounds(timeout_ms: int) -> None:
-    result = World().join("a", session_timeout_ms=timeout_ms)
-    assert result is not None
-    assert result.error is ErrorCode.invalid_session_timeout
+    request = join_request(session_timeout_ms=timeout_ms)
+    assert refuse_request(request, NO_DELAY) is ErrorCode.invalid_session_timeout
 
 
 def test_15_a_full_group_refuses_the_next_member() -> None:
@@ -330,7 +335,7 @@ def test_20_a_follower_that_asks_again_gets_the_same_generation_and_the_leader_a
 def test_21_a_restored_group_goes_on_where_it_was() -> None:
     world = stable_pair()
     snapshot = world.group.snapshot()
-    group = Group.restored("g", world.settings, world.new_id, snapshot, world.now)
+    group = restored_group("g", world.settings, world.new_id, snapshot, world.now)
     assert group.snapshot() == snapshot
     assert group.heartbeat("c-2", None, 2, world.now) is ErrorCode.none
     group.tick(world.now + 10.1)
@@ -354,3 +359,60 @@ def test_23_a_retried_join_takes_the_place_of_the_first() -> None:
     assert world.joined["a3"].error is ErrorCode.rebalance_in_progress
     world.join("b3", "c-2")
     assert world.joined["a4"].generation == 3
+
+
+def test_24_who_leaves_in_one_request_is_gone_before_the_others_rebalance() -> None:
+    world = stable_pair()
+    world.join("c")
+    world.join("a3", "c-1")
+    codes, effects = world.group.leave([("c-2", None), ("nobody", None), ("c-3", None)], world.now)
+    world.perform(effects)
+    unknown = ErrorCode.unknown_member_id
+    assert codes == [ErrorCode.none, unknown, ErrorCode.none]
+    assert world.joined["c"].error is unknown
+    assert world.joined["a3"].generation == 3
+    assert [member.member_id for member in world.joined["a3"].members] == ["c-1"]
+
+
+def test_25_a_static_member_that_came_back_is_told_once_that_is_stored() -> None:
+    world = World()
+    world.join("a", instance_id="i")
+    world.sync("s", "i-1", 1)
+    world.store_at_once = False
+    assert world.join("again", instance_id="i") is None
+    token = world.stores[-1].token
+    world.perform(world.group.stored(token, ErrorCode.not_coordinator, world.now))
+    assert world.joined["again"].error is ErrorCode.not_coordinator
+    assert world.join("more", instance_id="i") is None
+    dynamic = world.join("dynamic")  # and with it a rebalance, which answers both
+    assert dynamic is not None
+    assert (world.joined["more"].generation, dynamic.generation) == (2, 2)
+    world.perform(world.group.stored(world.stores[-1].token, None, world.now))
+
+
+def test_26_while_a_full_group_rebalances_the_last_to_come_back_is_out() -> None:
+    world = stable_pair(replace(NO_DELAY, max_size=2))
+    full = ErrorCode.group_max_size_reached
+    assert world.join("c").error is full  # type: ignore[union-attr]
+    world.join("a3", "c-1")
+    assert world.join("d") is None
+    assert world.join("b3", "c-2").error is full  # type: ignore[union-attr]
+    assert world.joined["d"].generation == world.joined["a3"].generation == 3
+
+
+def test_27_an_id_that_was_given_out_is_not_for_a_static_member() -> None:
+    world = World()
+    world.join("static", instance_id="i")
+    world.join("a", needs_known_member_id=True)
+    result = world.join("b", "c-2", instance_id="i")
+    assert result is not None
+    assert result.error is ErrorCode.unknown_server_error
+
+
+def test_28_a_lone_member_changes_only_to_what_it_speaks_already() -> None:
+    world = World()
+    world.join("a")
+    changed = world.join("a2", "c-1", protocols=(("sticky", b""),))
+    assert changed is not None
+    assert changed.error is ErrorCode.inconsistent_group_protocol
+    assert world.join("a3", "c-1", protocols=(("roundrobin", b""),)).generation == 2  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from broker.coordinator.group.live_group import LiveGroup, Offsets, TopicPartition
 from broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
     GroupSettings,
@@ -22,7 +23,8 @@ from broker.coordinator.group.messages import (
     SyncResult,
 )
 from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.group.shard import GroupShard, LiveGroup, Offsets, TopicPartition
+from broker.coordinator.group.rules import refuse_request
+from broker.coordinator.group.shard import GroupShard
 from broker.coordinator.log import CoordinatorLog
 from broker.coordinator.shards import CoordinatorTopic, Shards
 from broker.coordinator.transaction.messages import Producer
@@ -96,6 +98,9 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinResult:
         """JoinGroup; returns when the rebalance completes."""
+        error = refuse_request(request, self._group_settings)
+        if error is not None:
+            raise KafkaError(error)
         shard = await self._shard(group_id)
         return await shard.join(group_id, request)
 
@@ -116,7 +121,7 @@ class GroupCoordinator:
     ) -> list[ErrorCode]:
         """LeaveGroup, of (member id, instance id); one answer for each."""
         shard = await self._shard(group_id)
-        return [shard.leave(group_id, *member) for member in members]
+        return shard.leave(group_id, members)
 
     # Offsets.
 
@@ -203,7 +208,7 @@ class GroupCoordinator:
         live = shard.groups.get(group_id)
         if live is None:
             raise KafkaError(ErrorCode.group_id_not_found)
-        if not live.is_empty:
+        if live.group.members:
             raise KafkaError(ErrorCode.non_empty_group)
         await self._durable(shard.delete_group(group_id))
 

@@ -49,6 +49,20 @@ class Outbox:
             ticket, member.sync_ticket = member.sync_ticket, None
             self.synced(ticket, SyncResult(error=error))
 
+    def returned(
+        self, member: Member, ticket: Ticket, result: JoinResult, error: ErrorCode | None
+    ) -> None:
+        """Answer a static member that came back, now that this is stored or cannot be, unless it
+        was answered meanwhile.
+        """
+        if member.join_ticket is not ticket:
+            return
+        if error is None:
+            member.join_ticket = None
+            self.joined(ticket, result)
+        else:
+            self.fail_join(member, error)
+
     def store(self, snapshot: GroupSnapshot, assignments: dict[str, bytes]) -> int:
         """Ask for a generation to be stored with these assignments; return the store's token."""
         self._last_token += 1

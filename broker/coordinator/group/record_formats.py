@@ -14,8 +14,9 @@ value open with an i16: of a key it says what the record is about, of a value it
                assignment bytes
 
 Written are key 1 and key 2 with values of version 3, which every Kafka since 2.1 and its tools
-read; read are all versions listed. A record without value deletes its key. Source: Kafka's message
-definitions OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue.
+read, and version 1 for an offset that names its own end, as Kafka does; read are all versions
+listed. A record without value deletes its key. Source: Kafka's message definitions OffsetCommitKey,
+OffsetCommitValue, GroupMetadataKey, GroupMetadataValue.
 """
 
 import struct
@@ -30,6 +31,7 @@ _LONG = struct.Struct(">q")
 _OFFSET_KEYS = (0, 1)
 _GROUP_KEY = 2
 _WRITTEN_VERSION = 3
+_EXPIRING_VERSION = 1
 _FLEXIBLE_VERSION = 4
 _NO_TIMESTAMP = -1
 _NO_LEADER_EPOCH = -1
@@ -59,6 +61,8 @@ class CommittedOffset:
     leader_epoch: int = _NO_LEADER_EPOCH
     metadata: str = ""
     commit_timestamp_ms: int = _NO_TIMESTAMP
+    expire_timestamp_ms: int = _NO_TIMESTAMP
+    """When it ends, for a commit that said so; without one the broker's retention time holds."""
 
 
 class UnknownRecord(ValueError):
@@ -75,15 +79,15 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 def encode_offset(value: CommittedOffset) -> bytes:
     """Return the value of a committed offset."""
-    return b"".join(
-        (
-            _SHORT.pack(_WRITTEN_VERSION),
-            _LONG.pack(value.offset),
-            _INT.pack(value.leader_epoch),
-            _string(value.metadata),
-            _LONG.pack(value.commit_timestamp_ms),
-        )
-    )
+    is_expiring = value.expire_timestamp_ms >= 0
+    version = _EXPIRING_VERSION if is_expiring else _WRITTEN_VERSION
+    parts = [_SHORT.pack(version), _LONG.pack(value.offset)]
+    if not is_expiring:
+        parts.append(_INT.pack(value.leader_epoch))
+    parts += [_string(value.metadata), _LONG.pack(value.commit_timestamp_ms)]
+    if is_expiring:
+        parts.append(_LONG.pack(value.expire_timestamp_ms))
+    return b"".join(parts)
 
 
 def encode_group(value: GroupSnapshot) -> bytes:
@@ -135,6 +139,7 @@ def decode_offset(data: bytes) -> CommittedOffset:
         leader_epoch=leader_epoch,
         metadata=metadata,
         commit_timestamp_ms=reader.i64(),
+        expire_timestamp_ms=reader.i64() if version == _EXPIRING_VERSION else _NO_TIMESTAMP,
     )
 
 

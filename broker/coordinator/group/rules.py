@@ -28,20 +28,28 @@ def check_member(members: Members, member_id: str, instance_id: str | None) -> E
     return None if member_id in members else ErrorCode.unknown_member_id
 
 
-def refuse_join(group: "Group", request: JoinRequest, settings: GroupSettings) -> ErrorCode | None:
-    """Return why this JoinGroup cannot be taken, or None."""
-    if group.state is GroupState.DEAD:
-        return ErrorCode.coordinator_not_available
+def refuse_request(request: JoinRequest, settings: GroupSettings) -> ErrorCode | None:
+    """Return why this JoinGroup is none, whatever the group, or None."""
     if not _is_storable(request):
         return ErrorCode.invalid_request
     timeout = request.session_timeout_ms
     if not settings.min_session_timeout_ms <= timeout <= settings.max_session_timeout_ms:
         return ErrorCode.invalid_session_timeout
+    return None
+
+
+def refuse_join(group: "Group", request: JoinRequest, settings: GroupSettings) -> ErrorCode | None:
+    """Return why this JoinGroup cannot be taken, or None."""
+    if group.state is GroupState.DEAD:
+        return ErrorCode.coordinator_not_available
+    if not _has_room_for(group, request, settings.max_size):
+        return ErrorCode.group_max_size_reached
     if not _speaks_to_all(group, request):
         return ErrorCode.inconsistent_group_protocol
-    if not _has_room_for(group.members, request, settings.max_size):
-        return ErrorCode.group_max_size_reached
-    if request.member_id == UNKNOWN_MEMBER or request.member_id in group.pending:
+    if request.member_id in group.pending:
+        # Only a dynamic member is given an id before it joins. Kafka knows no better error.
+        return None if request.instance_id is None else ErrorCode.unknown_server_error
+    if request.member_id == UNKNOWN_MEMBER:
         return None
     return check_member(group.members, request.member_id, request.instance_id)
 
@@ -118,19 +126,31 @@ def _is_storable(request: JoinRequest) -> bool:
 
 
 def _speaks_to_all(group: "Group", request: JoinRequest) -> bool:
+    """Whether the group goes on to have a protocol in common, as it is before this member changes
+    what it speaks.
+    """
     if not request.protocol_type or not request.protocols:
         return False
-    # A lone member may change what it speaks: it agrees with itself.
-    if all(member.member_id == request.member_id for member in group.members):
+    if group.state is GroupState.EMPTY:
         return True
     if request.protocol_type != group.protocol_type:
         return False
-    return any(name in group.members.common_protocols() for name, _ in request.protocols)
+    if not group.members:
+        return True
+    common = group.members.common_protocols()
+    return any(name in common for name, _ in request.protocols)
 
 
-def _has_room_for(members: Members, request: JoinRequest, max_size: int) -> bool:
-    if request.member_id in members:
+def _has_room_for(group: "Group", request: JoinRequest, max_size: int) -> bool:
+    """Whether a member may (re)join. While a group rebalances, those count that have rejoined:
+    where there are too many, the last ones are out.
+    """
+    member = group.members.get(request.member_id)
+    if request.instance_id is not None:
+        member = group.members.of_instance(request.instance_id) or member
+    if group.state is GroupState.EMPTY:
         return True
-    if request.instance_id is not None and members.of_instance(request.instance_id) is not None:
-        return True
-    return len(members) < max_size
+    if group.state is GroupState.PREPARING_REBALANCE:
+        waiting = sum(1 for other in group.members if other.is_awaiting_join)
+        return waiting < max_size or (member is not None and member.is_awaiting_join)
+    return member is not None or len(group.members) < max_size

@@ -8,17 +8,16 @@ visible to fetches when they are durable.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 import structlog
 from kio.schema.errors import ErrorCode
 
+from broker.coordinator.group.live_group import LiveGroup, TopicPartition
 from broker.coordinator.group.messages import (
     Effect,
     GroupSettings,
     GroupSnapshot,
-    GroupState,
     Joined,
     JoinRequest,
     JoinResult,
@@ -39,53 +38,15 @@ from broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
+from broker.coordinator.group.restoring import restored_group
 from broker.coordinator.group.rules import refuse_transactional_commit
 from broker.coordinator.group.state_machine import Group
 from broker.coordinator.log import CoordinatorLog
 from storage.clock import Clock
 from storage.format.batch_writer import KeyValue
 
-TopicPartition: TypeAlias = tuple[str, int]
-Offsets: TypeAlias = dict[TopicPartition, CommittedOffset]
-
 _TICK_SECONDS_MIN = 0.01
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class LiveGroup:
-    """A group with what surrounds its state machine."""
-
-    group: Group
-    offsets: Offsets = field(default_factory=dict)
-    uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
-    """Commits under way, by partition: on their way to the log, not yet in `offsets`."""
-    undecided: dict[int, set[TopicPartition]] = field(default_factory=dict)
-    """Partitions with commits in open transactions, by producer id."""
-    last_commit: asyncio.Future[Exception | None] | None = None
-    empty_since_ms: int = -1
-    timer: asyncio.TimerHandle | None = None
-    timer_deadline: float = 0.0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody is a member or about to be one."""
-        return self.group.state is GroupState.EMPTY and not self.group.pending
-
-    @property
-    def is_void(self) -> bool:
-        """Whether nothing of it is worth remembering: no generation was ever made."""
-        return self.is_empty and self.group.generation == 0 and not self.places
-
-    @property
-    def places(self) -> set[TopicPartition]:
-        """Every partition with an offset in the log, or soon."""
-        return set().union(self.offsets, self.uncommitted, self.unstable)
-
-    @property
-    def unstable(self) -> set[TopicPartition]:
-        """Every partition whose offset an open transaction may change."""
-        return set().union(*self.undecided.values())
 
 
 class GroupShard:
@@ -169,14 +130,14 @@ class GroupShard:
             return ErrorCode.unknown_member_id
         return live.group.heartbeat(member_id, instance_id, generation, self._clock.monotonic())
 
-    def leave(self, group_id: str, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Take one member of a LeaveGroup."""
+    def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """Take a LeaveGroup, of (member id, instance id)."""
         live = self.groups.get(group_id)
         if live is None:
-            return ErrorCode.unknown_member_id
-        error, effects = live.group.leave(member_id, instance_id, self._clock.monotonic())
+            return [ErrorCode.unknown_member_id] * len(members)
+        codes, effects = live.group.leave(members, self._clock.monotonic())
         self._perform(live, effects)
-        return error
+        return codes
 
     # Offsets.
 
@@ -186,7 +147,7 @@ class GroupShard:
         """Whether this member may commit offsets; a group that is not known needs no members."""
         live = self.groups.get(group_id)
         if live is None:
-            return ErrorCode.none if generation < 0 else ErrorCode.illegal_generation
+            return ErrorCode.none if generation < 0 else ErrorCode.group_id_not_found
         now = self._clock.monotonic()
         return live.group.check_commit(member_id, instance_id, generation, now)
 
@@ -241,7 +202,8 @@ class GroupShard:
         def on_done(error: Exception | None) -> None:
             if error is not None and live.undecided.get(producer_id) is places:
                 places.intersection_update(before)
-                self._settle(live, producer_id if not places else None)
+                if not places:
+                    del live.undecided[producer_id]
             if not future.done():
                 future.set_result(error)
 
@@ -256,16 +218,8 @@ class GroupShard:
             if isinstance(key, OffsetKey) and value is not None:
                 place = key.topic, key.partition
                 self._live(key.group_id).offsets[place] = decode_offset(value)
-        for live in list(self.groups.values()):
-            if producer_id in live.undecided:
-                self._settle(live, producer_id)
-
-    def _settle(self, live: LiveGroup, producer_id: int | None) -> None:
-        """Forget what a producer's transaction had open, and a group that is nothing without."""
-        if producer_id is not None:
+        for live in self.groups.values():
             live.undecided.pop(producer_id, None)
-        if live.is_void and self.groups.get(live.group.group_id) is live:
-            del self.groups[live.group.group_id]
 
     def commit_under_way(self, group_id: str) -> asyncio.Future[Exception | None] | None:
         """Return the newest commit that is not durable yet, None when all are."""
@@ -296,20 +250,22 @@ class GroupShard:
     def delete_group(self, group_id: str) -> asyncio.Future[Exception | None]:
         """Forget a group without members, and its offsets; the future tells how it went."""
         live = self.groups.pop(group_id)
-        assert live.is_empty
+        assert not live.group.members
         self._perform(live, live.group.kill(ErrorCode.coordinator_not_available))
         keys = [_offset_key(group_id, where) for where in live.places]
-        keys.append(encode_key(GroupKey(group_id=group_id)))
+        group_key = encode_key(GroupKey(group_id=group_id))
+        if group_key in self._log.latest:
+            keys.append(group_key)
         return self._append([(key, None) for key in keys])
 
     def expire(self, retention_ms: int) -> None:
-        """Forget offsets of groups without members after the retention time, then the groups."""
-        limit = self._clock.now_ms() - retention_ms
+        """Forget offsets that have lived their time, and groups that have neither offsets nor
+        members.
+        """
+        now_ms = self._clock.now_ms()
         for group_id, live in list(self.groups.items()):
-            if not live.is_empty or live.empty_since_ms > limit:
-                continue
-            old = [w for w, offset in live.offsets.items() if offset.commit_timestamp_ms <= limit]
-            if len(old) == len(live.places):
+            old = live.expired(now_ms, retention_ms)
+            if live.is_empty and len(old) == len(live.places):
                 self.delete_group(group_id)
             elif old:
                 self.delete_offsets(group_id, old)
@@ -326,7 +282,7 @@ class GroupShard:
     def _restore(self, group_id: str, snapshot: GroupSnapshot, now: float) -> None:
         live = self._live(group_id)
         live.empty_since_ms = snapshot.state_timestamp_ms
-        live.group = Group.restored(group_id, self._settings, self._new_member_id, snapshot, now)
+        live.group = restored_group(group_id, self._settings, self._new_member_id, snapshot, now)
 
     def _perform(self, live: LiveGroup, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -337,8 +293,6 @@ class GroupShard:
                 case Store():
                     self._store(live, effect)
         self._arm(live)
-        if live.is_void and self.groups.get(live.group.group_id) is live:
-            del self.groups[live.group.group_id]
 
     def _store(self, live: LiveGroup, effect: Store) -> None:
         now_ms = self._clock.now_ms()

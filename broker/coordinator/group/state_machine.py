@@ -17,7 +17,7 @@ Invariants: a generation number is used once; whoever waits is answered exactly 
 pending, or a member, or unknown.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kio.schema.errors import ErrorCode
 
@@ -73,36 +73,16 @@ class Group:
         self._has_newcomers = False
         self._sync_deadline: float | None = None
         self._storing: tuple[int, dict[str, bytes]] | None = None
-
-    @classmethod
-    def restored(
-        cls,
-        group_id: str,
-        settings: GroupSettings,
-        new_member_id: Callable[[str], str],
-        snapshot: GroupSnapshot,
-        now: float,
-    ) -> "Group":
-        """Return the group as it was stored; its members have a session timeout to show that they
-        live.
-        """
-        group = cls(group_id, settings, new_member_id)
-        group.generation = snapshot.generation
-        group.protocol_type = snapshot.protocol_type
-        group.protocol_name = snapshot.protocol_name
-        for stored in snapshot.members:
-            group.members.add(Member.restored(stored, snapshot.protocol_name, now))
-        if snapshot.members:
-            group.state = GroupState.STABLE
-            group.members.leader = snapshot.leader
-        return group
+        self._returning: dict[int, tuple[Member, Ticket, JoinResult]] = {}
+        """Static members that came back and are answered once that is stored, by its token."""
 
     def join(self, request: JoinRequest, ticket: Ticket, now: float) -> list[Effect]:
         """A JoinGroup request. Answered by `Joined`, now or when the rebalance completes."""
         error = refuse_join(self, request, self._settings)
         if error is not None:
             self._outbox.joined(ticket, JoinResult(error=error, member_id=request.member_id))
-            if self.pending.pop(request.member_id, None) is not None:
+            if error is ErrorCode.group_max_size_reached:
+                self._forget(request.member_id)
                 self._maybe_complete_join(now)
         elif request.member_id == UNKNOWN_MEMBER:
             self._join_unknown(request, ticket, now)
@@ -140,6 +120,9 @@ class Group:
 
     def stored(self, token: int, error: ErrorCode | None, now: float) -> list[Effect]:
         """The outcome of a `Store` effect: None once it is durable."""
+        if token in self._returning:
+            self._outbox.returned(*self._returning.pop(token), error)
+            return self._outbox.take()
         if self._storing is None or self._storing[0] != token:
             return []
         assignments = self._storing[1]
@@ -171,27 +154,28 @@ class Group:
         return ErrorCode.none
 
     def leave(
-        self, member_id: str, instance_id: str | None, now: float
-    ) -> tuple[ErrorCode, list[Effect]]:
-        """One member of a LeaveGroup request; a static one may come without its member id
-        (KIP-345).
+        self, leaving: Sequence[tuple[str, str | None]], now: float
+    ) -> tuple[list[ErrorCode], list[Effect]]:
+        """A LeaveGroup request, of (member id, instance id); a static member may come without its
+        member id (KIP-345). The others rebalance once all of these are gone.
         """
         if self.state is GroupState.DEAD:
-            return ErrorCode.coordinator_not_available, []
-        if member_id in self.pending:
-            del self.pending[member_id]
-            self._maybe_complete_join(now)
-            return ErrorCode.none, self._outbox.take()
-        if member_id == UNKNOWN_MEMBER and instance_id is not None:
-            static = self.members.of_instance(instance_id)
-            member_id = UNKNOWN_MEMBER if static is None else static.member_id
-        error = check_member(self.members, member_id, instance_id)
-        if error is not None:
-            return error, []
-        member = self.members.get(member_id)
-        assert member is not None
-        self._remove(member, ErrorCode.unknown_member_id, now)
-        return ErrorCode.none, self._outbox.take()
+            return [ErrorCode.coordinator_not_available] * len(leaving), []
+        codes = [self._leave(member_id, instance_id) for member_id, instance_id in leaving]
+        if ErrorCode.none in codes and self.state is not GroupState.EMPTY:
+            self._prepare_or_complete(now)
+        return codes, self._outbox.take()
+
+    def _leave(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        if member_id not in self.pending:
+            if member_id == UNKNOWN_MEMBER and instance_id is not None:
+                static = self.members.of_instance(instance_id)
+                member_id = UNKNOWN_MEMBER if static is None else static.member_id
+            error = check_member(self.members, member_id, instance_id)
+            if error is not None:
+                return ErrorCode.unknown_member_id if member_id == UNKNOWN_MEMBER else error
+        self._forget(member_id)
+        return ErrorCode.none
 
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now: float
@@ -209,13 +193,13 @@ class Group:
             self._maybe_complete_join(now)
         for member in list(self.members):
             if member.can_expire and member.session_deadline <= now:
-                self._remove(member, ErrorCode.unknown_member_id, now)
+                self._remove(member, now)
         if self._rebalance_deadline is not None and self._rebalance_deadline <= now:
             self._end_of_rebalance_wait(now)
         if self._sync_deadline is not None and self._sync_deadline <= now:
             self._sync_deadline = None
             for member in [m for m in self.members if not m.has_synced]:
-                self._remove(member, ErrorCode.unknown_member_id, now)
+                self._remove(member, now)
         return self._outbox.take()
 
     def kill(self, error: ErrorCode) -> list[Effect]:
@@ -300,16 +284,16 @@ class Group:
             self._await_join(member, request, ticket)
             self._prepare_or_complete(now)
             return
-        self._outbox.store(self.snapshot(), {m.member_id: m.assignment for m in self.members})
+        member.join_ticket = ticket
         result = unchanged_for(self, member, old_leader, request.can_skip_assignment)
-        self._outbox.joined(ticket, result)
+        assignments = {m.member_id: m.assignment for m in self.members}
+        token = self._outbox.store(self.snapshot(), assignments)
+        self._returning[token] = member, ticket, result
 
     def _await_join(self, member: Member, request: JoinRequest, ticket: Ticket) -> None:
         if member.join_ticket is not None:  # a retry on another connection
             self._outbox.fail_join(member, ErrorCode.rebalance_in_progress)
         member.adopt(request)
-        if len(self.members) == 1:
-            self.protocol_type = request.protocol_type
         member.join_ticket = ticket
 
     def _prepare_or_complete(self, now: float) -> None:
@@ -381,12 +365,19 @@ class Group:
                 member.touch(now)
                 self._outbox.joined(ticket, generation_for(self, member))
 
-    def _remove(self, member: Member, error: ErrorCode, now: float) -> None:
+    def _remove(self, member: Member, now: float) -> None:
         """Take a member out and rebalance the rest."""
-        self._outbox.fail_join(member, error)
-        self._outbox.fail_sync(member, error)
-        self.members.remove(member)
+        self._forget(member.member_id)
         self._prepare_or_complete(now)
+
+    def _forget(self, member_id: str) -> None:
+        """Know this id no more; whoever waits under it is told."""
+        self.pending.pop(member_id, None)
+        member = self.members.get(member_id)
+        if member is not None:
+            self._outbox.fail_join(member, ErrorCode.unknown_member_id)
+            self._outbox.fail_sync(member, ErrorCode.unknown_member_id)
+            self.members.remove(member)
 
     def _clear_rebalance(self) -> None:
         self._rebalance_deadline = None

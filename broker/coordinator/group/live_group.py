@@ -1,0 +1,80 @@
+"""A group with what surrounds its state machine: its offsets, and its timer."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from broker.coordinator.group.messages import GroupState
+from broker.coordinator.group.record_formats import CommittedOffset
+from broker.coordinator.group.state_machine import Group
+from broker.coordinator.group.subscriptions import CONSUMER, Subscriptions
+
+TopicPartition: TypeAlias = tuple[str, int]
+Offsets: TypeAlias = dict[TopicPartition, CommittedOffset]
+
+
+@dataclass(slots=True)
+class LiveGroup:
+    """A group that is coordinated here."""
+
+    group: Group
+    offsets: Offsets = field(default_factory=dict)
+    uncommitted: Counter[TopicPartition] = field(default_factory=Counter)
+    """Commits under way, by partition: on their way to the log, not yet in `offsets`."""
+    undecided: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    """Partitions with commits in open transactions, by producer id."""
+    last_commit: asyncio.Future[Exception | None] | None = None
+    empty_since_ms: int = -1
+    timer: asyncio.TimerHandle | None = None
+    timer_deadline: float = 0.0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is a member or about to be one."""
+        return self.group.state is GroupState.EMPTY and not self.group.pending
+
+    @property
+    def places(self) -> set[TopicPartition]:
+        """Every partition with an offset in the log, or soon."""
+        return set().union(self.offsets, self.uncommitted, self.unstable)
+
+    @property
+    def unstable(self) -> set[TopicPartition]:
+        """Every partition whose offset an open transaction may change."""
+        return set().union(*self.undecided.values())
+
+    def expired(self, now_ms: int, retention_ms: int) -> set[TopicPartition]:
+        """Return the partitions whose offset has lived its time (KIP-211).
+
+        That counts from the commit, and where the group had members, from when it had none any more
+        too; while it has members, only of topics that they do not consume. A commit that names its
+        own time ends with that.
+        """
+        since_ms = self._expires_since()
+        if since_ms is None:
+            return set()
+        consumed = Subscriptions(self.group.snapshot())
+        return {
+            place
+            for place, offset in self.offsets.items()
+            if _deadline(offset, since_ms, retention_ms) <= now_ms
+            and place[0] not in consumed
+            and place not in self.uncommitted
+        } - self.unstable
+
+    def _expires_since(self) -> int | None:
+        """Return the time before which no offset begins to age; None while none does."""
+        group = self.group
+        if not group.protocol_type:  # nobody ever was a member: offsets of a simple consumer
+            return -1
+        if group.state is GroupState.EMPTY:
+            return self.empty_since_ms
+        is_known = group.state is GroupState.STABLE and group.protocol_type == CONSUMER
+        return -1 if is_known else None
+
+
+def _deadline(offset: CommittedOffset, since_ms: int, retention_ms: int) -> int:
+    if offset.expire_timestamp_ms >= 0:
+        return offset.expire_timestamp_ms
+    return max(offset.commit_timestamp_ms, since_ms) + retention_ms

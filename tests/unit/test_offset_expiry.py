@@ -1,0 +1,108 @@
+"""Which offsets of a group have lived their time, as Kafka counts it (KIP-211)."""
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from broker.coordinator.group.live_group import LiveGroup
+from broker.coordinator.group.messages import GroupSettings, GroupSnapshot, MemberSnapshot
+from broker.coordinator.group.record_formats import CommittedOffset, decode_offset, encode_offset
+from broker.coordinator.group.restoring import restored_group
+from broker.coordinator.group.subscriptions import Subscriptions
+
+HOUR = 3_600_000
+NOW = 1_000 * HOUR
+T, U = ("t", 0), ("u", 0)
+OLD = CommittedOffset(offset=1, commit_timestamp_ms=NOW - 5 * HOUR)
+NEW = replace(OLD, commit_timestamp_ms=NOW - HOUR)
+
+
+def subscription(*topics: str) -> bytes:
+    names = b"".join(struct.pack(">h", len(t)) + t.encode() for t in topics)
+    return struct.pack(">hi", 1, len(topics)) + names + b"rest"
+
+
+def snapshot(*subscriptions: bytes, protocol_type: str = "consumer") -> GroupSnapshot:
+    members = tuple(
+        MemberSnapshot(
+            member_id=f"m{number}",
+            instance_id=None,
+            client_id="c",
+            client_host="/h",
+            rebalance_timeout_ms=1,
+            session_timeout_ms=1,
+            subscription=subscribed,
+            assignment=b"",
+        )
+        for number, subscribed in enumerate(subscriptions)
+    )
+    return GroupSnapshot(
+        protocol_type=protocol_type,
+        generation=1,
+        protocol_name="range",
+        leader="m0" if members else None,
+        members=members,
+    )
+
+
+def group(stored: GroupSnapshot, *, empty_since_ms: int = -1) -> LiveGroup:
+    machine = restored_group("g", GroupSettings(), str, stored, 0.0)
+    return LiveGroup(machine, {T: OLD, U: NEW}, empty_since_ms=empty_since_ms)
+
+
+def test_of_a_simple_consumer_each_offset_ages_from_its_commit() -> None:
+    assert group(snapshot(protocol_type="")).expired(NOW, 2 * HOUR) == {T}
+
+
+def test_of_a_group_that_was_left_none_ages_before_it_was() -> None:
+    assert group(snapshot(), empty_since_ms=NOW - HOUR).expired(NOW, 2 * HOUR) == set()
+    assert group(snapshot(), empty_since_ms=NOW - 3 * HOUR).expired(NOW, 2 * HOUR) == {T}
+    assert group(snapshot(), empty_since_ms=NOW - HOUR).expired(NOW, HOUR) == {T, U}
+
+
+def test_of_a_group_with_members_those_of_topics_that_nobody_consumes_age() -> None:
+    assert group(snapshot(subscription("t", "x"))).expired(NOW, HOUR) == {U}
+    assert group(snapshot(subscription("u"), subscription("x"))).expired(NOW, HOUR) == {T}
+    assert group(snapshot(subscription("t"), subscription("u"))).expired(NOW, HOUR) == set()
+
+
+@pytest.mark.parametrize("protocol_type", ["connect", "consumer"])
+def test_where_nobody_knows_what_members_consume_nothing_ages(protocol_type: str) -> None:
+    stored = snapshot(b"what", protocol_type=protocol_type)
+    assert group(stored).expired(NOW, 0) == set()
+
+
+def test_what_is_being_written_does_not_age() -> None:
+    live = group(snapshot(protocol_type=""))
+    live.uncommitted.update([T])
+    live.undecided[7] = {U}
+    assert live.expired(NOW, 0) == set()
+
+
+def test_a_commit_may_name_its_own_end() -> None:
+    live = group(snapshot(protocol_type=""))
+    short = replace(NEW, expire_timestamp_ms=NOW - 1)
+    live.offsets[U] = decode_offset(encode_offset(short))
+    assert live.offsets[U] == short
+    live.offsets[T] = replace(OLD, expire_timestamp_ms=NOW + 1)
+    assert live.expired(NOW, 2 * HOUR) == {U}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"\0",
+        subscription("t")[:-6],
+        struct.pack(">hi", 0, 2**31 - 1),
+        b"\0\1\0\0\0\1\0\2\xff\xfe",
+    ],
+)
+def test_a_subscription_that_cannot_be_read_counts_as_one_to_everything(damaged: bytes) -> None:
+    assert "anything" in Subscriptions(snapshot(subscription("t"), damaged))
+
+
+def test_without_members_nothing_is_subscribed_to() -> None:
+    assert "t" not in Subscriptions(snapshot())
+    assert "t" not in Subscriptions(snapshot(b"x", protocol_type="connect"))
