@@ -1,10 +1,11 @@
 """What readers of committed records may see of partitions, as objects tell (KIP-98).
 
 A partition's newest state in objects names its open and its aborted transactions; what came after
-it the headers of batches tell, which objects without a state carry. Indexes alone are read.
+it the headers of batches tell, which objects without a state carry. Indexes alone are read, those
+of all partitions side by side.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lake.catalog import PartitionLog
@@ -13,6 +14,7 @@ from storage.errors import CorruptObject
 from storage.format.partition_state import PartitionState, decode_state
 from storage.format.producer_headers import StateBatch, parse_producer_headers
 from storage.format.record_batch import NO_PRODUCER_ID
+from storage.format.stream_object import ObjectIndex
 from storage.format.transaction_index import TransactionIndex
 from storage.metadata.extents import Extent
 
@@ -25,52 +27,66 @@ def committed(reader: StoreReader, logs: Sequence[PartitionLog]) -> tuple[Partit
 
     Raises CorruptObject, UnsupportedFormat, StoreUnavailable.
     """
-    return tuple(_committed(reader, log) for log in logs)
+    searches = [_Search(log) for log in logs]
+    waiting, count = searches, 1  # mostly the newest object has the state
+    while waiting := [search for search in waiting if search.sources]:
+        keys = [one.object_key for search in waiting for one in search.sources[-count:]]
+        indexes = reader.read_indexes(list(dict.fromkeys(keys)))
+        for search in waiting:
+            search.take(count, indexes)
+        count = _INDEXES_MAX
+    return tuple(search.log() for search in searches)
 
 
-def _committed(reader: StoreReader, log: PartitionLog) -> PartitionLog:
-    if log.state_from < 0:
-        return log  # no producer that is told from others ever wrote to it
-    state, after = _newest_state(reader, log)
-    index = TransactionIndex()
-    index.restore(state.open_transactions, state.aborted)
-    for header, marker in after:
-        producer_id = header.producer_id
-        if marker is not None:
-            index.end(producer_id, header.base_offset, is_commit=marker.is_commit)
-        elif (
-            header.is_transactional
-            and header.record_count > 0  # compaction empties none of an open transaction
-            and producer_id != NO_PRODUCER_ID
-            and not index.is_open(producer_id)
-        ):
-            index.begin(producer_id, header.base_offset)
-    end_offset = max(index.last_stable_offset(log.end_offset), log.start_offset)
-    aborted = index.aborted_among(log.start_offset, end_offset)
-    return replace(log, end_offset=end_offset, aborted=tuple(aborted))
+class _Search:
+    """The search for one partition's newest state, and for what came after it. `sources` are the
+    extents that are left to look at, in offset order.
+    """
 
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self._state = PartitionState()
+        self._newest_first: list[list[StateBatch]] = []
+        extents = (*log.state_extents, *log.extents) if log.state_from >= 0 else ()
+        self.sources = [one for one in extents if one.end_offset > log.state_from]
 
-def _newest_state(
-    reader: StoreReader, log: PartitionLog
-) -> tuple[PartitionState, list[StateBatch]]:
-    """Return the newest state in objects, and what counts of the batches behind it."""
-    sources = [one for one in (*log.state_extents, *log.extents) if one.end_offset > log.state_from]
-    found: list[list[StateBatch]] = []
-    read = 0
-    while read < len(sources):
-        count = _INDEXES_MAX if read else 1  # mostly the newest has it
-        chunk = sources[max(len(sources) - read - count, 0) : len(sources) - read]
-        read += len(chunk)
-        indexes = reader.read_indexes([extent.object_key for extent in chunk])
-        for extent in reversed(chunk):
+    def take(self, count: int, indexes: Mapping[str, ObjectIndex]) -> None:
+        """Look at the last `count` of the sources."""
+        for _ in range(min(count, len(self.sources))):
+            extent = self.sources.pop()
             known = indexes.get(extent.object_key)
-            info = None if known is None else known.streams.get(log.stream_id)
+            info = None if known is None else known.streams.get(self._log.stream_id)
             if info is None:
                 continue  # it is lost; who needs its records is told
             if info.state is not None:
-                return decode_state(info.state), _in_order(found)
-            found.append(_batches(extent, info.headers or b""))
-    return PartitionState(), _in_order(found)
+                self._state = decode_state(info.state)
+                self.sources.clear()
+                return
+            self._newest_first.append(_batches(extent, info.headers or b""))
+
+    def log(self) -> PartitionLog:
+        """Return the partition as far as it is decided."""
+        log, index = self._log, TransactionIndex()
+        index.restore(self._state.open_transactions, self._state.aborted)
+        for batches in reversed(self._newest_first):
+            for batch in batches:
+                _add(index, batch)
+        end_offset = max(index.last_stable_offset(log.end_offset), log.start_offset)
+        aborted = index.aborted_among(log.start_offset, end_offset)
+        return replace(log, end_offset=end_offset, aborted=tuple(aborted))
+
+
+def _add(index: TransactionIndex, batch: StateBatch) -> None:
+    header, producer_id = batch.header, batch.header.producer_id
+    if batch.marker is not None:
+        index.end(producer_id, header.base_offset, is_commit=batch.marker.is_commit)
+    elif (
+        header.is_transactional
+        and header.record_count > 0  # compaction empties none of an open transaction
+        and producer_id != NO_PRODUCER_ID
+        and not index.is_open(producer_id)
+    ):
+        index.begin(producer_id, header.base_offset)
 
 
 def _batches(extent: Extent, headers: bytes) -> list[StateBatch]:
@@ -78,7 +94,3 @@ def _batches(extent: Extent, headers: bytes) -> list[StateBatch]:
         return list(parse_producer_headers(headers))
     except ValueError as error:
         raise CorruptObject(extent.object_key, 0, str(error)) from error
-
-
-def _in_order(newest_first: list[list[StateBatch]]) -> list[StateBatch]:
-    return [batch for found in reversed(newest_first) for batch in found]

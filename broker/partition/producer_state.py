@@ -119,11 +119,14 @@ class ProducerStates:
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
-        known = self.find(producer_id, epoch, first_sequence, count)
-        if known is not None:
-            return known
         entry, waiting = self._producers.get(producer_id), self.verifications.get(producer_id)
         last = NO_SEQUENCE if entry is None else entry.last_sequence
+        if entry is not None and epoch == entry.epoch:
+            if first_sequence == next_sequence(last) and waiting is None:
+                return None
+            known = self.find(producer_id, epoch, first_sequence, count)
+            if known is not None:
+                return known
         if waiting is not None:
             begins_late = waiting.is_adding and first_sequence != 0 and last == NO_SEQUENCE
             if begins_late or first_sequence > waiting.lowest_sequence:
@@ -174,6 +177,10 @@ class ProducerStates:
 
         Raises KafkaError: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
+        if producer_id < 0 or epoch < 0:
+            raise KafkaError(
+                ErrorCode.invalid_producer_epoch, "a marker needs a producer and its epoch"
+            )
         entry = self._producers.get(producer_id)
         if entry is None:
             return

@@ -201,6 +201,13 @@ def test_a_zombie_coordinator_is_fenced() -> None:
     assert refused.value.code is ErrorCode.transaction_coordinator_fenced
 
 
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (1, -1)])
+def test_a_marker_of_nobody_is_refused(producer_id: int, epoch: int) -> None:
+    with pytest.raises(KafkaError) as refused:
+        ProducerStates().check_marker(producer_id, epoch, 0, transaction_version=1)
+    assert refused.value.code is ErrorCode.invalid_producer_epoch
+
+
 def test_a_marker_fences_what_its_producer_sent_before() -> None:
     """A batch that was held up must not open a transaction that nobody ends."""
     states = ProducerStates()
