@@ -165,7 +165,9 @@ def _sealed(header: BatchHeader, body: bytes) -> bytes:
     return bytes(batch)
 
 
-def filtered(batch: memoryview, is_kept: IsKept, *, now_ms: int, retention_ms: int) -> bytes | None:
+def filtered(
+    batch: memoryview, is_kept: IsKept, *, now_ms: int, retention_ms: int
+) -> memoryview | None:
     """Return what is left of a batch with records: itself where nothing changes, None where no
     record stays. Tombstones go at their horizon, which is `retention_ms` after they were first met.
 
@@ -182,5 +184,5 @@ def filtered(batch: memoryview, is_kept: IsKept, *, now_ms: int, retention_ms: i
     if horizon is None and any(record.is_tombstone for record in kept):
         new_horizon = now_ms + retention_ms
     if len(kept) == len(records) and new_horizon is None:
-        return bytes(batch)
-    return with_records(header, kept, new_horizon)
+        return batch
+    return memoryview(with_records(header, kept, new_horizon))

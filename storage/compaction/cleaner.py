@@ -22,19 +22,17 @@ from storage.compaction.reading import StoredBatch
 from storage.compaction.scan import DirtyScan
 from storage.format.control_batch import read_marker
 from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
-from storage.object_store.protocol import Buffer
 
 PRODUCER_EXPIRY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningRules:
-    """What one cleaning goes by: offsets below `start_offset` are trimmed, those from `end_offset`
-    on are not touched. Times in milliseconds.
+    """What one cleaning goes by: offsets below `start_offset` are trimmed. Times in
+    milliseconds.
     """
 
     start_offset: int
-    end_offset: int
     now_ms: int
     delete_retention_ms: int
 
@@ -48,8 +46,8 @@ class Cleaner:
         self._kept_in_transaction: set[int] = set()
         """Producers of whose transaction at this place something stays."""
 
-    def clean(self, stored: StoredBatch) -> Buffer | None:
-        """Return what is left of the next batch; None: nothing."""
+    def clean(self, stored: StoredBatch) -> memoryview | None:
+        """Return what is left of the next batch: itself where nothing changes; None: nothing."""
         header = read_header(stored.payload)
         if header.is_control:
             return self._clean_marker(header, stored.payload)
@@ -57,12 +55,15 @@ class Cleaner:
         if header.record_count > 0 and not self._scan.is_aborted(header):
             left = self._clean_records(stored.payload)
         if left is None:
-            return without_records(header) if self._is_last(header, stored.end_offset) else None
+            if not self._is_last(header, stored.end_offset):
+                return None
+            is_bare = header.record_count == 0
+            return stored.payload if is_bare else memoryview(without_records(header))
         if header.is_transactional:
             self._kept_in_transaction.add(header.producer_id)
         return left
 
-    def _clean_records(self, payload: memoryview) -> Buffer | None:
+    def _clean_records(self, payload: memoryview) -> memoryview | None:
         rules = self._rules
         try:
             return filtered(
@@ -77,9 +78,7 @@ class Cleaner:
     def _is_kept(self, record: KeyedRecord) -> bool:
         if record.key is None or record.offset < self._rules.start_offset:
             return False
-        newest = self._scan.newest.get(digest_of(record.key))
-        # What lies beyond the end of this cleaning may not be seen by all consumers yet.
-        return record.offset >= newest or newest >= self._rules.end_offset
+        return record.offset >= self._scan.newest.get(digest_of(record.key))
 
     def _is_last(self, header: BatchHeader, end_offset: int) -> bool:
         """Whether a batch may be the last that is known of a producer."""
@@ -89,7 +88,7 @@ class Cleaner:
             return False
         return self._scan.last_batches.get(header.producer_id, end_offset) == end_offset
 
-    def _clean_marker(self, header: BatchHeader, payload: memoryview) -> Buffer | None:
+    def _clean_marker(self, header: BatchHeader, payload: memoryview) -> memoryview | None:
         try:
             marker = read_marker(payload)
         except ValueError:
@@ -102,4 +101,5 @@ class Cleaner:
         if horizon is not None:
             return payload if horizon > rules.now_ms else None
         records = keyed_records(header, payload)
-        return with_records(header, records, rules.now_ms + rules.delete_retention_ms)
+        gone_at_ms = rules.now_ms + rules.delete_retention_ms
+        return memoryview(with_records(header, records, gone_at_ms))

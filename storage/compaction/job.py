@@ -17,7 +17,7 @@ from storage.compaction.cleaner import Cleaner, CleaningRules
 from storage.compaction.plan import Dirtiness, dirtiness, groups
 from storage.compaction.reading import stored_batches
 from storage.compaction.rewrite import Job, Rewrite
-from storage.compaction.scan import DirtyScan
+from storage.compaction.scan import OFFSET_MAX, DirtyScan
 from storage.errors import EntryRejected, LakeheadError, ObjectExists, OutcomeUnknown
 from storage.failpoints import failpoint
 from storage.format.object_writer import WrittenObject
@@ -97,33 +97,39 @@ class Compaction:
             found = dirtiness(self._metadata.state, stream, until_ms=self._settings.until_ms)
             if not found.dirty:
                 return self.result
-            scan = await self._scan(found.dirty)
+            scan = DirtyScan(self._settings.map_memory)
+            await self._scan(found.dirty, scan)
             clean_end = _clean_end(found, scan)
             if clean_end is None:
                 return self.result
+            if clean_end < scan.end_offset:
+                # What lies beyond supersedes nothing yet, and how transactions ended is known now.
+                scan_end = scan.end_offset
+                scan = DirtyScan(self._settings.map_memory, keys_until=clean_end)
+                await self._scan(found.dirty, scan, scan_end)
             await self._rewrite(found, scan, clean_end)
             self.result.passes += 1
             self.result.unreadable += scan.unreadable
 
-    async def _scan(self, extents: Sequence[Extent]) -> DirtyScan:
-        scan = DirtyScan(self._settings.map_memory)
+    async def _scan(
+        self, extents: Sequence[Extent], scan: DirtyScan, end_offset: int = OFFSET_MAX
+    ) -> None:
+        """Scan up to an offset, or as far as the map goes."""
         for extent in extents:
             index = await read_index(self._store, extent.object_key)
             async for stored in stored_batches(self._store, index, self._stream_id, extent):
-                if not scan.add(stored):
-                    return scan
+                if stored.end_offset > end_offset or not scan.add(stored):
+                    return
                 await asyncio.sleep(0)
-        return scan
 
     async def _rewrite(self, found: Dirtiness, scan: DirtyScan, clean_end: int) -> None:
         stream = self._metadata.state.stream(self._stream_id)
         rules = CleaningRules(
             start_offset=stream.start_offset,
-            end_offset=clean_end,
             now_ms=self._clock.now_ms(),
             delete_retention_ms=self._settings.delete_retention_ms,
         )
-        cleaner = Cleaner(scan, rules)
+        cleaner, clean = Cleaner(scan, rules), frozenset(found.clean)
         extents = [one for one in (*found.clean, *found.dirty) if one.start_offset < clean_end]
         for group in groups(extents, self._settings.group_size):
             rewrite = Rewrite(
@@ -135,6 +141,8 @@ class Compaction:
                 state_from=stream.state_from,
             )
             made = await rewrite.group(group)
+            if len(group) == 1 and group[0] in clean and not rewrite.is_changed:
+                continue  # as it was: nothing is gained by writing it anew
             for committed, written in made:
                 await self._create(committed.key, written)
                 self.result.objects += 1
@@ -189,12 +197,10 @@ class Compaction:
 
 
 def _clean_end(found: Dirtiness, scan: DirtyScan) -> int | None:
-    """Return where cleaning ends: with an object, if one ends within what was scanned; else, when
-    one object alone has more keys than the map, inside it. None: nothing can be cleaned, since
-    transactions are open.
+    """Return where cleaning ends: with an object; or, where the map was full, wherever that was.
+    None: nothing can be cleaned, since transactions are open.
     """
+    if scan.is_full:
+        return scan.stable_offset if scan.stable_offset > found.first_dirty else None
     ends = [one.end_offset for one in found.dirty if one.end_offset <= scan.stable_offset]
-    if ends:
-        return ends[-1]
-    can_cut = scan.is_full and scan.stable_offset > found.first_dirty
-    return scan.stable_offset if can_cut else None
+    return ends[-1] if ends else None

@@ -14,7 +14,12 @@ from storage.compaction.reading import StoredBatch, stored_batches
 from storage.format.object_names import JobName
 from storage.format.object_writer import ObjectWriter, WrittenObject
 from storage.format.producer_headers import producer_headers
-from storage.format.record_batch import NO_TIMESTAMP, max_timestamp, read_header
+from storage.format.record_batch import (
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    max_timestamp,
+    read_header,
+)
 from storage.format.stream_object import AbortedTransaction, StreamInfo, read_index
 from storage.metadata.extents import Extent
 from storage.metadata.records import (
@@ -100,13 +105,15 @@ class Rewrite:
         self._clean_end = clean_end
         self._state_from = state_from
         self._parts: list[_Part] = []
+        self.is_changed = False
+        """Whether something was removed, or marked, in the group that was rewritten last."""
 
     async def group(self, extents: Sequence[Extent]) -> list[tuple[CommittedObject, WrittenObject]]:
         """Return the objects that stand for these extents, not written yet.
 
         Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat.
         """
-        self._parts = []
+        self._parts, self.is_changed = [], False
         for extent in extents:
             await self._add_extent(extent)
         return [self._finish(part) for part in self._parts]
@@ -151,8 +158,10 @@ class Rewrite:
             part.add(base_offset, stored)
             return
         left = self._cleaner.clean(stored)
+        # An empty batch of nobody's, which only filled a gap, is put there again if need be.
+        self.is_changed |= left is not stored.payload and not _is_filler(stored.payload)
         if left is not None:
-            part.add(base_offset, stored._replace(payload=memoryview(left)))
+            part.add(base_offset, stored._replace(payload=left))
 
     @staticmethod
     def _carry_state(part: _Part, info: StreamInfo, sources: Sequence[Buffer]) -> None:
@@ -207,3 +216,8 @@ class Rewrite:
             ranges=(span,),
         )
         return committed, written
+
+
+def _is_filler(batch: memoryview) -> bool:
+    header = read_header(batch)
+    return header.record_count == 0 and header.producer_id == NO_PRODUCER_ID

@@ -12,6 +12,8 @@ from storage.compaction.reading import StoredBatch
 from storage.format.control_batch import read_marker
 from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
 
+OFFSET_MAX = 2**63 - 1
+
 
 @dataclass(slots=True)
 class _Open:
@@ -22,9 +24,11 @@ class _Open:
 
 
 class DirtyScan:
-    """What a pass over batches has found. `memory` in bytes bounds the map of keys."""
+    """What a pass over batches has found. `memory` in bytes bounds the map of keys; records from
+    `keys_until` on supersede nothing.
+    """
 
-    def __init__(self, memory: int) -> None:
+    def __init__(self, memory: int, *, keys_until: int = OFFSET_MAX) -> None:
         self.newest = OffsetMap(memory)
         self.end_offset = -1
         """The end of what was scanned."""
@@ -36,6 +40,7 @@ class DirtyScan:
         self._aborted: dict[int, list[tuple[int, int]]] = {}
         self._open: dict[int, _Open] = {}
         self._waiting = 0
+        self._keys_until = keys_until
 
     @property
     def stable_offset(self) -> int:
@@ -90,7 +95,11 @@ class DirtyScan:
         except ValueError:
             self.unreadable += 1
             records = []
-        keys = [(digest_of(r.key), r.offset) for r in records if r.key is not None]
+        keys = [
+            (digest_of(record.key), record.offset)
+            for record in records
+            if record.key is not None and record.offset < self._keys_until
+        ]
         if header.is_transactional:
             waiting = self._open.setdefault(header.producer_id, _Open(header.base_offset))
             waiting.keys += keys

@@ -255,6 +255,26 @@ async def test_transactions_are_taken_whole_or_not_at_all() -> None:
         ]
 
 
+async def test_a_deleted_key_does_not_come_back_while_transactions_are_open() -> None:
+    """Its tombstone may be gone before the newest record, beyond the open ones, counts."""
+    async with opened() as (engine, (stream,)):
+        writer = Writer(stream)
+        for pair, producer_id in (
+            ((b"a", b"old"), -1),
+            ((b"a", None), -1),
+            ((b"x", b"1"), 1),
+            ((b"y", b"1"), 2),
+            ((b"a", b"new"), -1),
+        ):
+            writer.append(pair, producer_id=producer_id, transactional=producer_id > 0)
+            await upload(engine)
+        await compact(engine, stream, now_ms=1000)
+        assert [r.offset for r in await read(stream)] == [1, 2, 3, 4]
+        writer.end(1, is_commit=True)
+        await compact(engine, stream, now_ms=2000)
+        assert [r.offset for r in await read(stream)] == [2, 3, 4]
+
+
 async def test_markers_of_commits_go_when_nothing_of_the_transaction_is_left() -> None:
     async def markers() -> list[int]:
         at, found = 0, []
@@ -366,3 +386,14 @@ async def test_an_object_that_streams_share_stays_for_the_others() -> None:
         assert not engine.metadata.state.unreferenced
         report = await check_leaks(engine.reader._store, engine.metadata)
         assert (report.missing, report.leaked, report.strange) == ((), (), ())
+
+
+async def test_what_nothing_is_removed_from_is_not_written_anew() -> None:
+    async with opened() as (engine, (stream,)):
+        writer, keys = Writer(stream), list[str]()
+        for number in range(3):
+            writer.append((b"k%d" % number, b"1"))
+            result = await compact(engine, stream, group_size=1)
+            assert result.objects == 1
+            keys.append(engine.metadata.state.streams[0].extents[-1].object_key)
+        assert [e.object_key for e in engine.metadata.state.streams[0].extents] == keys
