@@ -6,10 +6,12 @@ the log is trimmed below it. The map is brought up to date when a record is appe
 durable, so such a snapshot contains every record that it lets go of.
 
 Records of a producer's transaction count when its commit marker is in the log, at the place in the
-order where they were written: what was written for a key after them stands. While a transaction is
-open no snapshot is written, since that would come after records that may count yet.
+order where they were written: what was written for a key after them stands. A snapshot only repeats
+what was written, so it comes after nothing: its records bear a header, `lakehead-snapshot`, with
+the producers (i64 each) whose transactions were undecided for it. What those wrote is not trimmed.
 """
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -25,6 +27,8 @@ from storage.tasks import TaskScope
 
 OnDone = Callable[[Exception | None], None]
 
+SNAPSHOT_HEADER = "lakehead-snapshot"
+_PRODUCER_ID = struct.Struct(">q")
 _FETCH_SIZE = 1 << 20
 _BATCH_SIZE = 256 << 10
 
@@ -95,6 +99,8 @@ class CoordinatorLog:
         self._latest: dict[bytes, bytes] = {}
         self._open: dict[int, dict[bytes, _Undecided]] = {}
         """What open transactions wrote, by producer id: the last record of each key."""
+        self._decided_by: dict[bytes, int] = {}
+        """While the log is replayed: whose transaction wrote a key's last value."""
         self._is_trimming = False
 
     @property
@@ -117,12 +123,14 @@ class CoordinatorLog:
                     if header.end_offset > offset:
                         self._replay_batch(piece[position : position + header.size], header, offset)
                     offset = max(offset, header.end_offset)
+        self._decided_by.clear()
 
     def _replay_batch(self, batch: memoryview, header: BatchHeader, start_offset: int) -> None:
         if header.is_control:
             marker = read_marker(batch)
             if marker is not None:
-                self.end_transaction(header.producer_id, is_commit=marker.is_commit)
+                decided = self.end_transaction(header.producer_id, is_commit=marker.is_commit)
+                self._decided_by.update(dict.fromkeys(decided, header.producer_id))
             return
         for record in iter_kafka_records(batch):
             if record.offset < start_offset or record.key is None:
@@ -130,6 +138,10 @@ class CoordinatorLog:
             if header.is_transactional:
                 undecided = self._open.setdefault(header.producer_id, {})
                 undecided[record.key] = _Undecided(record.offset, record.value)
+            elif record.headers and record.headers[0][0] == SNAPSHOT_HEADER:
+                # A commit that the snapshot did not know of, though its marker came before.
+                if self._decided_by.get(record.key) not in _producers(record.headers[0][1]):
+                    self._keep(record.key, record.value)
             else:
                 self._remember(record.key, record.value)
 
@@ -206,6 +218,7 @@ class CoordinatorLog:
     def _remember(self, key: bytes, value: bytes | None) -> None:
         for undecided in self._open.values():
             undecided.pop(key, None)  # it was written before
+        self._decided_by.pop(key, None)
         self._keep(key, value)
 
     def _keep(self, key: bytes, value: bytes | None) -> None:
@@ -216,10 +229,14 @@ class CoordinatorLog:
 
     def _maybe_snapshot(self) -> None:
         limit = max(self._snapshot_min_records, 4 * len(self._latest))
-        if self._is_trimming or self._open or self.record_count < limit:
+        if self._is_trimming or self.record_count < limit:
             return
+        next_offset = self._partition.stream.next_offset
+        undecided = (one.offset for records in self._open.values() for one in records.values())
+        start = min(undecided, default=next_offset)
+        if next_offset - start > limit // 2:
+            return  # an old transaction is open: that would free too little
         self._is_trimming = True
-        start = self._partition.stream.next_offset
         records = list(self._latest.items())
         if not records:
             self._scope.spawn(self._trim(start), name=f"trim {self._name}")
@@ -232,9 +249,18 @@ class CoordinatorLog:
                 self._is_trimming = False
 
         try:
-            self._append(records, on_done)
+            self._append_snapshot(records, on_done)
         except LakeheadError:  # nothing is lost: the log only stays longer
             self._is_trimming = False
+
+    def _append_snapshot(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
+        undecided = b"".join(map(_PRODUCER_ID.pack, self._open))
+        batches = list(_split(records))
+        for number, batch in enumerate(batches, 1):
+            now_ms = self._clock.now_ms()
+            headers = [(SNAPSHOT_HEADER, undecided)]
+            encoded = memoryview(encode_batch(batch, now_ms, headers=headers))
+            self._partition.append(encoded, on_done if number == len(batches) else _ignore)
 
     async def _trim(self, offset: int) -> None:
         try:
@@ -243,6 +269,10 @@ class CoordinatorLog:
             pass
         finally:
             self._is_trimming = False
+
+
+def _producers(data: bytes | None) -> set[int]:
+    return {producer_id for (producer_id,) in _PRODUCER_ID.iter_unpack(data or b"")}
 
 
 def _ignore(_error: Exception | None) -> None:

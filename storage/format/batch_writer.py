@@ -3,7 +3,8 @@ itself writes, and for who uses the stream engine without Kafka.
 
 The batch layout is in `storage.format.record_batch`. A record is: length varint, attributes i8 = 0,
 timestamp delta varint, offset delta varint, key and value each as varint length (-1: null) and
-bytes, header count varint. Varints are zigzag (KIP-98).
+bytes, header count varint, each header's name and value as varint length and bytes. Varints are
+zigzag (KIP-98).
 """
 
 import struct
@@ -37,13 +38,16 @@ def encode_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = _NO_PRODUCER_EPOCH,
     attributes: int = 0,
+    headers: Sequence[tuple[str, bytes]] = (),
 ) -> bytearray:
-    """Return one batch with base offset 0 for the log to patch. All records bear one timestamp.
+    """Return one batch with base offset 0 for the log to patch. All records bear one timestamp and
+    the same headers.
 
     `attributes` are of the batch: those of a producer's transaction are `TRANSACTIONAL`.
     """
     assert records
     body = bytearray()
+    encoded_headers = _headers(headers)
     for offset_delta, (key, value) in enumerate(records):
         record = b"".join(
             (
@@ -52,7 +56,7 @@ def encode_batch(
                 varint(offset_delta),
                 _NULL if key is None else varint(len(key)) + key,
                 _NULL if value is None else varint(len(value)) + value,
-                b"\0",  # headers
+                encoded_headers,
             )
         )
         body += varint(len(record))
@@ -78,6 +82,14 @@ def encode_batch(
     crc = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
     batch[CRC_POSITION:ATTRIBUTES_POSITION] = crc.to_bytes(4, "big")
     return batch
+
+
+def _headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
+    parts = [varint(len(headers))]
+    for name, value in headers:
+        key = name.encode()
+        parts += (varint(len(key)), key, varint(len(value)), value)
+    return b"".join(parts)
 
 
 def varint(value: int) -> bytes:
