@@ -60,6 +60,7 @@ class CompactionResult:
     objects: int = 0
     """Objects written."""
     bytes_before: int = 0
+    """Bytes of batches in the objects that were replaced."""
     bytes_after: int = 0
     unreadable: int = 0
     """Batches that cannot be read, and stay."""
@@ -146,7 +147,7 @@ class Compaction:
             for committed, written in made:
                 await self._create(committed.key, written)
                 self.result.objects += 1
-                self.result.bytes_after += written.size
+                self.result.bytes_after += sum(span.size for span in committed.ranges)
             self.result.bytes_before += sum(extent.size for extent in group)
             failpoint("compaction_objects_written")
             await self._commit(group, [committed for committed, _ in made])

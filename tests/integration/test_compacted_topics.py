@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ def set_config(broker: BrokerProcess, topic: str, name: str, value: str) -> None
     admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
-def produce(broker: BrokerProcess, topic: str, pairs: list[tuple[bytes, bytes | None]]) -> None:
+def produce(broker: BrokerProcess, topic: str, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "compression.type": "lz4"}
     )
@@ -90,14 +90,14 @@ def read_by_python(broker: BrokerProcess, topic: str, end: int) -> list[Pair]:
     return found
 
 
-def newest(pairs: list[tuple[bytes, bytes | None]]) -> list[Pair]:
+def newest(pairs: Sequence[tuple[bytes, bytes | None]]) -> list[Pair]:
     last = {key: (offset, key, value) for offset, (key, value) in enumerate(pairs)}
     return sorted(last.values())
 
 
 def test_consumers_come_to_see_the_newest_record_of_each_key(broker: BrokerProcess) -> None:
     topic = make_topic(broker, "newest", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
-    pairs = [(b"k%d" % (n % 7), b"%d" % n) for n in range(500)]
+    pairs: list[tuple[bytes, bytes | None]] = [(b"k%d" % (n % 7), b"%d" % n) for n in range(500)]
     pairs += [(b"u%d" % n, b"once") for n in range(20)]
     pairs += [(b"k3", None)]
     produce(broker, topic, pairs)
