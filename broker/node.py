@@ -282,6 +282,7 @@ class Node:
             scope,
             self.producer_ids,
             MarkerSender(inquiries, leaders, scope),
+            self.session.ensure,
         )
         self.transactions = Transactions(
             settings.node_id, self.transaction_coordinator, states, leaders, inquiries, scope

@@ -5,7 +5,7 @@ COORDINATOR_LOAD_IN_PROGRESS when this node does not coordinate the id, or not y
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -59,13 +59,18 @@ class TransactionCoordinator:
         scope: TaskScope,
         producer_ids: ProducerIds,
         sender: MarkerSender,
+        is_current: Callable[[], Awaitable[bool]],
     ) -> None:
+        """`is_current` tells whether this node was not fenced while it slept: what it knows of
+        transactions may be another's to say by now.
+        """
         self._epoch_of = epoch_of
         self._settings = settings
         self._clock = clock
         self._scope = scope
         self._producer_ids = producer_ids
         self._sender = sender
+        self._is_current = is_current
         self.shards: Shards[TransactionShard] = Shards(topic, clock, scope, self._new_shard)
 
     async def start(self) -> None:
@@ -81,10 +86,10 @@ class TransactionCoordinator:
         _check_id(request.transactional_id)
         if not 0 < request.timeout_ms <= self._settings.transaction_max_timeout_ms:
             raise KafkaError(ErrorCode.invalid_transaction_timeout)
-        shard = await self.shards.of(request.transactional_id)
+        shard = await self._shard(request.transactional_id)
         if shard.find(request.transactional_id) is None:
             fresh_id = await self._producer_ids.take()
-            shard = await self.shards.of(request.transactional_id)
+            shard = await self._shard(request.transactional_id)
             if shard.find(request.transactional_id) is None:
                 shard.create(self._new_transaction(request, fresh_id))
 
@@ -140,8 +145,7 @@ class TransactionCoordinator:
 
     async def describe(self, transactional_id: str) -> Transaction:
         """Return what is known of an id. Raises TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST."""
-        _check_id(transactional_id)
-        shard = await self.shards.of(transactional_id)
+        shard = await self._shard(transactional_id)
         machine = shard.find(transactional_id)
         if machine is None:
             raise KafkaError(ErrorCode.transactional_id_not_found)
@@ -149,6 +153,8 @@ class TransactionCoordinator:
 
     async def list_all(self) -> list[Transaction]:
         """Return every id that this node coordinates."""
+        if not await self._is_current():
+            raise KafkaError(ErrorCode.not_coordinator)
         return [
             machine.current
             for shard in await self.shards.every()
@@ -169,9 +175,14 @@ class TransactionCoordinator:
             updated_ms=self._clock.now_ms(),
         )
 
-    async def _known(self, transactional_id: str) -> tuple[TransactionShard, TransactionMachine]:
+    async def _shard(self, transactional_id: str) -> TransactionShard:
         _check_id(transactional_id)
-        shard = await self.shards.of(transactional_id)
+        if not await self._is_current():
+            raise KafkaError(ErrorCode.not_coordinator)
+        return await self.shards.of(transactional_id)
+
+    async def _known(self, transactional_id: str) -> tuple[TransactionShard, TransactionMachine]:
+        shard = await self._shard(transactional_id)
         machine = shard.find(transactional_id)
         if machine is None:
             raise KafkaError(ErrorCode.invalid_producer_id_mapping)
