@@ -98,6 +98,8 @@ class Node:
         self.partition_leaders: PartitionLeaders
         self.inquiries: Inquiries
         self.producer_ids: ProducerIds
+        self.maintenance: MaintenanceBeside | None = None
+        """What starts maintenance, if this node does."""
         self._writable_waiters: dict[Callable[[], None], None] = {}
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._page: ObservabilityPage | None = None
@@ -335,8 +337,8 @@ class Node:
         )
         self.controller.start()
         if settings.maintain and not settings.store_uri.startswith("memory:"):
-            beside = MaintenanceBeside(metadata, settings, self.clock)
-            self.scope.spawn(beside.run(), name="start maintenance")
+            self.maintenance = MaintenanceBeside(metadata, settings, self.clock)
+            self.scope.spawn(self.maintenance.run(), name="start maintenance")
 
     async def _take_over(self, dead: NodeState) -> int:
         return await self.engine.take_over(dead, LeftLogs(self.engine, self.settings.wal_uri).open)

@@ -26,6 +26,8 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
+_LAG_S = 15.0
+"""Where nothing has changed, lags of compaction are looked at this often (Kafka's back-off)."""
 _TOPICS_AT_ONCE = 20
 _log = structlog.get_logger("broker.maintenance")
 
@@ -36,10 +38,14 @@ class MaintenanceBeside:
     def __init__(self, metadata: MetadataLog, settings: Settings, clock: Clock) -> None:
         self.runs = 0
         """Processes started."""
+        self.failures = 0
+        """Processes that could not be started, or did not end well."""
+        self.due = 0
+        """Partitions of which something was due at the last look."""
         self._metadata = metadata
         self._settings = settings
         self._clock = clock
-        self._seen_entry = -1
+        self._seen_entry, self._seen_at = -1, clock.monotonic()
         self._retained_at = clock.monotonic()
         self._held: dict[int, tuple[int, float]] = {}
         """Streams in which a run has moved nothing: from which offset, and until when (monotonic
@@ -61,21 +67,22 @@ class MaintenanceBeside:
         """Have what is due done by a process, and wait for its end. Raises StoreUnavailable."""
         if is_lowest(self._metadata.state, self._settings.node_id):
             work = await self._due()
+            self.due = len(work)
             if work:
                 await self._maintain(work)
 
     async def _due(self) -> list[DueWork]:
-        """Return what is due: of compaction when the metadata have changed, of retention every
-        log.retention.check.interval.ms.
+        """Return what is due: of compaction when the metadata have changed, or a while has passed;
+        of retention every log.retention.check.interval.ms.
         """
         state, now = self._metadata.state, self._clock.monotonic()
         interval_s = self._settings.log_retention_check_interval_ms / 1000
         is_retention_time = now - self._retained_at >= interval_s
         if is_retention_time:
             self._retained_at = now
-        elif state.next_entry == self._seen_entry and not self._held:
+        elif state.next_entry == self._seen_entry and now - self._seen_at < _LAG_S:
             return []
-        self._seen_entry = state.next_entry
+        self._seen_entry, self._seen_at = state.next_entry, now
         self._held = {key: held for key, held in self._held.items() if held[1] > now}
         found: list[DueWork] = []
         values, now_ms = broker_values(state, self._settings), self._clock.now_ms()
@@ -99,6 +106,7 @@ class MaintenanceBeside:
                 start_new_session=True,  # Ctrl-C is the node's
             )
         except OSError as error:
+            self.failures += 1
             _log.error("maintenance_not_started", reason=str(error))
             self._hold(work)
             return
@@ -108,6 +116,7 @@ class MaintenanceBeside:
             if process.returncode is None:
                 process.kill()  # it may be killed anywhere
         if status:
+            self.failures += 1
             _log.warning("maintenance_ended", pid=process.pid, status=status)
         await self._metadata.refresh()
         still = {(one.stream_id, one.offset) for one in await self._due_again()}

@@ -1,6 +1,15 @@
 """Every metric of a node, by subject, in the order of the documentation."""
 
-from broker.observability.measures import caches, clients, cluster, metadata, store, uploads, wal
+from broker.observability.measures import (
+    caches,
+    clients,
+    cluster,
+    maintenance,
+    metadata,
+    store,
+    uploads,
+    wal,
+)
 from broker.observability.measures.measure import Measure, Values
 
 SUBJECTS: dict[str, tuple[Measure, ...]] = {
@@ -11,6 +20,7 @@ SUBJECTS: dict[str, tuple[Measure, ...]] = {
     "Object store": store.MEASURES,
     "Caches and reads": caches.MEASURES,
     "Metadata and garbage": metadata.MEASURES,
+    "Maintenance": maintenance.MEASURES,
 }
 MEASURES: tuple[Measure, ...] = tuple(one for group in SUBJECTS.values() for one in group)
 

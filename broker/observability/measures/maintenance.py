@@ -1,0 +1,36 @@
+"""Maintenance of topics beside this node: compaction and retention."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.maintenance.beside import MaintenanceBeside
+from broker.observability.measures.measure import Values, counter, gauge
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+
+def _of_maintenance(read: Callable[[MaintenanceBeside], float]) -> Callable[["Node"], Values]:
+    def value(node: "Node") -> Values:
+        return None if node.maintenance is None else read(node.maintenance)
+
+    return value
+
+
+MEASURES = (
+    counter(
+        "maintenance_runs",
+        "Processes that this node started for compaction and retention.",
+        _of_maintenance(lambda m: m.runs),
+    ),
+    counter(
+        "maintenance_failures",
+        "Those of them that could not be started, or did not end well.",
+        _of_maintenance(lambda m: m.failures),
+    ),
+    gauge(
+        "maintenance_due",
+        "Partitions of which something was due when this node looked last.",
+        _of_maintenance(lambda m: m.due),
+    ),
+)
