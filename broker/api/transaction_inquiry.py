@@ -5,6 +5,7 @@ begin a transaction. A client of transactions of version 2 (Produce 12) does not
 its transaction: asking does.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,7 @@ class TransactionInquiry:
             code = codes.get(place, ErrorCode.coordinator_not_available)
             if code is not ErrorCode.none:
                 self._refused[partition] = _for_client(code, self._version)
-        on_answer()
+        asyncio.get_running_loop().call_soon(on_answer)
 
 
 def _is_of_transaction(header: BatchHeader) -> bool:
