@@ -35,63 +35,78 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 class KeyedRecord(NamedTuple):
-    """A record as compaction sees it. `whole` are its bytes with their length before them; `body`
-    those after its timestamp delta.
+    """A record as compaction sees it, and where it lies in its batch's records: from `start`, where
+    its length is, to `end`; behind its timestamp delta it goes on at `body`.
     """
 
     offset: int
     timestamp: int
-    key: memoryview | None
+    key: bytes | None
     is_tombstone: bool
-    whole: memoryview
-    attributes: int
-    body: memoryview
+    start: int
+    body: int
+    end: int
+
+
+class KeyedRecords(NamedTuple):
+    """The records of a batch, and their bytes, inflated."""
+
+    data: bytes
+    records: list[KeyedRecord]
 
 
 IsKept = Callable[[KeyedRecord], bool]
 
 
-def keyed_records(header: BatchHeader, batch: memoryview) -> list[KeyedRecord]:
+def keyed_records(header: BatchHeader, batch: memoryview) -> KeyedRecords:
     """Return the records of a batch. Raises ValueError for a malformed one."""
+    data = bytes(inflate(header, batch[HEADER_SIZE : header.size], INFLATED_SIZE_MAX))
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    last_delta, size = header.last_offset_delta, len(data)
+    found: list[KeyedRecord] = []
+    position = 0
     try:
-        data = inflate(header, batch[HEADER_SIZE : header.size], INFLATED_SIZE_MAX)
-        found, position = [], 0
         for _ in range(header.record_count):
             start = position
-            length, position = read_varint(data, position)
+            length, position = _varint(data, position)
             end = position + length
-            if length < 0 or end > len(data):
+            if length < 0 or end > size:
                 raise ValueError("a record reaches beyond its batch")
-            found.append(_record(header, data[start:end], position - start))
+            time_delta, body = _varint(data, position + 1)
+            offset_delta, position = _varint(data, body)
+            if not 0 <= offset_delta <= last_delta:
+                raise ValueError("a record lies outside its batch")
+            length, position = _varint(data, position)
+            key = None
+            if length >= 0:
+                key = data[position : position + length]
+                position += length
+            if position >= end:
+                raise ValueError("a key reaches beyond its record")
+            length, _ = _varint(data, position)
+            found.append(
+                KeyedRecord(
+                    base_offset + offset_delta,
+                    base_timestamp + time_delta,
+                    key,
+                    length < 0,
+                    start,
+                    body,
+                    end,
+                )
+            )
             position = end
-    except (struct.error, IndexError) as error:
-        raise ValueError(f"malformed record batch: {error}") from error
-    return found
+    except IndexError:
+        raise ValueError("a record is cut short") from None
+    return KeyedRecords(data, found)
 
 
-def _record(header: BatchHeader, whole: memoryview, at: int) -> KeyedRecord:
-    attributes = whole[at]
-    time_delta, after_time = read_varint(whole, at + 1)
-    offset_delta, position = read_varint(whole, after_time)
-    if not 0 <= offset_delta <= header.last_offset_delta:
-        raise ValueError("a record lies outside its batch")
-    length, position = read_varint(whole, position)
-    key = None
-    if length >= 0:
-        key = whole[position : position + length]
-        position += length
-    if position >= len(whole):
-        raise ValueError("a key reaches beyond its record")
-    value_length, _ = read_varint(whole, position)
-    return KeyedRecord(
-        header.base_offset + offset_delta,
-        header.base_timestamp + time_delta,
-        key,
-        value_length < 0,
-        whole,
-        attributes,
-        whole[after_time:],
-    )
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Read a varint, of which most are one byte long."""
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    return read_varint(data, position)
 
 
 def delete_horizon(header: BatchHeader) -> int | None:
@@ -100,17 +115,17 @@ def delete_horizon(header: BatchHeader) -> int | None:
 
 
 def with_records(
-    header: BatchHeader, records: Sequence[KeyedRecord], horizon_ms: int | None
+    header: BatchHeader, data: bytes, records: Sequence[KeyedRecord], horizon_ms: int | None
 ) -> bytes:
     """Return the batch with these of its records alone. `horizon_ms`: from when on its tombstones
     may go, where that was not known.
     """
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon_ms is None:
-        body = b"".join(record.whole for record in records)
+        body = b"".join([data[record.start : record.end] for record in records])
     else:
         attributes, base_timestamp = attributes | DELETE_HORIZON, horizon_ms
-        body = b"".join(_timed(record, horizon_ms) for record in records)
+        body = b"".join([_timed(data, record, horizon_ms) for record in records])
     newest = header.max_timestamp
     if not header.attributes & LOG_APPEND_TIME:
         newest = max(record.timestamp for record in records)
@@ -125,9 +140,12 @@ def with_records(
     )
 
 
-def _timed(record: KeyedRecord, base_timestamp: int) -> bytes:
-    head = bytes((record.attributes,)) + varint(record.timestamp - base_timestamp)
-    return varint(len(head) + len(record.body)) + head + record.body
+def _timed(data: bytes, record: KeyedRecord, base_timestamp: int) -> bytes:
+    """Return a record's bytes with another timestamp delta."""
+    _, attributes_at = read_varint(data, record.start)
+    head = data[attributes_at : attributes_at + 1] + varint(record.timestamp - base_timestamp)
+    rest = data[record.body : record.end]
+    return varint(len(head) + len(rest)) + head + rest
 
 
 def without_records(header: BatchHeader) -> bytes:
@@ -176,7 +194,7 @@ def filtered(
     header = read_header(batch)
     horizon = delete_horizon(header)
     is_over = horizon is not None and horizon <= now_ms
-    records = keyed_records(header, batch)
+    data, records = keyed_records(header, batch)
     kept = [r for r in records if is_kept(r) and not (r.is_tombstone and is_over)]
     if not kept:
         return None
@@ -185,4 +203,4 @@ def filtered(
         new_horizon = now_ms + retention_ms
     if len(kept) == len(records) and new_horizon is None:
         return batch
-    return memoryview(with_records(header, kept, new_horizon))
+    return memoryview(with_records(header, data, kept, new_horizon))

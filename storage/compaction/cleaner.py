@@ -100,6 +100,6 @@ class Cleaner:
         horizon, rules = delete_horizon(header), self._rules
         if horizon is not None:
             return payload if horizon > rules.now_ms else None
-        records = keyed_records(header, payload)
+        data, records = keyed_records(header, payload)
         gone_at_ms = rules.now_ms + rules.delete_retention_ms
-        return memoryview(with_records(header, records, gone_at_ms))
+        return memoryview(with_records(header, data, records, gone_at_ms))

@@ -91,7 +91,7 @@ class DirtyScan:
         if header.producer_id != NO_PRODUCER_ID:
             self.last_batches[header.producer_id] = stored.end_offset
         try:
-            records = keyed_records(header, stored.payload)
+            records = keyed_records(header, stored.payload).records
         except ValueError:
             self.unreadable += 1
             records = []

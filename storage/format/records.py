@@ -123,7 +123,7 @@ def _bytes(data: memoryview, position: int) -> tuple[bytes | None, int]:
     return bytes(data[position : position + length]), position + length
 
 
-def read_varint(data: memoryview, position: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """Read a zigzag varint of at most 10 bytes; return it and the position after it."""
     value = shift = 0
     while True:
