@@ -72,6 +72,8 @@ class TransactionCoordinator:
         self._sender = sender
         self._is_current = is_current
         self.shards: Shards[TransactionShard] = Shards(topic, clock, scope, self._new_shard)
+        self.timed_out_total: int = 0
+        """Transactions that were aborted because they were open for too long."""
 
     async def start(self) -> None:
         """Begin to load what this node holds, to time out transactions and to forget ids."""
@@ -142,6 +144,11 @@ class TransactionCoordinator:
         return Producer(ended.producer_id, ended.producer_epoch)
 
     # Administration.
+
+    @property
+    def markers_waiting(self) -> int:
+        """Markers that are yet to be written."""
+        return self._sender.waiting
 
     async def describe(self, transactional_id: str) -> Transaction:
         """Return what is known of an id. Raises TRANSACTIONAL_ID_NOT_FOUND, INVALID_REQUEST."""
@@ -232,7 +239,7 @@ class TransactionCoordinator:
         while True:
             await asyncio.sleep(interval_ms / 1000)
             for shard in self.shards.loaded():
-                shard.tick()
+                self.timed_out_total += shard.tick()
 
     async def _expire_regularly(self) -> None:
         settings = self._settings

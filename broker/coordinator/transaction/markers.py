@@ -94,6 +94,11 @@ class MarkerSender:
         """To be tried again after the pause."""
         self._is_pausing = False
 
+    @property
+    def waiting(self) -> int:
+        """Markers in the queues."""
+        return len(self._waiting) + sum(map(len, self._queues.values()))
+
     def send(self, job: Job, partitions: Iterable[TopicPartition]) -> None:
         """Begin to send a transaction's markers; `on_marked` may be called before this returns."""
         self._route([_Errand(job, where) for where in partitions])

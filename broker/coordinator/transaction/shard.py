@@ -115,9 +115,12 @@ class TransactionShard:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def tick(self) -> None:
-        """Abort the transactions whose time is up; complete those that the log had no room for."""
+    def tick(self) -> int:
+        """Abort the transactions whose time is up and return how many; complete those that the log
+        had no room for.
+        """
         now_ms = self._clock.now_ms()
+        count = 0
         for machine in list(self.machines.values()):
             if machine.current.state in PREPARED:
                 self._complete(machine, machine.marked((), now_ms))
@@ -131,6 +134,8 @@ class TransactionShard:
                     producer_id=known.producer_id,
                 )
                 self.perform(machine, decision)
+                count += 1
+        return count
 
     def expire(self, before_ms: int) -> int:
         """Forget the ids that nobody has used since; return how many."""

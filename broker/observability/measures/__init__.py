@@ -7,6 +7,7 @@ from broker.observability.measures import (
     maintenance,
     metadata,
     store,
+    transactions,
     uploads,
     wal,
 )
@@ -15,6 +16,7 @@ from broker.observability.measures.measure import Measure, Values
 SUBJECTS: dict[str, tuple[Measure, ...]] = {
     "Clients": clients.MEASURES,
     "Cluster": cluster.MEASURES,
+    "Transactions": transactions.MEASURES,
     "Write-ahead log": wal.MEASURES,
     "Uploads": uploads.MEASURES,
     "Object store": store.MEASURES,

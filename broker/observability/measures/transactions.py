@@ -1,0 +1,51 @@
+"""Transactions whose coordinator this node is."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from broker.coordinator.transaction.messages import TransactionState
+from broker.observability.measures.measure import Values, counter, gauge
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+
+def _ids(node: "Node") -> Values:
+    """Count the transactional ids by the state of their transaction."""
+    if not node.is_ready:
+        return None
+    counts = Counter(
+        machine.current.state
+        for shard in node.transaction_coordinator.shards.loaded()
+        for machine in shard.machines.values()
+    )
+    states = (state for state in TransactionState if state < TransactionState.DEAD)
+    return {state.label: float(counts[state]) for state in states}
+
+
+def _timed_out(node: "Node") -> Values:
+    return node.transaction_coordinator.timed_out_total if node.is_ready else None
+
+
+def _markers(node: "Node") -> Values:
+    return node.transaction_coordinator.markers_waiting if node.is_ready else None
+
+
+MEASURES = (
+    gauge(
+        "transactional_ids",
+        "Transactional ids that this node coordinates, by the state of their transaction.",
+        _ids,
+        "state",
+    ),
+    counter(
+        "transactions_timed_out",
+        "Transactions that were aborted because they were open for too long.",
+        _timed_out,
+    ),
+    gauge(
+        "transaction_markers_waiting",
+        "Transaction markers that are yet to be written, here or on other nodes.",
+        _markers,
+    ),
+)
