@@ -176,11 +176,16 @@ def test_records_without_a_key_are_refused_and_their_neighbours_are_not(
 def test_a_topic_that_becomes_compacted_loses_what_has_no_key(broker: BrokerProcess) -> None:
     topic = make_topic(broker, "late")
     answers = Answers(broker)
-    for number in range(5):
+    for number in range(6):
         answers.send(topic, 0, None if number % 2 else b"k", b"%d" % number)
     assert set(answers.wait().values()) == {0}
     set_config(broker, topic, "cleanup.policy", "compact")
     assert wait_until(lambda: read(broker, topic) == [(4, b"k", b"4")], DEADLINE_S)
+    # Consumers get to the end though the last record is gone, also from within the gap.
+    assert read_by_python(broker, topic, 6) == [(4, b"k", b"4")]
+    assert read(broker, topic, 5) == []
+    produce(broker, topic, [(b"x", b"y")])
+    assert read(broker, topic, 5) == [(6, b"x", b"y")]
 
 
 def start_offset(broker: BrokerProcess, topic: str) -> int:
