@@ -1,31 +1,36 @@
-"""ListTransactions (key 66), versions 0 and 1: the transactional ids of this node (KIP-664).
+"""ListTransactions (key 66), versions 0 to 2: the transactional ids of this node (KIP-664).
 
-1 those that have been open for long. Left out: version 2, with a regular expression for ids:
-without a linear-time matcher a hostile one would stop the node.
+1 those that have been open for long · 2 a regular expression that the whole id matches (KIP-1152).
 """
 
+import asyncio
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.transaction.messages import Transaction, TransactionState
 from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
+from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
+from broker.protocol.patterns import InvalidPattern, Pattern
 from storage.errors import LakeheadError
 
-API = Api(key=66, name="ListTransactions", versions=(0, 1))
+API = Api(key=66, name="ListTransactions", versions=(0, 2))
 
 _LABELS = frozenset(state.label for state in TransactionState)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer with those that pass every filter."""
-    code = ErrorCode.none
+    code, found = ErrorCode.none, list[Transaction]()
+    now_ms = context.node.clock.now_ms()
     try:
-        found = await context.node.transaction_coordinator.list_all()
+        known = await context.node.transaction_coordinator.list_all()
+        # Off the event loop: the list may be long, and a pattern may be hostile.
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(None, _selected, known, request, now_ms)
     except LakeheadError as error:
-        code, found = error_code(error), []
+        code = error_code(error)
     return entity(
         context.response,
         "ListTransactionsResponse",
@@ -40,15 +45,24 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 transaction_state=one.state.label,
             )
             for one in found
-            if _passes(one, request, context)
         ],
     )
 
 
-def _passes(one: Transaction, request: Any, context: RequestContext) -> bool:
+def _selected(known: list[Transaction], request: Any, now_ms: int) -> list[Transaction]:
+    """Return those that pass every filter. Raises INVALID_REGULAR_EXPRESSION."""
+    text = getattr(request, "transactional_id_pattern", None)
+    try:
+        pattern = Pattern(text) if text else None
+    except InvalidPattern as error:
+        raise KafkaError(ErrorCode.invalid_regular_expression, str(error)) from error
+    producers, states = request.producer_id_filters, request.state_filters
     longer_than_ms = getattr(request, "duration_filter", -1)
-    if request.producer_id_filters and one.producer_id not in request.producer_id_filters:
-        return False
-    if request.state_filters and one.state.label not in request.state_filters:
-        return False
-    return longer_than_ms < 0 or context.node.clock.now_ms() - one.start_ms > longer_than_ms
+    return [
+        one
+        for one in known
+        if (not producers or one.producer_id in producers)
+        and (not states or one.state.label in states)
+        and (longer_than_ms < 0 or now_ms - one.start_ms > longer_than_ms)
+        and (pattern is None or pattern.matches(one.transactional_id))
+    ]

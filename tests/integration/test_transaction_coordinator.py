@@ -190,7 +190,7 @@ async def test_transactions_are_listed_by_state_producer_and_age(tmp_path: Path)
 
         async def listed(version: int = 1, **filters: object) -> tuple[set[str], tuple[str, ...]]:
             def build(module: Any) -> Any:
-                none = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+                none: dict[str, object] = {"state_filters": (), "producer_id_filters": ()}
                 return entity(module, "ListTransactionsRequest", **{**none, **filters})
 
             answer = await node.ask(66, version, build)
@@ -202,6 +202,9 @@ async def test_transactions_are_listed_by_state_producer_and_age(tmp_path: Path)
         assert await listed(state_filters=("Ongoing", "Odd")) == ({"two"}, ("Odd",))
         assert await listed(state_filters=("Odd",)) == (set(), ("Odd",))
         assert await listed(producer_id_filters=(one.producer[0],)) == ({"one"}, ())
+        assert await listed(2, transactional_id_pattern="t.*|none") == ({"two"}, ())
+        assert await listed(2, transactional_id_pattern="w") == (set(), ())
+        assert await listed(2, transactional_id_pattern="(a+") == (set(), ())
         hour_ms = 3_600_000
         found, _ = await listed(duration_filter=hour_ms)
         assert "two" not in found
