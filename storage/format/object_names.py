@@ -53,8 +53,8 @@ class JobName(NamedTuple):
         return _key(f"job-{self.entry}-{self.nonce:016x}")
 
     def may_enter(self, entry: int) -> bool:
-        """Whether the metadata log's entry of this number may still commit it."""
-        return self.entry <= entry <= self.entry + JOB_ENTRIES_MAX
+        """Whether the metadata log's entry of this number, or a later one, may commit it."""
+        return entry <= self.entry + JOB_ENTRIES_MAX
 
     @classmethod
     def parse(cls, key: str) -> "JobName | None":

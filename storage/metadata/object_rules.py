@@ -172,8 +172,8 @@ def replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int)
         _require_new(state, committed.key, added)
         name = JobName.parse(committed.key)
         require(
-            name is None or name.may_enter(state.next_entry),
-            f"{committed.key} was written too long before entry {state.next_entry}",
+            name is None or (name.entry <= state.next_entry and name.may_enter(state.next_entry)),
+            f"{committed.key} was written too long before entry {state.next_entry}, or after it",
         )
         added[committed.key] = committed
         for span in committed.ranges:

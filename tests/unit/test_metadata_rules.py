@@ -254,6 +254,8 @@ def test_what_a_job_wrote_long_ago_is_not_committed_any_more() -> None:
         assert judge(state, keys[back], 1) is Verdict.UPLOADING
     with pytest.raises(EntryRejected):
         replaced(state, keys[-1])
+    # Who has not read so far cannot know what became of it.
+    assert judge(state, keys[-1], 1) is Verdict.UPLOADING
     late = replace(state, next_entry=now + JOB_ENTRIES_MAX)
     assert keys[0] in replaced(late, keys[0]).objects
     assert judge(late, keys[1], 1) is Verdict.ORPHAN
