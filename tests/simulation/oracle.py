@@ -6,19 +6,21 @@ by simple arithmetic over node epochs, owners and ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from storage.errors import EntryRejected
-from storage.format.object_names import DataName
+from storage.format.object_names import DataName, JobName
 from storage.metadata.entry import decode_entry, entry_number
 from storage.metadata.layout import BOUNDARIES, Boundary, checkpoint_key
 from storage.metadata.records import (
     CloseStream,
     CommitObjects,
+    CommittedObject,
     Entry,
     FenceNode,
     OpenStream,
     RegisterNode,
+    ReplaceObjects,
 )
 from storage.metadata.state import ClusterState
 from storage.wal.object.names import WalName, is_tombstone_size
@@ -104,7 +106,7 @@ class MetadataOracle:
                 self._broken(f"entry {number} was deleted above the boundary, {closed}")
             return
         known = self.state.objects.get(key)
-        data, wal = DataName.parse(key), WalName.parse(key)
+        data, wal, job = DataName.parse(key), WalName.parse(key), JobName.parse(key)
         if known is not None and known.stream_ids:
             self._broken(f"{key} was deleted while streams {set(known.stream_ids)} refer to it")
         elif known is not None:
@@ -112,6 +114,8 @@ class MetadataOracle:
                 self._broken(f"{key} was deleted before its grace was over")
         elif data is not None and self.is_current(data.node_id, data.epoch):
             self._broken(f"{key} was deleted while its writer may commit it")
+        elif job is not None and job.may_enter(self.state.next_entry):
+            self._broken(f"{key} was deleted while the job may commit it")
         elif wal is not None:
             node = self.state.nodes[wal.node_id]
             if is_tombstone_size(len(body)):
@@ -140,6 +144,8 @@ class MetadataOracle:
                 self._streams[record.stream_id] = (epoch, node_id, False)
             case CommitObjects():
                 self._judge_commit(record)
+            case ReplaceObjects():
+                self._judge_objects(record.objects)
             case _:
                 pass
 
@@ -151,10 +157,8 @@ class MetadataOracle:
             committer = (record.taker_id, record.taker_epoch)
         if not self.is_current(*committer):
             self._broken(f"a commit of node {committer[0]}'s past epoch {committer[1]} counts")
+        self._judge_objects(record.objects)
         for committed in record.objects:
-            found = self._bucket.objects.get(committed.key)
-            if found is None or len(found) != committed.size:
-                self._broken(f"{committed.key} was committed before it was there")
             for span in committed.ranges:
                 if span.stream_id not in self.state.streams:
                     continue
@@ -163,3 +167,9 @@ class MetadataOracle:
                 if span.start_offset != self._ends.get(span.stream_id, 0):
                     self._broken(f"stream {span.stream_id} has a hole at {span.start_offset}")
                 self._ends[span.stream_id] = span.end_offset
+
+    def _judge_objects(self, objects: Sequence[CommittedObject]) -> None:
+        for committed in objects:
+            found = self._bucket.objects.get(committed.key)
+            if found is None or len(found) != committed.size:
+                self._broken(f"{committed.key} was committed before it was there")
