@@ -13,6 +13,7 @@ from dataclasses import replace
 import structlog
 from kio.schema.errors import ErrorCode
 
+from broker.coordinator.gathered_log import GatheredLog
 from broker.coordinator.group.live_group import LiveGroup, TopicPartition
 from broker.coordinator.group.messages import (
     Effect,
@@ -61,6 +62,7 @@ class GroupShard:
     ) -> None:
         self.groups: dict[str, LiveGroup] = {}
         self._log = log
+        self._gathered = GatheredLog(log)
         self._settings = settings
         self._clock = clock
         self._new_member_id = new_member_id
@@ -93,6 +95,7 @@ class GroupShard:
     def close(self, error: ErrorCode) -> None:
         """Answer whoever waits with `error` and take no more requests."""
         self._is_closed = True
+        self._gathered.flush()
         for live in self.groups.values():
             self._perform(live, live.group.kill(error))
         self.groups.clear()
@@ -207,6 +210,7 @@ class GroupShard:
             if not future.done():
                 future.set_result(error)
 
+        self._gathered.flush()
         self._log.append_undecided(records, producer_id, producer_epoch, on_done)
         return future
 
@@ -249,6 +253,7 @@ class GroupShard:
 
     def delete_group(self, group_id: str) -> asyncio.Future[Exception | None]:
         """Forget a group without members, and its offsets; the future tells how it went."""
+        self._gathered.flush()
         live = self.groups.pop(group_id)
         assert not live.group.members
         self._perform(live, live.group.kill(ErrorCode.coordinator_not_available))
@@ -306,7 +311,7 @@ class GroupShard:
             now = self._clock.monotonic()
             self._perform(live, live.group.stored(effect.token, code, now))
 
-        self._log.append([(key, encode_group(snapshot))], on_done)
+        self._gathered.append([(key, encode_group(snapshot))], on_done)
 
     def _append(
         self, records: Sequence[KeyValue], then: Callable[[Exception | None], None] | None = None
@@ -320,7 +325,7 @@ class GroupShard:
                 future.set_result(error)
 
         if records:
-            self._log.append(records, on_done)
+            self._gathered.append(records, on_done)
         else:
             on_done(None)
         return future

@@ -1,0 +1,74 @@
+"""What one turn of the event loop brings to a coordinator's log is written once, in order."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+from broker.coordinator.gathered_log import GatheredLog
+from broker.coordinator.log import CoordinatorLog, OnDone
+from storage.errors import WalFull
+from storage.format.batch_writer import KeyValue
+
+
+class Written:
+    """A log that notes what is written, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[KeyValue]] = []
+        self.waiting: list[OnDone] = []
+
+    def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
+        self.batches.append(list(records))
+        self.waiting.append(on_done)
+
+    def gathered(self) -> GatheredLog:
+        return GatheredLog(cast(CoordinatorLog, self))
+
+
+A, B, C = (b"a", b"1"), (b"b", None), (b"a", b"2")
+
+
+async def test_one_turn_is_one_batch_and_each_is_told() -> None:
+    log = Written()
+    gathered = log.gathered()
+    told: list[tuple[str, Exception | None]] = []
+    gathered.append([A], lambda error: told.append(("first", error)))
+    gathered.append([B, C], lambda error: told.append(("second", error)))
+    assert log.batches == []
+    await asyncio.sleep(0)
+    assert log.batches == [[A, B, C]]
+    full = WalFull("full")
+    log.waiting[0](full)
+    assert told == [("first", full), ("second", full)]
+
+
+async def test_the_next_turn_is_another_batch() -> None:
+    log = Written()
+    gathered = log.gathered()
+    for record in (A, B):
+        gathered.append([record], lambda _: None)
+        await asyncio.sleep(0)
+    assert log.batches == [[A], [B]]
+
+
+async def test_what_is_written_past_it_comes_after_what_was_gathered() -> None:
+    log = Written()
+    gathered = log.gathered()
+    gathered.append([A], lambda _: None)
+    gathered.flush()
+    log.append([B], lambda _: None)
+    gathered.append([C], lambda _: None)
+    await asyncio.sleep(0)
+    assert log.batches == [[A], [B], [C]]
+    gathered.flush()
+    assert len(log.batches) == 3
+
+
+async def test_who_answers_at_once_may_append_again() -> None:
+    log = Written()
+    gathered = log.gathered()
+    gathered.append([A], lambda _: gathered.append([B], lambda _: None))
+    await asyncio.sleep(0)
+    log.waiting[0](None)
+    await asyncio.sleep(0)
+    assert log.batches == [[A], [B]]
