@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from storage.compaction.rewrite import Rewrite
 from storage.errors import OutcomeUnknown
+from storage.format.object_names import JobName
 from storage.garbage import judgement
 from storage.garbage.collector import GarbageCollector
 from storage.metadata import demands, object_rules
@@ -192,6 +194,33 @@ def sweep_what_recovery_needs(patch: Patch) -> None:
     patch.setattr(judgement, "_judge_wal", lambda state, name, size: judgement.Verdict.OLD_WAL)
 
 
+def sweep_what_jobs_write(patch: Patch) -> None:
+    _judge_jobs(patch, lambda name, entry: False)
+
+
+def sweep_by_a_view_that_is_older(patch: Patch) -> None:
+    _judge_jobs(patch, lambda name, entry: name.entry <= entry)
+
+
+def _judge_jobs(patch: Patch, may_enter: Callable[[JobName, int], bool]) -> None:
+    class Mutated(NamedTuple):
+        name: JobName
+
+        def may_enter(self, entry: int) -> bool:
+            return may_enter(self.name, entry)
+
+        @staticmethod
+        def parse(key: str) -> Mutated | None:
+            name = JobName.parse(key)
+            return None if name is None else Mutated(name)
+
+    patch.setattr(judgement, "JobName", Mutated)
+
+
+def compact_producers_away(patch: Patch) -> None:
+    patch.setattr(Rewrite, "_carry_state", lambda self, part, info, sources: None)
+
+
 def delete_entries_before_the_boundary_moves(patch: Patch) -> None:
     round_ = LogCleaner._round
 
@@ -232,5 +261,9 @@ MUTANTS = [
     Mutant(delete_without_grace, "memory"),
     Mutant(sweep_what_is_being_uploaded, "memory"),
     Mutant(sweep_what_recovery_needs, "object"),
+    Mutant(sweep_what_jobs_write, "memory"),
+    Mutant(sweep_by_a_view_that_is_older, "object"),
+    Mutant(compact_producers_away, "memory"),
+    Mutant(compact_producers_away, "object"),
     Mutant(delete_entries_before_the_boundary_moves, "memory"),
 ]
