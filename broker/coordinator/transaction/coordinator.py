@@ -238,6 +238,7 @@ class TransactionCoordinator:
         interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
         while True:
             await asyncio.sleep(interval_ms / 1000)
+            self.shards.load_all()  # those that could not be read: their markers are waited for
             for shard in self.shards.loaded():
                 self.timed_out_total += shard.tick()
 

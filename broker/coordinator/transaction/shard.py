@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from broker.coordinator.log import CoordinatorLog
 from broker.coordinator.transaction.markers import Job, Marker
 from broker.coordinator.transaction.messages import (
+    IDLE,
     PREPARED,
     Decision,
     Store,
@@ -50,6 +51,8 @@ class TransactionShard:
         self, log: CoordinatorLog, clock: Clock, sender: Sender, epoch: Callable[[], int]
     ) -> None:
         self.machines: dict[str, TransactionMachine] = {}
+        self._busy: set[TransactionMachine] = set()
+        """Those with a transaction that is open, or being ended."""
         self._log = log
         self._clock = clock
         self._sender = sender
@@ -67,8 +70,9 @@ class TransactionShard:
             except UnknownRecord as error:
                 _log.warning("transaction record not understood", error=str(error))
             else:
-                self.machines[transactional_id] = TransactionMachine(transaction)
-        for machine in list(self.machines.values()):
+                machine = self.machines[transactional_id] = TransactionMachine(transaction)
+                self._note(machine)
+        for machine in list(self._busy):
             self._end(machine)
 
     def close(self, _error: ErrorCode, /) -> None:
@@ -77,6 +81,7 @@ class TransactionShard:
         for machine in list(self._waiters):
             self._wake(machine)
         self.machines.clear()
+        self._busy.clear()
 
     def find(self, transactional_id: str) -> TransactionMachine | None:
         """Return the machine of a transactional id, None when there is none."""
@@ -95,6 +100,7 @@ class TransactionShard:
         def on_done(error: Exception | None) -> None:
             machine.stored(is_durable=error is None)
             if error is None:
+                self._note(machine)
                 self._end(machine)
             if not outcome.done():
                 outcome.set_result(error)
@@ -121,7 +127,7 @@ class TransactionShard:
         """
         now_ms = self._clock.now_ms()
         count = 0
-        for machine in list(self.machines.values()):
+        for machine in list(self._busy):
             if machine.current.state in PREPARED:
                 self._complete(machine, machine.marked((), now_ms))
                 continue
@@ -145,6 +151,12 @@ class TransactionShard:
         if old:
             self._log.append([(encode_key(name), None) for name in old], _ignore)
         return len(old)
+
+    def _note(self, machine: TransactionMachine) -> None:
+        if machine.current.state in IDLE:
+            self._busy.discard(machine)
+        elif not self._is_closed:
+            self._busy.add(machine)
 
     def _end(self, machine: TransactionMachine) -> None:
         """Send the markers of a transaction that is prepared; complete it when they are written."""
