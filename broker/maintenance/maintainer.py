@@ -132,8 +132,14 @@ class Maintainer:
         )
         begun = self._clock.monotonic()
         result = await compaction.run()
-        if not result.passes:  # an open transaction: look again later
+        if not result.passes:  # look again later
             self._held_until[work.stream_id] = begun + _PAUSE_AFTER_FAILURE_S
+            _log.info(
+                "partition_not_compacted",
+                topic=work.topic,
+                partition=work.partition,
+                reason="a transaction is open, or log.cleaner.dedupe.buffer.size is too small",
+            )
             return
         self.figures.compacted += 1
         self.figures.bytes_before += result.bytes_before

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import lake
+from broker.settings import Settings
+from broker.supervisor.placement import node_commands
 from storage.metadata.records import TopicConfig
 from tests.integration.test_compaction_crashes import in_log, newest
 from tests.support.command_line import CommandLine
@@ -100,3 +102,23 @@ def test_following_does_what_becomes_due(cluster: Path) -> None:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_done"),
+    [((), True), (("--no-maintain",), False), (("--maintain", "false"), False)],
+)
+def test_nodes_are_told_to_leave_it_to_others(
+    lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], is_done: bool
+) -> None:
+    started: list[Settings] = []
+    monkeypatch.setattr("broker.process.run", lambda settings, on_ready: started.append(settings))
+    assert lakehead("start", *flags).status == 0
+    assert [settings.maintain for settings in started] == [is_done]
+
+
+def test_supervised_nodes_are_told_too() -> None:
+    """The supervisor hands on what it was given as flags."""
+    flags = {"maintain": "false", "nodes": "2", "port": None}
+    commands = node_commands(Settings(nodes=2, maintain=False), flags, None)
+    assert all("--maintain=false" in command.arguments for command in commands)
