@@ -11,6 +11,9 @@ from storage.metadata.extents import Extent
 from storage.metadata.records import COMPACTED
 from storage.metadata.state import ClusterState, StreamState
 
+EXTENTS_MAX = 1000
+"""Objects that are replaced at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirtiness:
@@ -54,13 +57,14 @@ def dirtiness(state: ClusterState, stream: StreamState, *, until_ms: int) -> Dir
 
 
 def groups(extents: Sequence[Extent], size_max: int) -> list[tuple[Extent, ...]]:
-    """Cut extents into groups that are replaced one after the other, none above `size_max` bytes
-    unless one extent is.
+    """Cut extents into groups that are replaced one after the other: none above `size_max` bytes
+    unless one extent is, none of so many that an entry of the metadata log becomes large.
     """
     found: list[list[Extent]] = []
     size = 0
     for extent in extents:
-        if not found or size + extent.size > size_max:
+        is_full = bool(found) and len(found[-1]) >= EXTENTS_MAX
+        if not found or is_full or size + extent.size > size_max:
             found.append([])
             size = 0
         found[-1].append(extent)
