@@ -57,7 +57,7 @@ class TransactionMachine:
         An open transaction is fenced and aborted: the producer is to ask again when that is done.
         """
         known = self.current
-        if self.pending is not None:
+        if self.pending is not None or (expected is not None and self._is_next(expected)):
             return _CONCURRENT
         if expected is not None and not self._may_continue(expected):
             return _FENCED
