@@ -124,7 +124,9 @@ def _listening_socket(host: str, port: int, settings: Settings) -> socket.socket
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # The event loop turns Nagle's algorithm off only where it is told that this is TCP; with it,
+    # the second of two answers waits for the client's delayed acknowledgement of the first, 40 ms.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Accepted sockets inherit these.

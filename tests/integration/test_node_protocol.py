@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -89,6 +90,17 @@ async def test_pipelined_batches_are_answered_in_order() -> None:
             client.produce(batch(b"a", b"b"))
         answers = [await client.produced() for _ in range(200)]
         assert answers == [(0, 2 * n) for n in range(200)]
+
+
+async def test_answers_do_not_wait_for_acknowledgements_of_those_before() -> None:
+    """By Nagle's algorithm they would, 40 ms each time a client keeps silent."""
+    async with running() as node:
+        await Client.connect(node)
+        await until(lambda: bool(node.server.connections))
+        (connection,) = node.server.connections
+        assert connection._transport is not None
+        accepted = connection._transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_a_request_after_produce_sees_what_was_produced() -> None:
