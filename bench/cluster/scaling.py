@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -46,8 +46,11 @@ PART = "scaling"
 SIZES = (1, 2, 4)
 PARTITIONS = 16
 """Of each node."""
-PRODUCE_RATE, CONSUME_RATE = 10 * 2**20, 40 * 2**20
-"""Bytes a second for a node; what consuming costs is less, and four readers are usual."""
+PRODUCE_RATES = {"block": 10 * 2**20, "object": 4 * 2**20}
+"""Bytes a second for a node: what two cores do for four nodes without being busy all the time. An
+object for each small request costs more than a block."""
+CONSUME_RATE = 40 * 2**20
+"""What consuming costs is less, and four readers are usual."""
 ROUNDS, QUICK_ROUNDS = 3, 1
 """Each round measures every size of cluster for a while: what else the machine does at the time,
 and how warm it is, falls on all of them."""
@@ -118,20 +121,21 @@ def _goal(load: str) -> float | None:
 
 def _steady(folder: Path, wal: str, rounds: int, spent: Figured) -> None:
     """Measure clusters of all sizes in turn. They are all there all the time, the others idle."""
-    held = int(PRODUCE_RATE * WARM_SECONDS)
+    rate = PRODUCE_RATES[wal]
+    held = int(rate * WARM_SECONDS)
     with ExitStack() as stack:
         clusters: dict[int, tuple[LakeheadCluster, list[NodeLoad]]] = {}
         for size in SIZES:
             cluster = stack.enter_context(_cluster(folder / str(size), wal, size))
             loads = [_own_topic(cluster, node_id) for node_id in range(size)]
-            asyncio.run(steady_load.produce(loads, PRODUCE_RATE, WARM_SECONDS))
+            asyncio.run(steady_load.produce(loads, rate, WARM_SECONDS))
             clusters[size] = cluster, loads
         for what in WHATS:
             if what == "consume":
                 time.sleep(SETTLE_SECONDS)
             for size, load, share in _turns(rounds):
                 cluster, loads = clusters[size]
-                serve = functools.partial(_serve, what, loads, held, share)
+                serve = functools.partial(_serve, what, loads, held, rate, share)
                 _measure(cluster, serve, spent[load, what, size])
 
 
@@ -146,10 +150,10 @@ def _turns(rounds: int) -> Iterator[tuple[int, str, int]]:
 
 
 def _serve(
-    what: str, loads: Sequence[NodeLoad], held: int, share: int
+    what: str, loads: Sequence[NodeLoad], held: int, rate: int, share: int
 ) -> Coroutine[Any, Any, float]:
     if what == "produce":
-        return steady_load.produce(loads, PRODUCE_RATE / share, ROUND_SECONDS)
+        return steady_load.produce(loads, rate / share, ROUND_SECONDS)
     return steady_load.consume(loads, held, CONSUME_RATE / share, ROUND_SECONDS)
 
 
@@ -183,17 +187,7 @@ def _own_topic(cluster: LakeheadCluster, node_id: int) -> NodeLoad:
     topic = f"steady-{node_id}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     new = NewTopic(topic, num_partitions=PARTITIONS, replica_assignment=[[node_id]] * PARTITIONS)
-
-    def is_created() -> bool:
-        try:
-            admin.create_topics([new], operation_timeout=ANSWER_S)[topic].result(ANSWER_S)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.INVALID_REPLICA_ASSIGNMENT:
-                raise
-            return False  # the node listens, and does not serve yet
-        return True
-
-    wait_for(is_created, ANSWER_S, f"creation of {topic}")
+    admin.create_topics([new], operation_timeout=ANSWER_S)[topic].result(ANSWER_S)
     wanted = dict.fromkeys(range(PARTITIONS), node_id)
     wait_for(lambda: leaders(cluster.bootstrap, topic) == wanted, ANSWER_S, f"leaders of {topic}")
     return NodeLoad(port=cluster.nodes[node_id].server.port, topic=topic, partitions=PARTITIONS)

@@ -130,8 +130,8 @@ class Peers:
             self._scope.spawn(look(), name=f"look at node {node_id}")
 
     def ready(self) -> frozenset[int]:
-        """Return the nodes that serve, this one included unless it starts or leaves."""
-        own = () if self.is_starting or self.is_leaving else (self.own.node_id,)
+        """Return the nodes that serve, this one included unless it leaves: who asks it is served."""
+        own = () if self.is_leaving else (self.own.node_id,)
         return frozenset(self.view().ready).union(own)
 
     def unreachable(self) -> frozenset[int]:
