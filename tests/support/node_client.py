@@ -41,7 +41,12 @@ class Client:
 
     @classmethod
     async def connect(cls, node: Node) -> "Client":
-        client = cls(*await asyncio.open_connection("127.0.0.1", node.advertised_port))
+        return await cls.connect_to(node.advertised_port)
+
+    @classmethod
+    async def connect_to(cls, port: int) -> "Client":
+        """Return a connection to any broker on this machine."""
+        client = cls(*await asyncio.open_connection("127.0.0.1", port))
         _connected.append(client)
         return client
 
