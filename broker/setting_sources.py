@@ -15,6 +15,7 @@ from typing import Any
 
 from broker.configs.definition import Effect
 from broker.configs.kafka_table import KAFKA_CONFIGS
+from broker.protocol.errors import KafkaError
 from broker.settings import GIB, KIB, MIB, Settings
 from storage.errors import SettingsError
 
@@ -153,6 +154,17 @@ def _check_kafkas(name: str, value: object) -> None:
         raise SettingsError(f"{name}: {config.note}")
 
 
+def _check_choice(name: str, text: str) -> None:
+    """Check a value of which Kafka says what it may be. Raises SettingsError."""
+    config = KAFKA_CONFIGS.get(name)
+    if config is None or config.choices is None:
+        return
+    try:
+        config.check(text)
+    except KafkaError as error:
+        raise SettingsError(f"{name}: {error}") from None
+
+
 def without_effect(file: str | None) -> list[str]:
     """Return the names in a settings file that are taken and change nothing. Raises SettingsError
     when it cannot be read.
@@ -187,9 +199,6 @@ def load(
     if unknown:
         raise SettingsError(f"unknown setting: {', '.join(unknown)}")
     values = {_BY_NAME[name].field: _BY_NAME[name].parse(value) for name, value in given.items()}
-    if values.get("log_message_timestamp_type", "CreateTime") not in {
-        "CreateTime",
-        "LogAppendTime",
-    }:
-        raise SettingsError("log.message.timestamp.type: CreateTime or LogAppendTime")
+    for name, value in given.items():
+        _check_choice(name, str(value))
     return Settings(**values)

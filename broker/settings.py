@@ -144,7 +144,8 @@ class Settings:
     )
     log_cleanup_policy: str = _setting("delete", "Default of cleanup.policy.")
     compression_type: str = _setting(
-        "producer", "Default of compression.type: batches are kept as producers sent them."
+        "producer",
+        "Default of compression.type; producer: batches stay as producers compressed them.",
     )
     producer_id_expiration_ms: int = _setting(
         86_400_000,

@@ -26,9 +26,9 @@ _DIFFERENCES = """\
   whatever the number of brokers; topics show one replica for each partition, or those that they
   were assigned to. `min.insync.replicas` has nothing to count: `acks=1` and `acks=all` promise the
   same.
-- **Compression**: batches stay as producers compressed them. `compression.type` and its levels are
-  kept and shown, and change nothing: consumers read every codec, and a broker that compressed again
-  would spend its time on what it need not touch.
+- **Compression**: `compression.type` is obeyed: batches in another codec are compressed again.
+  That costs a node time, so leave it at `producer` where it does not matter. Of the levels, lz4's
+  has no effect. Records that cannot be read are refused with INVALID_RECORD.
 - **Checks of records**: a broker looks at the headers of batches, not at records. Limits of
   timestamps (`message.timestamp.before.max.ms` and `after.max.ms`) hold for the first record of a
   batch and for its newest timestamp.

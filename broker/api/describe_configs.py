@@ -1,9 +1,8 @@
 """DescribeConfigs, key 32, versions 1-4: configs of topics and brokers with their sources.
 
 v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible.
-A broker is asked for its own configs, or (empty name) for those that were set for all brokers; of
-groups, those that are set are told. Client metrics have none here; of loggers there is one, `root`,
-with log.level.
+A broker is asked for its own configs, or (empty name) for those that were set for all brokers.
+Client metrics have none here; of loggers there is one, `root`, with log.level.
 """
 
 from collections.abc import Mapping, Sequence

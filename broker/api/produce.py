@@ -8,8 +8,9 @@ join their transaction by it (KIP-890) · 13 topic ids.
 A request is handled in the data callback: each batch is checked, given its offsets, patched in
 place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
 the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
-partition that is about to be led here (`broker.catalog.arrivals`), and the question whether it is
-in the request's transaction (`broker.api.transaction_inquiry`).
+partition that is about to be led here (`broker.catalog.arrivals`), the question whether it is in
+the request's transaction (`broker.api.transaction_inquiry`), and what is compressed again
+(`broker.partition.codec_change`).
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from broker.api.transaction_inquiry import TransactionInquiry
 from broker.catalog.leaders import hint_for
 from broker.network.connection import Connection, Slot
+from broker.partition.codec_change import change_codec
 from broker.partition.partition import Partition
 from broker.partition.record_keys import RecordsRefused, check_keys
 from broker.partition.topic import Topic
@@ -38,7 +40,7 @@ from broker.protocol.produce import (
     parse,
 )
 from storage.errors import StorageError, WalFull
-from storage.format.record_batch import NO_TIMESTAMP, BatchHeader, stamp
+from storage.format.record_batch import NO_TIMESTAMP, BatchHeader, read_header, stamp
 
 API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0)
 
@@ -76,6 +78,7 @@ class ProduceCall:
 
     __slots__ = (
         "_awaited",
+        "_changes_codecs",
         "_connection",
         "_context",
         "_frame_size",
@@ -116,6 +119,7 @@ class ProduceCall:
         self._results: list[TopicResult] = []
         self._work: list[Work] = []
         self._awaited = -1
+        self._changes_codecs = False
         self._frame_size = frame_size
         self._good_size = 0
         self._has_moved = False
@@ -149,6 +153,7 @@ class ProduceCall:
                 rules=partition.topic.rules,
                 now_ms=self._now_ms,
             )
+            self._changes_codecs |= partition.topic.rules.changes(header.codec)
             if partition.topic.rules.needs_keys:
                 check_keys(records, header, partition.topic.name, partition.index)
         except KafkaError as error:
@@ -168,6 +173,10 @@ class ProduceCall:
             return self._hold()
         self._check()
         if self._is_transactional and self._inquiry is None and self._inquires():
+            return False
+        if self._changes_codecs:
+            self._changes_codecs = False
+            node.scope.spawn(self._change_codecs(), name="compress batches again")
             return False
         work = self._work
         while self._next < len(work):
@@ -199,6 +208,22 @@ class ProduceCall:
         known = [(work.partition, work.header) for work in self._work]
         batches = [(one, header) for one, header in known if one is not None and header is not None]
         return self._inquiry.start(batches, self._go_on)
+
+    async def _change_codecs(self) -> None:
+        """Compress again what its topic wants in another codec, and go on."""
+        for position, work in enumerate(self._work):
+            if work.partition is None or work.header is None:
+                continue
+            rules = work.partition.topic.rules
+            if not rules.changes(work.header.codec):
+                continue
+            try:
+                records = await change_codec(work.records, rules)
+                changed = work._replace(records=records, header=read_header(records))
+            except KafkaError as error:
+                changed = work._replace(error=error)
+            self._work[position] = changed
+        self._go_on()
 
     def _append(self, work: Work) -> PartitionResult:
         inquiry = self._inquiry

@@ -13,9 +13,11 @@ from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.partition.record_rules import RecordRules
 from broker.setting_sources import SETTINGS
 from broker.settings import Settings
+from storage.format.compression import CODEC_NAMES
 from storage.metadata.state import ClusterState
 
 _SETTINGS = {setting.name: setting for setting in SETTINGS}
+_CODECS = {"producer": None, "uncompressed": 0, **{name: n for n, name in CODEC_NAMES.items()}}
 ALL_BROKERS = -1
 """The node id that configs of all brokers are kept under."""
 
@@ -64,6 +66,16 @@ class BrokerValues:
     own: Mapping[str, str] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self, name: str) -> str | None:
+        """Return the value in force of a config: that of the first of its synonyms."""
+        for values in (self.own, self.shared, self.facts):
+            if name in values:
+                return values[name]
+        setting = _SETTINGS.get(name)
+        if setting is not None:
+            return shown(getattr(self.settings, setting.field))
+        return BROKER_CONFIGS[name].default
 
     def synonyms(self, name: str) -> list[Synonym]:
         """Return every place that has a value for a config, the one in force first."""
@@ -114,7 +126,8 @@ def _topic_synonyms(
     synonyms = []
     given = configs.get(config.name)
     if given is not None:
-        synonyms.append(Synonym(name=config.name, value=given, source=ConfigSource.TOPIC))
+        source = ConfigSource.TOPIC
+        synonyms.append(Synonym(name=config.name, value=given.strip(), source=source))
     if config.synonym:
         synonyms += values.synonyms(config.synonym)
     return synonyms
@@ -168,9 +181,10 @@ def _entry(
 
 def topic_value(name: str, configs: Mapping[str, str], values: BrokerValues) -> str:
     """Return the value in force of a config, for a topic that sets `configs`."""
-    config = TOPIC_CONFIGS[name]
-    synonyms = _topic_synonyms(config, configs, values)
-    value = synonyms[0].value if synonyms else config.default
+    value = configs.get(name)
+    if value is None:
+        config = TOPIC_CONFIGS[name]
+        value = values.value(config.synonym) if config.synonym else config.default
     assert value is not None
     return value.strip()
 
@@ -184,4 +198,11 @@ def record_rules(configs: Mapping[str, str], values: BrokerValues) -> RecordRule
         before_ms=int(topic_value("message.timestamp.before.max.ms", configs, values)),
         after_ms=int(topic_value("message.timestamp.after.max.ms", configs, values)),
         needs_keys="compact" in topic_value("cleanup.policy", configs, values),
+        codec=_CODECS[topic_value("compression.type", configs, values)],
+        level=_level(configs, values),
     )
+
+
+def _level(configs: Mapping[str, str], values: BrokerValues) -> int | None:
+    name = f"compression.{topic_value('compression.type', configs, values)}.level"
+    return int(topic_value(name, configs, values)) if name in TOPIC_CONFIGS else None

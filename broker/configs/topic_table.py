@@ -72,13 +72,13 @@ def _text(
 
 
 def _effect(note: str) -> Effect:
-    return Effect.NO_EFFECT if note in {_UNUSED, _KEPT, _SHARED} else Effect.HONOURED
+    return Effect.NO_EFFECT if note in {_UNUSED, _SHARED} else Effect.HONOURED
 
 
 _INT, _LONG, _DOUBLE, _LIST = ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 _UNUSED = "Kept for tools; has no effect on shared storage."
 _SHARED = "Everything is in the object store in any case."
-_KEPT = "Batches stay as producers compressed them, whatever is set."
+_LEVEL = "Level of batches that are compressed again."
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _REPLICAS = r"[0-9]+:[0-9]+"
 
@@ -95,27 +95,27 @@ _TABLE = (
         "compression.gzip.level",
         -1,
         "compression.gzip.level",
-        _KEPT,
+        _LEVEL,
         kind=_INT,
         least=-1,
         most=9,
         excluded=0,
     ),
     _number(
-        "compression.lz4.level", 9, "compression.lz4.level", _KEPT, kind=_INT, least=1, most=17
+        "compression.lz4.level", 9, "compression.lz4.level", _UNUSED, kind=_INT, least=1, most=17
     ),
     _text(
         "compression.type",
         "producer",
         "compression.type",
-        _KEPT,
+        "producer: batches stay as they come; else those in another codec are compressed again.",
         _CODECS,
     ),
     _number(
         "compression.zstd.level",
         3,
         "compression.zstd.level",
-        _KEPT,
+        _LEVEL,
         kind=_INT,
         least=-131072,
         most=22,

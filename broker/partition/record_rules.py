@@ -17,3 +17,11 @@ class RecordRules:
     """How far ahead of the clock timestamps may be (message.timestamp.after.max.ms)."""
     needs_keys: bool = False
     """Whether records without a key are refused (cleanup.policy)."""
+    codec: int | None = None
+    """What batches are compressed with (compression.type); None: as they come."""
+    level: int | None = None
+    """The codec's level, if it has one."""
+
+    def changes(self, codec: int) -> bool:
+        """Whether batches of this codec are compressed again."""
+        return self.codec is not None and self.codec != codec

@@ -18,6 +18,7 @@ from broker.configs.entries import (
     record_rules,
     shared_entries,
     topic_entries,
+    topic_value,
 )
 from broker.configs.kafka_table import KAFKA_CONFIGS
 from broker.configs.topic_table import TOPIC_CONFIGS, check_topic_configs
@@ -120,6 +121,7 @@ def test_a_value_set_closer_to_the_topic_goes_before_others() -> None:
         assert [(one.source, one.value) for one in entry.synonyms] == places[number:]
         assert (entry.source, entry.value) == places[number]
         assert record_rules(configs, values).batch_size_max == int(places[number][1])
+        assert topic_value(name, configs, values) == places[number][1]
         if configs:
             configs = {}
         else:

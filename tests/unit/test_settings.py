@@ -35,7 +35,9 @@ def test_sizes_take_units(text: str, size: int) -> None:
         ({"node.id": "1k"}, "node.id: '1k' is not a whole number"),
         ({"auto.create.topics.enable": "perhaps"}, "'perhaps' is not true or false"),
         ({"no.such": "1"}, "unknown setting: no.such"),
-        ({"log.message.timestamp.type": "Never"}, "CreateTime or LogAppendTime"),
+        ({"log.message.timestamp.type": "Never"}, "must be one of: CreateTime, LogAppendTime"),
+        ({"compression.type": "brotli"}, "must be one of: uncompressed, zstd"),
+        ({"log.cleanup.policy": "shred"}, "must be one of: compact, delete"),
     ],
 )
 def test_a_mistake_is_one_clear_line(flags: dict[str, str], line: str) -> None:

@@ -1,0 +1,38 @@
+"""Batches in the codec that their topic wants, where that is not the producer's (compression.type,
+KIP-390). It takes a moment of a processor's time, so it is not done on the event loop.
+"""
+
+import asyncio
+
+from kio.schema.errors import ErrorCode
+
+from broker.partition.record_rules import RecordRules
+from broker.protocol.errors import KafkaError
+from storage.format.recompression import recompressed
+
+INFLATED_SIZE_MAX = 64 * 1024 * 1024
+
+
+async def change_codec(records: memoryview, rules: RecordRules) -> memoryview:
+    """Return one whole batch, checked by `check_batch`, in the codec of `rules`.
+
+    Raises KafkaError: INVALID_RECORD for records that cannot be read, MESSAGE_TOO_LARGE when the
+    batch is larger now than the topic takes.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(None, _changed, records, rules)
+
+
+def _changed(records: memoryview, rules: RecordRules) -> memoryview:
+    assert rules.codec is not None
+    try:
+        batch = recompressed(records, rules.codec, rules.level, inflated_size_max=INFLATED_SIZE_MAX)
+    except ValueError as error:
+        raise KafkaError(ErrorCode.invalid_record, str(error)) from error
+    if len(batch) > rules.batch_size_max:
+        raise KafkaError(
+            ErrorCode.message_too_large,
+            f"a batch of {len(batch)} bytes in the topic's codec; at most {rules.batch_size_max} "
+            "are taken",
+        )
+    return memoryview(batch)

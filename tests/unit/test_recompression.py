@@ -1,0 +1,66 @@
+"""A batch in another codec says the same of its records as before."""
+
+import itertools
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.partition.codec_change import change_codec
+from broker.partition.record_rules import RecordRules
+from broker.partition.validation import check_batch
+from broker.protocol.errors import KafkaError
+from storage.format.recompression import recompressed
+from storage.format.record_batch import CODECS, LOG_APPEND_TIME, crc_ok, read_header, stamp
+from storage.format.records import iter_kafka_records
+from tests.support.wire import Batch
+
+BATCH = Batch(
+    values=tuple(b"value %d " % number * 50 for number in range(20)),
+    producer_id=7,
+    producer_epoch=1,
+    base_sequence=40,
+)
+SIZE_MAX = 1 << 20
+
+
+def plain() -> memoryview:
+    return memoryview(bytearray(BATCH.encode()))
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.product(range(len(CODECS)), repeat=2)])
+def test_only_the_bytes_of_the_records_change(first: int, second: int) -> None:
+    once = memoryview(recompressed(plain(), first, None, inflated_size_max=SIZE_MAX))
+    twice = memoryview(recompressed(once, second, None, inflated_size_max=SIZE_MAX))
+    assert list(iter_kafka_records(twice)) == list(iter_kafka_records(plain()))
+    assert crc_ok(twice)
+    header = read_header(twice)
+    assert (header.codec, header.size) == (second, len(twice))
+    same = {"length": 0, "crc": 0, "attributes": 0}
+    assert header._replace(**same) == read_header(plain())._replace(**same)
+    assert check_batch(twice, version=9, rules=RecordRules(), now_ms=1 << 60) == header
+    if second == 0:
+        assert twice == plain()
+
+
+def test_what_else_the_attributes_say_stays() -> None:
+    batch = plain()
+    stamp(batch, 5)
+    header = read_header(memoryview(recompressed(batch, 4, 9, inflated_size_max=SIZE_MAX)))
+    assert (header.attributes, header.max_timestamp) == (LOG_APPEND_TIME | 4, 5)
+
+
+async def test_records_that_cannot_be_read_or_are_too_large_are_refused() -> None:
+    async def code(batch: memoryview, rules: RecordRules) -> ErrorCode:
+        with pytest.raises(KafkaError) as refused:
+            await change_codec(batch, rules)
+        return refused.value.code
+
+    garbage = memoryview(bytearray(Batch(attributes=4, body=b"no zstd at all").encode()))
+    assert await code(garbage, RecordRules(codec=1)) is ErrorCode.invalid_record
+    small = memoryview(recompressed(plain(), 4, None, inflated_size_max=SIZE_MAX))
+    rules = RecordRules(codec=0, batch_size_max=len(plain()) - 1)
+    assert await code(small, rules) is ErrorCode.message_too_large
+    with pytest.raises(ValueError, match="inflates beyond"):
+        recompressed(small, 0, None, inflated_size_max=1000)
+    rules = RecordRules(codec=0, batch_size_max=len(plain()))
+    assert await change_codec(small, rules) == plain()
