@@ -7,6 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER
 from broker.catalog.leaders import controller_id
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
@@ -14,9 +15,6 @@ from broker.protocol.messages import entity
 API = Api(key=60, name="DescribeCluster", versions=(0, 2))
 
 _BROKERS, _CONTROLLERS = 1, 2
-_OPERATIONS_UNKNOWN = -(2**31)
-_CLUSTER_OPERATIONS = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
-"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -50,9 +48,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for _, node in sorted(state.nodes.items())
         if wants_fenced or not node.is_fenced
     ]
-    operations = _OPERATIONS_UNKNOWN
-    if request.include_cluster_authorized_operations:
-        operations = _CLUSTER_OPERATIONS
+    is_asked = request.include_cluster_authorized_operations
     return entity(
         context.response,
         "DescribeClusterResponse",
@@ -62,5 +58,5 @@ async def handle(request: Any, context: RequestContext) -> Any:
         cluster_id=state.cluster_id,
         controller_id=controller_id(state, context.node.node_id),
         brokers=brokers,
-        cluster_authorized_operations=operations,
+        cluster_authorized_operations=ON_CLUSTER if is_asked else NOT_ASKED,
     )

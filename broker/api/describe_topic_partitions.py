@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.authorized_operations import ON_TOPICS
 from broker.catalog.leaders import leader_of, replicas_of
 from broker.partition.topic import INTERNAL_TOPICS, is_valid_name
 from broker.protocol.api import Api, RequestContext
@@ -17,8 +18,6 @@ from storage.metadata.state import ClusterState, TopicState
 API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0))
 
 _PAGE_MAX = 2000
-_TOPIC_OPERATIONS = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11
-"""READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -85,6 +84,7 @@ def _refused(name: str, code: ErrorCode, context: RequestContext) -> Any:
         topic_id=None,
         is_internal=name in INTERNAL_TOPICS,
         partitions=[],
+        topic_authorized_operations=ON_TOPICS,
     )
 
 
@@ -99,7 +99,7 @@ def _known(topic: TopicState, indexes: range, state: ClusterState, context: Requ
         topic_id=None if registered is None else registered.uuid,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
-        topic_authorized_operations=_TOPIC_OPERATIONS,
+        topic_authorized_operations=ON_TOPICS,
     )
 
 

@@ -6,8 +6,7 @@ auto-creation flag · 5 offline replicas · 7 leader epoch · 8 authorized opera
 
 Every node answers alike, from the metadata log. Storage is shared, so replicas say little: who is
 preferred as leader, and who leads (see `broker.catalog.leaders`). Racks are those of the nodes, so
-clients that know theirs can choose. Left out: authorized operations (the field says that they are
-not known).
+clients that know theirs can choose.
 """
 
 from typing import Any
@@ -15,6 +14,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPICS
+from broker.api.topic_rules import check_collision
 from broker.catalog.leaders import controller_id, leader_of, live_nodes, replicas_of
 from broker.partition.topic import INTERNAL_TOPICS, Topic, is_valid_name
 from broker.protocol.api import Api, RequestContext
@@ -29,6 +30,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Return the brokers and the topics asked for."""
     node, module = context.node, context.response
     topics = await _topics(request, context)
+    is_asked = getattr(request, "include_cluster_authorized_operations", False)
     brokers = [
         entity(
             module,
@@ -48,13 +50,19 @@ async def handle(request: Any, context: RequestContext) -> Any:
         controller_id=controller_id(node.state, node.node_id),
         topics=topics,
         error_code=ErrorCode.none,
+        cluster_authorized_operations=ON_CLUSTER if is_asked else NOT_ASKED,
     )
 
 
 async def _topics(request: Any, context: RequestContext) -> list[Any]:
     registry = context.node.topics
+    wants_operations = getattr(request, "include_topic_authorized_operations", False)
+    operations = ON_TOPICS if wants_operations else NOT_ASKED
     if request.topics is None or (context.version == 0 and not request.topics):
-        return [_described(registry.by_name[name], context) for name in sorted(registry.by_name)]
+        return [
+            _described(registry.by_name[name], context, operations)
+            for name in sorted(registry.by_name)
+        ]
     may_create = context.node.settings.auto_create_topics_enable and getattr(
         request, "allow_auto_topic_creation", True
     )
@@ -66,17 +74,17 @@ async def _topics(request: Any, context: RequestContext) -> list[Any]:
             answers.append(
                 _missing(context, None, topic_id, ErrorCode.unknown_topic_id)
                 if topic is None
-                else _described(topic, context)
+                else _described(topic, context, operations)
             )
         else:
-            answers.append(await _by_name(asked.name, context, may_create=may_create))
+            answers.append(await _by_name(asked.name, context, operations, may_create=may_create))
     return answers
 
 
-async def _by_name(name: str, context: RequestContext, *, may_create: bool) -> Any:
+async def _by_name(name: str, context: RequestContext, operations: int, *, may_create: bool) -> Any:
     topic = context.node.topics.by_name.get(name)
     if topic is not None:
-        return _described(topic, context)
+        return _described(topic, context, operations)
     if not is_valid_name(name):
         return _missing(context, name, None, ErrorCode.invalid_topic_exception)
     if not may_create and name not in INTERNAL_TOPICS:
@@ -84,12 +92,13 @@ async def _by_name(name: str, context: RequestContext, *, may_create: bool) -> A
     if name in INTERNAL_TOPICS and name != "__consumer_offsets":
         return _missing(context, name, None, ErrorCode.unknown_topic_or_partition)
     try:
-        return _described(await context.node.catalog.ensure(name), context)
+        check_collision(name, context.node.state)
+        return _described(await context.node.catalog.ensure(name), context, operations)
     except LakeheadError as error:
         return _missing(context, name, None, error_code(error))
 
 
-def _described(topic: Topic, context: RequestContext) -> Any:
+def _described(topic: Topic, context: RequestContext, operations: int) -> Any:
     module, state = context.response, context.node.state
     unreachable = context.node.peers.unreachable()
     partitions = []
@@ -120,6 +129,7 @@ def _described(topic: Topic, context: RequestContext) -> Any:
         topic_id=topic.uuid,
         is_internal=topic.is_internal,
         partitions=partitions,
+        topic_authorized_operations=operations,
     )
 
 

@@ -98,11 +98,17 @@ def _check_name(name: str, state: ClusterState) -> None:
         )
     if name in state.topics:
         raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-    # Names of metrics take both for the same, so Kafka does not let two topics differ only there.
+    check_collision(name, state)
+
+
+def check_collision(name: str, state: ClusterState) -> None:
+    """Raise INVALID_TOPIC_EXCEPTION for a name that differs from a topic's only in '.' and '_':
+    names of metrics take both for the same.
+    """
     if "." in name or "_" in name:
         plain = name.replace(".", "_")
         for other in state.topics:
-            if other.replace(".", "_") == plain:
+            if other != name and other.replace(".", "_") == plain:
                 raise KafkaError(
                     ErrorCode.invalid_topic_exception,
                     f"Topic '{name}' collides with existing topic: {other}",

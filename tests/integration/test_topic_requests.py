@@ -266,3 +266,45 @@ async def test_a_page_begins_where_the_one_before_ended(client: ApiClient) -> No
     names = [name for name, _, _ in everything]
     assert names == sorted(name for name in client.node.state.topics if name > "ozone")
     assert ("p0", NONE, [0, 1, 2]) in everything
+
+
+@pytest.mark.parametrize("version", range(8, 14))
+async def test_what_may_be_done_is_told_to_who_asks(client: ApiClient, version: int) -> None:
+    async def ask(*, is_asked: bool) -> Any:
+        def build(module: ModuleType) -> Any:
+            topic = entity(module, "MetadataRequestTopic", name=TOPIC, topic_id=None)
+            return entity(
+                module,
+                "MetadataRequest",
+                topics=[topic],
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=is_asked,
+                include_topic_authorized_operations=is_asked,
+            )
+
+        return await client.ask(3, version, build)
+
+    for is_asked, operations in ((False, -(2**31)), (True, 0b1101_1111_1000)):
+        answer = await ask(is_asked=is_asked)
+        assert answer.topics[0].topic_authorized_operations == operations
+        if version <= 10:
+            assert (answer.cluster_authorized_operations > 0) is is_asked
+
+
+async def test_a_topic_that_would_collide_is_not_made_by_asking_for_it(client: ApiClient) -> None:
+    await create(client, ("co.lli.de", {}))
+
+    def build(module: ModuleType) -> Any:
+        names = ("co.lli_de", "co_lli_de", "on.its.own")
+        topics = [entity(module, "MetadataRequestTopic", name=n, topic_id=None) for n in names]
+        return entity(
+            module,
+            "MetadataRequest",
+            topics=topics,
+            allow_auto_topic_creation=True,
+            include_topic_authorized_operations=False,
+        )
+
+    answer = await client.ask(3, 12, build)
+    assert [topic.error_code for topic in answer.topics] == [NAME, NAME, NONE]
+    assert "co.lli_de" not in client.node.state.topics
