@@ -8,7 +8,7 @@ import pytest
 
 from bench.process import ServerProcess
 from tests.support.broker_process import HASTY, server_under_test
-from tests.support.kafka_tools import require_kafka_tools, run
+from tests.support.kafka_tools import Tools, require_kafka_tools
 
 
 @pytest.fixture(scope="module")
@@ -18,26 +18,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-class Tools:
-    """Runs tools against one broker; a tool that fails fails the test."""
-
-    def __init__(self, server: ServerProcess) -> None:
-        self._at = ("--bootstrap-server", server.bootstrap)
-
-    def __call__(self, tool: str, *arguments: str, stdin: str | None = None) -> str:
-        done = run(tool, *self._at, *arguments, stdin=stdin)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def refused(self, tool: str, *arguments: str) -> str:
-        done = run(tool, *self._at, *arguments)
-        assert "Error" in done.stdout + done.stderr or done.returncode != 0
-        return done.stdout + done.stderr
-
-
 @pytest.fixture
 def tools(server: ServerProcess) -> Tools:
-    return Tools(server)
+    return Tools(server.bootstrap)
 
 
 def test_topics_are_created_changed_and_deleted(tools: Tools) -> None:

@@ -9,7 +9,7 @@ import pytest
 from bench.apache_kafka.jars import MissingTool, jars_directory
 from bench.apache_kafka.tools import MAIN_CLASSES, command, run
 
-__all__ = ["MAIN_CLASSES", "command", "require_kafka_tools", "run"]
+__all__ = ["MAIN_CLASSES", "Tools", "command", "require_kafka_tools", "run"]
 
 
 def require_kafka_tools() -> None:
@@ -18,3 +18,22 @@ def require_kafka_tools() -> None:
         jars_directory()
     except MissingTool as missing:
         pytest.skip(str(missing))
+
+
+class Tools:
+    """Runs tools against one broker; a tool that fails fails the test."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._at = ("--bootstrap-server", bootstrap)
+
+    def __call__(self, tool: str, *arguments: str, stdin: str | None = None) -> str:
+        """Run a tool; return what it prints."""
+        done = run(tool, *self._at, *arguments, stdin=stdin)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def refused(self, tool: str, *arguments: str) -> str:
+        """Run a tool that is to fail; return what it prints."""
+        done = run(tool, *self._at, *arguments)
+        assert "Error" in done.stdout + done.stderr or done.returncode != 0
+        return done.stdout + done.stderr
