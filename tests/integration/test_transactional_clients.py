@@ -2,17 +2,18 @@
 `BROKER=kafka` runs it on Kafka.
 """
 
-import time
 import warnings
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bench.process import ServerProcess
 from tests.support.broker_process import HASTY, server_under_test
 from tests.support.kafka_tools import require_kafka_tools, run
+from tests.support.transaction_traffic import read_all
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas the old way
@@ -44,28 +45,7 @@ def producer_of(server: ServerProcess, transactional_id: str) -> Producer:
 
 
 def read(server: ServerProcess, topic: str, level: str = "read_committed") -> list[str]:
-    """Return every value up to the end, as this isolation level sees it."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": server.bootstrap,
-            "group.id": "reader",
-            "isolation.level": level,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in (0, 1)])
-    values, ends, deadline = list[str](), set[int | None](), time.monotonic() + LIMIT_S
-    while len(ends) < 2:
-        assert time.monotonic() < deadline
-        message = consumer.poll(1.0)
-        if message is None:
-            continue
-        if message.error():
-            ends.add(message.partition())
-        else:
-            values.append((message.value() or b"").decode())
-    consumer.close()
-    return sorted(values)
+    return read_all(server.bootstrap, topic, 2, level)
 
 
 def test_whole_transactions_are_read_or_nothing_of_them(server: ServerProcess, topic: str) -> None:

@@ -22,6 +22,7 @@ _PASSING = frozenset(
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.concurrent_transactions,
         ErrorCode.not_enough_replicas,
+        ErrorCode.not_leader_or_follower,
         ErrorCode.unknown_topic_or_partition,
     }
 )
