@@ -5,7 +5,7 @@ it is a tuple of segments, each a small tuple of extents or a range of rows of a
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import overload
@@ -73,6 +73,16 @@ class ExtentRows:
         """Return what is left without the first `count`."""
         return ExtentRows(self.columns, self.first + count, self.end)
 
+    def take(self, count: int) -> "ExtentRows":
+        """Return the first `count`."""
+        return ExtentRows(self.columns, self.first, self.first + count)
+
+    def among(self, keys: Collection[str]) -> list[int]:
+        """Return which extents lie in these objects."""
+        rows = {self.columns.keys.find(key) for key in keys}
+        objects = self.columns.objects.values[self.first : self.end]
+        return [index for index, row in enumerate(objects) if row in rows]
+
 
 class ExtentChunk:
     """A few extents as values."""
@@ -96,6 +106,14 @@ class ExtentChunk:
     def drop(self, count: int) -> "ExtentChunk":
         """Return what is left without the first `count`."""
         return ExtentChunk(self.values[count:])
+
+    def take(self, count: int) -> "ExtentChunk":
+        """Return the first `count`."""
+        return ExtentChunk(self.values[:count])
+
+    def among(self, keys: Collection[str]) -> list[int]:
+        """Return which extents lie in these objects."""
+        return [index for index, one in enumerate(self.values) if one.object_key in keys]
 
 
 Segment = ExtentRows | ExtentChunk
@@ -135,16 +153,40 @@ class Extents(Sequence[Extent]):
         """Return these extents and those that follow them."""
         return Extents((*self.segments, *more.segments)) if self.segments else more
 
+    def among(self, keys: Collection[str]) -> list[int]:
+        """Return the places of the extents that lie in these objects, in order."""
+        firsts = (0, *self._ends)
+        return [
+            first + index
+            for first, segment in zip(firsts, self.segments, strict=False)
+            for index in segment.among(keys)
+        ]
+
+    def splice(self, first: int, end: int, values: Sequence[Extent]) -> "Extents":
+        """Return these extents with others in the place of [first, end)."""
+        return Extents(
+            (*self._until(first), *Extents.of(values).segments, *self._since(end).segments)
+        )
+
+    def _until(self, count: int) -> tuple[Segment, ...]:
+        at = bisect_right(self._ends, count)
+        inside = count - (self._ends[at - 1] if at else 0)
+        whole = self.segments[:at]
+        return (*whole, self.segments[at].take(inside)) if inside else whole
+
+    def _since(self, count: int) -> "Extents":
+        at = bisect_right(self._ends, count)
+        if at == len(self.segments):
+            return Extents()
+        inside = count - (self._ends[at - 1] if at else 0)
+        first = self.segments[at].drop(inside) if inside else self.segments[at]
+        return Extents((first, *self.segments[at + 1 :]))
+
     def trim(self, offset: int) -> tuple["Extents", list[Extent]]:
         """Return the extents that reach beyond `offset`, and those that do not."""
         count = bisect_right(self, offset, key=lambda extent: extent.end_offset)
         dropped = [self[index] for index in range(count)]
-        at = bisect_right(self._ends, count)
-        if at == len(self.segments):
-            return Extents(), dropped
-        inside = count - (self._ends[at - 1] if at else 0)
-        first = self.segments[at].drop(inside) if inside else self.segments[at]
-        return Extents((first, *self.segments[at + 1 :])), dropped
+        return self._since(count), dropped
 
     def find(self, offset: int) -> Extent | None:
         """Return the extent that holds an offset."""

@@ -1,6 +1,6 @@
 """The rules of the records that say which objects hold which offsets."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
 from storage.errors import EntryRejected
@@ -219,16 +219,20 @@ def _still_needed(
 
 
 def _replace_extents(
-    state: ClusterState, stream: StreamState, sources: Container[str], new: list[Extent]
+    state: ClusterState, stream: StreamState, sources: Collection[str], new: list[Extent]
 ) -> ClusterState:
-    old = [extent for extent in stream.extents if extent.object_key in sources]
+    places = stream.extents.among(sources)
+    old = [stream.extents[place] for place in places]
     new = sorted(new, key=lambda extent: extent.start_offset)
     require(
         _spans(old) == _spans(new),
         f"stream {stream.stream_id}: the new objects cover {_spans(new)}, not {_spans(old)}",
     )
-    kept = [extent for extent in stream.extents if extent.object_key not in sources]
-    extents = Extents.of(sorted([*kept, *new], key=lambda extent: extent.start_offset))
+    if places and places[-1] - places[0] + 1 == len(places):
+        extents = stream.extents.splice(places[0], places[-1] + 1, new)
+    else:
+        kept = [extent for extent in stream.extents if extent.object_key not in sources]
+        extents = Extents.of(sorted([*kept, *new], key=lambda extent: extent.start_offset))
     return set_stream(state, replace(stream, extents=extents))
 
 

@@ -181,6 +181,13 @@ def test_extents_behave_as_a_list_does(lengths: list[int], step: int, data: st.D
     assert list(reversed(kept)) == list(kept)[::-1]
     assert [kept[n] for n in range(-len(kept), len(kept))] == list(kept) * 2
     assert kept == Extents.of(kept)
+    first = data.draw(st.integers(0, len(kept)))
+    end = data.draw(st.integers(first, len(kept)))
+    others = plain[: data.draw(st.integers(0, 3))]
+    spliced = kept.splice(first, end, others)
+    assert list(spliced) == [*list(kept)[:first], *others, *list(kept)[end:]]
+    keys = {extent.object_key for extent in others} | {"data/none"}
+    assert spliced.among(keys) == [n for n, one in enumerate(spliced) if one.object_key in keys]
     for wanted in range(-1, offset + 2):
         held = [e for e in kept if e.start_offset <= wanted < e.end_offset]
         assert kept.find(wanted) == (held[0] if held else None)
