@@ -38,7 +38,7 @@ class Suite:
 _LIBRDKAFKA_WAITS = (
     (r"0081_", "ACLs and SCRAM, in part"),
     (r"0115_", "SASL and SCRAM"),
-    (r"0119_", "ACLs, in part"),
+    (r"0109_|0119_", "ACLs, in part"),
     (r"01[5-8]\d_share|01(5[5-9]|[67]\d|8\d)_", "share groups"),
 )
 
@@ -54,7 +54,7 @@ SUITES = (
         script="run-franz-go",
         baseline="kafka-4.2.0-franz-go.json",
         waiting=(
-            (r"Test848|.*848", "consumer groups of KIP-848"),
+            (r".*848", "consumer groups of KIP-848"),
             (r".*Share", "share groups"),
             (r".*S(CRAM|cram)", "SCRAM"),
         ),
