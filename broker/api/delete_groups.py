@@ -16,9 +16,9 @@ API = Api(key=42, name="DeleteGroups", versions=(0, 2))
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
-    """Answer for each group."""
+    """Answer for each group, once."""
     results = []
-    for group_id in request.groups_names:
+    for group_id in dict.fromkeys(request.groups_names):
         code = ErrorCode.none
         try:
             await context.node.groups.delete_group(group_id)

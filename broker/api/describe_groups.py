@@ -74,7 +74,7 @@ def _unknown(
 
 def _known(group: GroupDescription, operations: int, context: RequestContext) -> Any:
     snapshot = group.snapshot
-    # Between generations metadata and assignments are of the past: Kafka shows none either.
+    # Between generations metadata is of the past: Kafka shows none either.
     is_stable = group.state is GroupState.STABLE
     members = [
         entity(
@@ -85,7 +85,7 @@ def _known(group: GroupDescription, operations: int, context: RequestContext) ->
             client_id=member.client_id,
             client_host=member.client_host,
             member_metadata=member.subscription if is_stable else b"",
-            member_assignment=member.assignment if is_stable else b"",
+            member_assignment=member.assignment,
         )
         for member in snapshot.members
     ]

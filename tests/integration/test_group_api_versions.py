@@ -68,6 +68,8 @@ async def test_a_members_life(client: ApiClient, version: int) -> None:
             m,
             "SyncGroupRequest",
             **common,
+            protocol_type="consumer",
+            protocol_name="range",
             assignments=(
                 entity(
                     m,

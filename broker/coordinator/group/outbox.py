@@ -6,6 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.members import Member
 from broker.coordinator.group.messages import (
+    UNKNOWN_MEMBER,
     Effect,
     GroupSnapshot,
     Joined,
@@ -38,10 +39,14 @@ class Outbox:
         self._effects.append(Synced(ticket=ticket, result=result))
 
     def fail_join(self, member: Member, error: ErrorCode) -> None:
-        """Answer the JoinGroup of a member that waits, if it does, with an error."""
+        """Answer the JoinGroup of a member that waits, if it does, with an error. One that is not
+        known any more has no id.
+        """
         if member.join_ticket is not None:
             ticket, member.join_ticket = member.join_ticket, None
-            self.joined(ticket, JoinResult(error=error, member_id=member.member_id))
+            is_known = error is not ErrorCode.unknown_member_id
+            member_id = member.member_id if is_known else UNKNOWN_MEMBER
+            self.joined(ticket, JoinResult(error=error, member_id=member_id))
 
     def fail_sync(self, member: Member, error: ErrorCode) -> None:
         """Answer the SyncGroup of a member that waits, if it does, with an error."""

@@ -44,6 +44,9 @@ from broker.coordinator.group.rules import (
     refuse_sync,
 )
 
+_WITHOUT_MEMBER_ID = {ErrorCode.group_max_size_reached, ErrorCode.unknown_server_error}
+"""Answers to JoinGroup that do not repeat the member id."""
+
 
 class Group:
     """One classic group. `new_member_id(prefix)` makes ids that are never used twice.
@@ -80,7 +83,9 @@ class Group:
         """A JoinGroup request. Answered by `Joined`, now or when the rebalance completes."""
         error = refuse_join(self, request, self._settings)
         if error is not None:
-            self._outbox.joined(ticket, JoinResult(error=error, member_id=request.member_id))
+            is_named = error not in _WITHOUT_MEMBER_ID
+            member_id = request.member_id if is_named else UNKNOWN_MEMBER
+            self._outbox.joined(ticket, JoinResult(error=error, member_id=member_id))
             if error is ErrorCode.group_max_size_reached:
                 self._forget(request.member_id)
                 self._maybe_complete_join(now)
@@ -306,6 +311,8 @@ class Group:
         is_first = self.state is GroupState.EMPTY
         for member in self.members:
             self._outbox.fail_sync(member, ErrorCode.rebalance_in_progress)
+            if self.state is GroupState.COMPLETING_REBALANCE:
+                member.assignment = b""  # of a generation before the one that was not completed
         self._clear_rebalance()
         self.state = GroupState.PREPARING_REBALANCE
         timeout_ms = self.members.rebalance_timeout_ms()
