@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench.process import ServerProcess
 from tests.support.broker_process import HASTY, server_under_test
 from tests.support.kafka_tools import require_kafka_tools, run
-from tests.support.transaction_traffic import read_all
+from tests.support.transaction_traffic import read_all, settle
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas the old way
@@ -68,6 +68,7 @@ def test_whole_transactions_are_read_or_nothing_of_them(server: ServerProcess, t
     assert read(server, topic) == committed
     assert len(read(server, topic, "read_uncommitted")) == 121
     producer.commit_transaction(LIMIT_S)
+    settle(server.bootstrap, topic)
     assert read(server, topic) == [*committed, "open"]
 
 
@@ -83,6 +84,7 @@ def test_a_second_producer_of_an_id_fences_the_first(server: ServerProcess, topi
     successor.begin_transaction()
     successor.produce(topic, b"successor", partition=0)
     successor.commit_transaction(LIMIT_S)
+    settle(server.bootstrap, topic)
     assert read(server, topic) == ["successor"]
 
 
@@ -97,6 +99,7 @@ def test_kafka_python_commits_and_aborts(server: ServerProcess, topic: str) -> N
         else:
             producer.commit_transaction()
     producer.close()
+    settle(server.bootstrap, topic)
     assert read(server, topic) == ["0", "2"]
 
 

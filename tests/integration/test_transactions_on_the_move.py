@@ -4,10 +4,11 @@ import asyncio
 import random
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer
 
 from storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
+from tests.support.transaction_traffic import read_all, settle
 
 TRANSACTIONS, PARTITIONS = 25, 3
 STATE_TOPIC = "__transaction_state"
@@ -49,27 +50,6 @@ def _transaction(producer: Producer, number: int, *, is_commit: bool, into: list
     return True
 
 
-def read(servers: str) -> list[str]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "reader",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition("t", index, 0) for index in range(PARTITIONS)])
-    values, ends = list[str](), set[int | None]()
-    while len(ends) < PARTITIONS:
-        for message in consumer.consume(100, 0.2):
-            if message.error():
-                ends.add(message.partition())
-            else:
-                values.append((message.value() or b"").decode())
-    consumer.close()
-    return sorted(values)
-
-
 async def move_for_ever(cluster: NodeCluster, topics: tuple[str, ...]) -> None:
     rng, metadata = random.Random(5), cluster.nodes[1].engine.metadata
     while True:
@@ -95,9 +75,10 @@ async def test_what_is_committed_is_read_though_leaders_change(topics: tuple[str
                 committed = await asyncio.to_thread(transact, servers)
         finally:
             mover.cancel()
+        await asyncio.to_thread(settle, servers, "mover")
         moves = sum(node.engine.hand_overs.stats.streams for node in cluster.nodes.values())
         async with asyncio.timeout(LIMIT_S):
-            assert await asyncio.to_thread(read, servers) == committed
+            assert await asyncio.to_thread(read_all, servers, "t", PARTITIONS) == committed
         assert moves > 3
         for node in cluster.nodes.values():
             for partition in node.catalog.led():

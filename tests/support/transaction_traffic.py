@@ -12,6 +12,14 @@ from tests.support.waiting import wait_until
 LIMIT_S = 20.0
 
 
+def settle(bootstrap: str, transactional_id: str) -> None:
+    """Wait until the last transaction of an id, which was ended, is so in every partition: its
+    producer is told before that. Whoever is the producer now is fenced.
+    """
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
+    producer.init_transactions(LIMIT_S)
+
+
 def read_all(
     bootstrap: str, topic: str, partitions: int, level: str = "read_committed"
 ) -> list[str]:
@@ -106,6 +114,7 @@ class TransactionThread(threading.Thread):
                     raise
                 self.outcomes.unknown.add(number)
                 producer = self._producer()
+        self._producer()  # which waits until the last one is ended everywhere
 
     def _producer(self) -> Producer:
         producer = Producer(
