@@ -12,6 +12,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.broker_process import HASTY, BrokerProcess
+from tests.support.kafka_tools import require_kafka_tools, run
 from tests.support.waiting import wait_until
 
 with warnings.catch_warnings():
@@ -47,9 +48,14 @@ def set_config(broker: BrokerProcess, topic: str, name: str, value: str) -> None
     admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
 
 
-def produce(broker: BrokerProcess, topic: str, pairs: Sequence[tuple[bytes, bytes | None]]) -> None:
+def produce(
+    broker: BrokerProcess,
+    topic: str,
+    pairs: Sequence[tuple[bytes, bytes | None]],
+    codec: str = "gzip",
+) -> None:
     producer = Producer(
-        {"bootstrap.servers": broker.bootstrap, "linger.ms": 5, "compression.type": "lz4"}
+        {"bootstrap.servers": broker.bootstrap, "linger.ms": 20, "compression.type": codec}
     )
     for key, value in pairs:
         producer.produce(topic, key=key, value=value)
@@ -111,6 +117,39 @@ def test_consumers_come_to_see_the_newest_record_of_each_key(broker: BrokerProce
     assert wait_until(lambda: read(broker, topic) == newest(pairs), DEADLINE_S)
 
 
+def test_batches_of_every_codec_are_read_by_every_client(broker: BrokerProcess) -> None:
+    """What compaction compresses anew, and tombstones that it has marked, Java's client included:
+    it checks more than others do.
+    """
+    require_kafka_tools()
+    topic = make_topic(broker, "codecs", cleanup_policy="compact", min_cleanable_dirty_ratio="0")
+    pairs: list[tuple[bytes, bytes | None]] = []
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        name = codec.encode()
+        batch: list[tuple[bytes, bytes | None]] = [
+            (b"shared", name),
+            (name, b"value of " + name * 10_000),
+            (b"gone " + name, None),
+            (b"shared", name + b" again"),
+        ]
+        produce(broker, topic, batch, codec=codec)
+        pairs += batch
+    assert wait_until(lambda: read(broker, topic) == newest(pairs), DEADLINE_S)
+    shown = run(
+        *("kafka-console-consumer", "--bootstrap-server", broker.bootstrap, "--topic", topic),
+        *("--from-beginning", "--max-messages", str(len(newest(pairs)))),
+        *("--timeout-ms", "20000"),
+        *("--formatter-property", "print.offset=true", "--formatter-property", "print.key=true"),
+    )
+    lines = [line.split("\t") for line in shown.stdout.splitlines()]
+    found = [(int(at.removeprefix("Offset:")), key, value) for at, key, value in lines]
+    wanted = [
+        (at, (key or b"").decode(), "null" if value is None else value.decode())
+        for at, key, value in newest(pairs)
+    ]
+    assert found == wanted, shown.stderr
+
+
 def test_what_was_compacted_is_compacted_after_a_restart(tmp_path: Path) -> None:
     running = BrokerProcess(tmp_path, (*HASTY, *EAGER))
     running.start()
@@ -158,6 +197,7 @@ def test_records_without_a_key_are_refused_and_their_neighbours_are_not(
     answers.send(topic, 0, b"a", b"before")
     answers.send(topic, 0, None, b"keyless")
     answers.send(topic, 0, b"b", b"after")
+    answers.send(topic, 0, None, b"keyless too")
     answers.send(topic, 1, b"c", b"elsewhere")
     answers.send(topic, 1, b"", b"empty key")
     answers.send(other, 0, None, b"not compacted")
@@ -165,6 +205,7 @@ def test_records_without_a_key_are_refused_and_their_neighbours_are_not(
     assert found == {
         b"before": KafkaError._INVALID_DIFFERENT_RECORD,
         b"keyless": KafkaError.INVALID_RECORD,
+        b"keyless too": KafkaError.INVALID_RECORD,
         b"after": KafkaError._INVALID_DIFFERENT_RECORD,
         b"elsewhere": 0,
         b"empty key": 0,
