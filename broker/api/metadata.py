@@ -67,18 +67,25 @@ async def _topics(request: Any, context: RequestContext) -> list[Any]:
         request, "allow_auto_topic_creation", True
     )
     answers = []
-    for asked in request.topics:
-        topic_id = getattr(asked, "topic_id", None)
-        if asked.name is None:
-            topic = registry.by_id.get(topic_id.bytes) if topic_id is not None else None
-            answers.append(
-                _missing(context, None, topic_id, ErrorCode.unknown_topic_id)
-                if topic is None
-                else _described(topic, context, operations)
-            )
-        else:
-            answers.append(await _by_name(asked.name, context, operations, may_create=may_create))
+    for name, topic_id in _asked(request, context):
+        if topic_id is None and name is not None:
+            answers.append(await _by_name(name, context, operations, may_create=may_create))
+            continue
+        topic = None if topic_id is None else registry.by_id.get(topic_id.bytes)
+        answers.append(
+            _missing(context, None, topic_id, ErrorCode.unknown_topic_id)
+            if topic is None
+            else _described(topic, context, operations)
+        )
     return answers
+
+
+def _asked(request: Any, context: RequestContext) -> dict[tuple[str | None, UUID | None], None]:
+    """Return what is asked for, once each. Since version 12 an id goes before a name."""
+    return {
+        (topic.name, topic.topic_id if context.version >= 12 else None): None
+        for topic in request.topics
+    }
 
 
 async def _by_name(name: str, context: RequestContext, operations: int, *, may_create: bool) -> Any:
@@ -86,16 +93,16 @@ async def _by_name(name: str, context: RequestContext, operations: int, *, may_c
     if topic is not None:
         return _described(topic, context, operations)
     if not is_valid_name(name):
-        return _missing(context, name, None, ErrorCode.invalid_topic_exception)
+        return _missing(context, name, None, ErrorCode.invalid_topic_exception, operations)
     if not may_create and name not in INTERNAL_TOPICS:
-        return _missing(context, name, None, ErrorCode.unknown_topic_or_partition)
+        return _missing(context, name, None, ErrorCode.unknown_topic_or_partition, operations)
     if name in INTERNAL_TOPICS and name != "__consumer_offsets":
-        return _missing(context, name, None, ErrorCode.unknown_topic_or_partition)
+        return _missing(context, name, None, ErrorCode.unknown_topic_or_partition, operations)
     try:
         check_collision(name, context.node.state)
         return _described(await context.node.catalog.ensure(name), context, operations)
     except LakeheadError as error:
-        return _missing(context, name, None, error_code(error))
+        return _missing(context, name, None, error_code(error), operations)
 
 
 def _described(topic: Topic, context: RequestContext, operations: int) -> Any:
@@ -134,7 +141,11 @@ def _described(topic: Topic, context: RequestContext, operations: int) -> Any:
 
 
 def _missing(
-    context: RequestContext, name: str | None, topic_id: UUID | None, error: ErrorCode
+    context: RequestContext,
+    name: str | None,
+    topic_id: UUID | None,
+    error: ErrorCode,
+    operations: int = NOT_ASKED,
 ) -> Any:
     if name is None and context.version < 12:
         name = ""
@@ -146,4 +157,5 @@ def _missing(
         topic_id=topic_id,
         is_internal=name in INTERNAL_TOPICS,
         partitions=(),
+        topic_authorized_operations=operations,
     )

@@ -3,6 +3,7 @@
 `BROKER=kafka` runs the same against Apache Kafka.
 """
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -128,6 +129,9 @@ def test_a_topic_may_take_larger_and_smaller_batches_than_others(server: ServerP
     consume(server, small, 2)
 
 
+@pytest.mark.skipif(
+    os.environ.get("BROKER") == "kafka", reason="Kafka answers before it does what it is told"
+)
 def test_defaults_of_all_topics_are_changed_while_the_broker_runs(server: ServerProcess) -> None:
     plain, own = make_topic(server, "plain"), make_topic(server, "own", max_message_bytes="9000")
     produced = Produced(server)

@@ -308,3 +308,34 @@ async def test_a_topic_that_would_collide_is_not_made_by_asking_for_it(client: A
     answer = await client.ask(3, 12, build)
     assert [topic.error_code for topic in answer.topics] == [NAME, NAME, NONE]
     assert "co.lli_de" not in client.node.state.topics
+
+
+async def test_a_topic_is_described_once_and_by_its_id_rather_than_its_name(
+    client: ApiClient,
+) -> None:
+    async def ask(version: int, *asked: tuple[str | None, UUID | None]) -> list[Any]:
+        def build(module: ModuleType) -> Any:
+            topics = [
+                entity(module, "MetadataRequestTopic", name=name, topic_id=topic_id)
+                for name, topic_id in asked
+            ]
+            return entity(
+                module,
+                "MetadataRequest",
+                topics=topics,
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=True,
+            )
+
+        answer = await client.ask(3, version, build)
+        return [(topic.name, topic.error_code) for topic in answer.topics]
+
+    for version in (4, 9, 13):
+        asked = [(TOPIC, None), ("nowhere", None), (TOPIC, None)]
+        assert await ask(version, *asked) == [(TOPIC, NONE), ("nowhere", UNKNOWN)]
+    unknown_id = ErrorCode.unknown_topic_id
+    by_id = client.uuid()
+    assert await ask(13, (TOPIC, NOBODY), (None, NOBODY)) == [(None, unknown_id)] * 2
+    assert await ask(13, (None, by_id), (None, by_id)) == [(TOPIC, NONE)]
+    assert await ask(13, (None, None)) == [(None, unknown_id)]
