@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage bench-cluster lint format types imports unit property sim integration crashes chaos conformance reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination lint format types imports unit property sim integration crashes chaos conformance differential reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -62,6 +62,9 @@ bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, th
 bench-cluster: $(STAMP) ## Clusters of many nodes: failover, moves, idleness, scaling; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.cluster
 
+bench-coordination: $(STAMP) ## Heartbeats, rebalances and commits of many groups on one node; ONLY=part, QUICK=1 for short runs
+	@$(BIN)/python -m bench.coordination
+
 bench-storage: $(STAMP) ## The storage engine alone, beside fio and the like; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.storage
 
@@ -102,6 +105,9 @@ chaos: $(STAMP) ## A cluster of processes under faults, judged by the history ch
 
 conformance: $(STAMP) ## Foreign client suites against a broker, beside Kafka's results; SUITES=their folder, ONLY="suite ..." (needs Go, npm, JDK 17)
 	@$(BIN)/python -m tests.conformance --suites $(SUITES) $(ONLY)
+
+differential: $(STAMP) ## The same requests about groups to Apache Kafka and to a node, answers compared; SEED=1, GROUPS=20
+	@$(BIN)/python -m tests.differential --seed $(or $(SEED),1) --groups $(or $(GROUPS),20)
 
 reservations: $(STAMP) ## Fencing on a device with real SCSI reservations, in a QEMU guest (apt: QEMU, a kernel)
 	@$(BIN)/python tests/reservations/rig.py

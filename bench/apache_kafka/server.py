@@ -1,6 +1,7 @@
 """A single-node Apache Kafka: KRaft, broker and controller in one process, in a given folder."""
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.apache_kafka import tools
@@ -19,11 +20,13 @@ JVM = (
 """What kafka-server-start.sh gives the JVM."""
 
 
-def kafka_server(folder: Path) -> ServerProcess:
-    """A Kafka broker of default settings with its data in `folder`, formatted but not started."""
+def kafka_server(folder: Path, settings: Mapping[str, str] | None = None) -> ServerProcess:
+    """A Kafka broker with its data in `folder`, formatted but not started; of default settings but
+    for those given.
+    """
     port, controller_port = free_port(), free_port()
     properties = folder / "server.properties"
-    properties.write_text(_properties(folder / "data", port, controller_port))
+    properties.write_text(_properties(folder / "data", port, controller_port, settings or {}))
     formatted = tools.run(
         "kafka-storage", "format", "--cluster-id", CLUSTER_ID, "--config", str(properties)
     )
@@ -33,9 +36,9 @@ def kafka_server(folder: Path) -> ServerProcess:
     return ServerProcess("Apache Kafka", command, port=port, log=folder / "kafka.log")
 
 
-def _properties(data: Path, port: int, controller_port: int) -> str:
-    """Kafka's defaults; only ports, folder and what a single node needs are set."""
-    settings = {
+def _properties(data: Path, port: int, controller_port: int, settings: Mapping[str, str]) -> str:
+    """Kafka's defaults; only ports, folder, what a single node needs and these are set."""
+    needed = {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
@@ -52,7 +55,8 @@ def _properties(data: Path, port: int, controller_port: int) -> str:
         "share.coordinator.state.topic.min.isr": 1,
         "group.initial.rebalance.delay.ms": 0,
     }
-    return "".join(f"{name}={value}\n" for name, value in settings.items())
+    every = {**needed, **settings}
+    return "".join(f"{name}={value}\n" for name, value in every.items())
 
 
 def java_version() -> str:

@@ -1,0 +1,1 @@
+"""Measures the group coordinator: heartbeats, rebalances and commits of many at once."""

@@ -1,0 +1,202 @@
+"""A broker that is asked, and what is known of it: the ids that it gave out.
+
+Requests name topics and producers; `resolved` puts in the ids that this broker gave them.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import schema
+from tests.differential.trees import Tree, answer_tree, message, unknown_id
+from tests.support.node_client import Client
+from tests.support.wire import Batch
+
+API_VERSIONS, METADATA, CREATE_TOPICS, DESCRIBE_TRANSACTIONS = 18, 3, 19, 65
+PRODUCE, INIT_PRODUCER_ID, END_TXN = 0, 22, 26
+NO_ANSWER_S = 8.0
+_PASSING_S, _PAUSE_S = 3.0, 0.02
+_PASSING = frozenset(
+    {
+        *("concurrent_transactions", "not_coordinator", "coordinator_load_in_progress"),
+        *("coordinator_not_available", "leader_not_available", "network_exception"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicId:
+    """The id of a topic, or one that no topic has."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerId:
+    """The id of a producer, moved by `off`."""
+
+    name: str
+    off: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerEpoch:
+    """The epoch of a producer, moved by `off`."""
+
+    name: str
+    off: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A record batch of a producer, None for one without an id."""
+
+    producer: str | None
+    epoch_off: int
+    fields: tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request, in the names of things."""
+
+    key: int
+    version: int
+    tree: Mapping[str, Any]
+    about: str = ""
+    """The producer whose id and epoch the answer tells."""
+
+    @property
+    def name(self) -> str:
+        return schema(self.key, self.version).request_class.__name__.removesuffix("Request")
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version} {_shown(self.tree)}"
+
+
+def _shown(tree: Tree) -> str:
+    if isinstance(tree, Mapping):
+        return "{" + ", ".join(f"{name}: {_shown(value)}" for name, value in tree.items()) + "}"
+    if isinstance(tree, list | tuple):
+        return "[" + ", ".join(map(_shown, tree)) + "]"
+    return repr(tree)
+
+
+@dataclass(slots=True)
+class Broker:
+    """One server and a connection to it."""
+
+    name: str
+    port: int
+    client: Client
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
+    topics: dict[str, int] = field(default_factory=dict)
+    """The topics there are, and how many partitions each has."""
+    producers: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    async def connect(cls, name: str, port: int) -> "Broker":
+        return cls(name, port, await Client.connect_to(port))
+
+    def _label(self, value: Any) -> str:
+        if value is None or value in (-1, UUID(int=0)):
+            return "none"
+        of_topics = (name for name, one in self.topic_ids.items() if one == value)
+        of_producers = (name for name, (one, _) in self.producers.items() if one == value)
+        return next(of_topics, None) or next(of_producers, "another")
+
+    def resolved(self, tree: Tree) -> Tree:
+        """Return a tree with this broker's ids in it."""
+        match tree:
+            case TopicId(name):
+                return self.topic_ids.get(name, unknown_id(7))
+            case ProducerId(name, off):
+                return self.producers.get(name, (987_654, 0))[0] + off
+            case ProducerEpoch(name, off):
+                return self.producers.get(name, (0, 0))[1] + off
+            case Records(producer, epoch_off, fields):
+                given = dict(fields)
+                if producer is not None:
+                    given["producer_id"] = self.resolved(ProducerId(producer))
+                    given["producer_epoch"] = self.resolved(ProducerEpoch(producer, epoch_off))
+                return Batch(**given).encode()
+            case Mapping():
+                return {name: self.resolved(value) for name, value in tree.items()}
+            case list() | tuple():
+                return [self.resolved(one) for one in tree]
+        return tree
+
+    async def ask(self, request: Request) -> Tree:
+        """Return what is compared of the answer; a word when there is none."""
+        for _ in range(int(_PASSING_S / _PAUSE_S)):
+            answer = await self._ask(request.key, request.version, request.tree)
+            tree = answer if isinstance(answer, str) else answer_tree(answer, self._label)
+            if not _passes(tree):
+                break
+            await asyncio.sleep(_PAUSE_S)
+        if request.about and not isinstance(answer, str):
+            await self._learn_producer(request, answer)
+            tree = answer_tree(answer, self._label)
+        return tree
+
+    async def _ask(self, key: int, version: int, tree: Tree) -> Any:
+        asked = message(schema(key, version).request_class, self.resolved(tree))
+        try:
+            async with asyncio.timeout(NO_ANSWER_S):
+                if key == PRODUCE and tree["acks"] == 0:
+                    self.client.send(key, version, asked, answered=False)
+                    nothing = message(schema(API_VERSIONS, 0).request_class, {})
+                    await self.client.ask(API_VERSIONS, 0, nothing)
+                    return "open"
+                return await self.client.ask(key, version, asked)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self._reconnect()
+            return "closed"
+        except TimeoutError:
+            await self._reconnect()
+            return "silent"
+
+    async def _reconnect(self) -> None:
+        self.client.writer.close()
+        with contextlib.suppress(OSError):
+            await self.client.writer.wait_closed()
+        self.client = await Client.connect_to(self.port)
+
+    async def _learn_producer(self, request: Request, answer: Any) -> None:
+        if answer.error_code is not ErrorCode.none:
+            return
+        if request.key == INIT_PRODUCER_ID or request.version >= 5:
+            self.producers[request.about] = (answer.producer_id, answer.producer_epoch)
+        name = request.tree.get("transactional_id")
+        while name:  # until what was ended is written
+            told = await self._ask(DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [name]})
+            if told.transaction_states[0].transaction_state not in {
+                *("PrepareCommit", "PrepareAbort", "PrepareEpochFence"),
+            }:
+                return
+            await asyncio.sleep(_PAUSE_S)
+
+    async def learn_topics(self, prefix: str) -> None:
+        """Learn which topics of this prefix there are."""
+        answer = await self._ask(METADATA, 12, {"topics": None})
+        found = [topic for topic in answer.topics if (topic.name or "").startswith(prefix)]
+        self.topics = {topic.name: len(topic.partitions) for topic in found}
+        self.topic_ids |= {topic.name: topic.topic_id for topic in found}
+
+    async def versions(self) -> dict[int, tuple[int, int]]:
+        """Return first and last version of each API that is served."""
+        answer = await self._ask(API_VERSIONS, 2, {})
+        return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+
+
+def _passes(tree: Tree) -> bool:
+    if isinstance(tree, dict):
+        return any(_passes(value) for value in tree.values())
+    if isinstance(tree, list):
+        return any(map(_passes, tree))
+    return isinstance(tree, str) and tree in _PASSING

@@ -1,0 +1,170 @@
+"""Requests and answers as trees of plain values, whatever their version.
+
+A request is given as nested dictionaries; what its version has no field for is left out, and fields
+that are not given get what Kafka's own default would be. An answer becomes nested dictionaries in
+which what two right brokers may tell differently (ids, addresses, epochs of leaders, wording) is
+masked, and lists have one order.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from enum import Enum
+from functools import cache
+from typing import Any, get_args, get_type_hints
+from uuid import UUID
+
+from tests.support.wire import BATCH_HEADER
+
+Tree = Any
+Label = Callable[[Any], str]
+"""Names an id by what it is the id of."""
+
+_LEFT_OUT = frozenset(
+    {
+        *("throttle_time", "cluster_id", "host", "port", "rack", "node_endpoints"),
+        *("current_leader", "last_timestamp", "documentation"),
+    }
+)
+_SIGN_ONLY = frozenset(
+    {
+        *("leader_epoch", "session_id", "transaction_start_time", "log_append_time"),
+        *("coordinator_epoch", "log_append_time_ms"),
+    }
+)
+_IS_THERE_ONLY = frozenset({"error_message", "batch_index_error_message"})
+_LABELLED = frozenset({"topic_id", "producer_id"})
+_ZERO: Mapping[str, Any] = {"string": "", "bool": False, "uuid": None, "records": None}
+
+
+@cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _nested(hint: Any) -> type[Any] | None:
+    for one in (hint, *get_args(hint)):
+        if isinstance(one, type) and dataclasses.is_dataclass(one):
+            return one
+        for inner in get_args(one):
+            if isinstance(inner, type) and dataclasses.is_dataclass(inner):
+                return inner
+    return None
+
+
+def message(cls: type[Any], tree: Mapping[str, Any]) -> Any:
+    """Return the message of this class that a tree describes."""
+    values = {}
+    for field in dataclasses.fields(cls):
+        kind, hint = str(field.metadata.get("kafka_type", "")), _hints(cls)[field.name]
+        if field.name not in tree:
+            if field.default is dataclasses.MISSING:
+                values[field.name] = _usual(kind, hint)
+            continue
+        value, inner = tree[field.name], _nested(hint)
+        if isinstance(value, Mapping):
+            assert inner is not None
+            value = message(inner, value)
+        elif isinstance(value, list | tuple):
+            value = tuple(message(inner, one) if inner else one for one in value)
+        elif kind.startswith("timedelta"):
+            value = timedelta(milliseconds=value)
+        values[field.name] = value
+    return cls(**values)
+
+
+def _usual(kind: str, hint: Any) -> Any:
+    if type(None) in get_args(hint):
+        return None
+    if kind.startswith("timedelta"):
+        return timedelta(0)
+    return _ZERO.get(kind, 0) if kind else ()
+
+
+def answer_tree(answer: Any, label: Label) -> Tree:
+    """Return what is compared of an answer."""
+    if dataclasses.is_dataclass(answer):
+        return {
+            field.name: _masked(field.name, getattr(answer, field.name), label)
+            for field in dataclasses.fields(answer)
+            if field.name not in _LEFT_OUT
+        }
+    if isinstance(answer, tuple | list):
+        return sorted((answer_tree(one, label) for one in answer), key=repr)
+    if isinstance(answer, Enum):
+        return answer.name
+    if isinstance(answer, timedelta):
+        return round(answer.total_seconds() * 1000)
+    if isinstance(answer, datetime):
+        return round(answer.timestamp() * 1000)
+    return answer
+
+
+def _masked(name: str, value: Any, label: Label) -> Tree:
+    if name == "records":
+        return [_batch_tree(*batch, label) for batch in _batches(value or b"")]
+    if name in _LABELLED:
+        return label(value)
+    if name in _IS_THERE_ONLY:
+        return None if value is None else "..."
+    tree = answer_tree(value, label)
+    if name in _SIGN_ONLY and isinstance(tree, int):
+        return "negative" if tree < 0 else "there"
+    return tree
+
+
+def _batches(records: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
+    at = 0
+    while at + BATCH_HEADER.size <= len(records):
+        fields = BATCH_HEADER.unpack_from(records, at)
+        end = at + 12 + fields[1]
+        if end > len(records):
+            return  # cut, as Kafka does it
+        yield fields, records[at + BATCH_HEADER.size : end]
+        at = end
+
+
+def _batch_tree(fields: tuple[int, ...], body: bytes, label: Label) -> Tree:
+    base, _, _, magic, _, attributes, last, first_at, max_at, producer, epoch, seq, count = fields
+    is_control = bool(attributes & 0x20)
+    tree = {
+        "base_offset": base,
+        "magic": magic,
+        "attributes": attributes,
+        "last_offset_delta": last,
+        "producer": label(producer),
+        "epoch": epoch,
+        "sequence": seq,
+        "count": count,
+    }
+    if is_control or attributes & 8:
+        return tree  # the broker's clock
+    return tree | {"first_at": first_at, "max_at": max_at, "body": body.hex()[:80]}
+
+
+def differences(theirs: Tree, ours: Tree, path: str = "") -> Iterator[tuple[str, Tree, Tree]]:
+    """Yield where two trees differ: the path, and what each has there."""
+    if isinstance(theirs, dict) and isinstance(ours, dict) and theirs.keys() == ours.keys():
+        for name in theirs:
+            yield from differences(theirs[name], ours[name], f"{path}.{name}".lstrip("."))
+    elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        for mine, other in zip(theirs, ours, strict=True):
+            yield from differences(mine, other, path)
+    elif isinstance(theirs, list) and isinstance(ours, list):
+        yield from _missing(theirs, ours, path)
+    elif theirs != ours:
+        yield path, theirs, ours
+
+
+def _missing(theirs: list[Tree], ours: list[Tree], path: str) -> Iterator[tuple[str, Tree, Tree]]:
+    for one in theirs:
+        if one not in ours:
+            yield path, one, None
+    for one in ours:
+        if one not in theirs:
+            yield path, None, one
+
+
+def unknown_id(number: int) -> UUID:
+    """Return an id that nothing has."""
+    return UUID(int=number)
