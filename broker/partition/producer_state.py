@@ -216,7 +216,8 @@ class ProducerStates:
         if header.is_control and marker is None:
             return  # compaction has emptied it, or it is of another kind
         if header.is_transactional:
-            self.verifications.end(producer_id)
+            epoch = None if marker is None else header.producer_epoch
+            self.verifications.end(producer_id, epoch)
         entry = self._producers.get(producer_id)
         begins = (
             header.is_transactional

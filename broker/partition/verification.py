@@ -50,9 +50,19 @@ class Verifications:
         """Return what a producer waits for."""
         return self._waiting.get(producer_id)
 
-    def end(self, producer_id: int) -> None:
-        """Something of a transaction of the producer was appended."""
-        self._waiting.pop(producer_id, None)
+    def end(self, producer_id: int, marker_epoch: int | None) -> None:
+        """Something of a transaction of the producer was appended; `marker_epoch` if that was a
+        marker.
+
+        With version 2 a marker bears the epoch of the transaction after it. The client may be there
+        already, and wait until its transaction before is complete: that marker is no end of it.
+        """
+        known = self._waiting.get(producer_id)
+        if known is None:
+            return
+        is_of_former = marker_epoch is not None and marker_epoch <= known.epoch
+        if not (known.is_adding and is_of_former):
+            del self._waiting[producer_id]
 
     def expire(self, before_ms: int) -> None:
         """Forget what began before `before_ms`."""

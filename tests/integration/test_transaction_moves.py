@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 
+from storage.format.batch_writer import encode_batch
+from storage.format.record_batch import read_header
 from storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 from tests.support.transactional_client import STATES, TransactionalClient
@@ -133,3 +135,35 @@ async def test_markers_find_partitions_that_move_and_forget_those_that_are_delet
         assert await client.end() is NONE
         await client.until("CompleteCommit")
         assert marked(cluster) == 3
+
+
+async def test_the_next_transaction_may_be_asked_for_before_the_last_ones_markers_come() -> None:
+    async with cluster_with_topic() as cluster:
+        client = await producer(cluster)
+        coordinator = client.coordinator().node
+        place = next(p for p in PLACES if coordinator.topics.partition(*p) is None)
+        leader = next(n for n in cluster.nodes.values() if n.topics.partition(*place))
+        partition = leader.topics.partition(*place)
+        assert partition is not None
+        adding = leader.transactions.verify("tx", *client.producer, [place], is_adding=True)
+        assert await adding == {place: NONE}
+        go_on, ask = asyncio.Event(), coordinator.inquiries.ask
+
+        async def held_up(node_id: int, key: int, version: int, request: object) -> object:
+            await go_on.wait()
+            return await ask(node_id, key, version, request)
+
+        coordinator.inquiries.ask = held_up  # type: ignore[method-assign]
+        assert await client.end(5) is NONE
+        producer_id, epoch = client.producer
+        batch = encode_batch([(b"k", b"v")], 0, producer_id=producer_id, producer_epoch=epoch)
+        header = read_header(batch)
+        waiting = partition.verification(header, is_adding=True)
+        verify = leader.transactions.verify("tx", *client.producer, [place], is_adding=True)
+        answer = asyncio.ensure_future(verify)
+        await asyncio.sleep(0.01)
+        assert partition.high_watermark == 0
+        go_on.set()
+        assert await answer == {place: NONE}
+        assert partition.high_watermark == 1
+        partition.check_verified(header, waiting)
