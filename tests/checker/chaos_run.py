@@ -18,18 +18,22 @@ from tests.checker.history import History
 from tests.checker.namespaces import Network
 from tests.checker.nemesis import Nemesis, Targets
 from tests.checker.rules import violations
+from tests.checker.transactions import transaction_violations
 from tests.checker.workload import Clients, Load
 from tests.support.s3_proxy import running_proxy
 from tests.support.traffic import create_topic, read_log
+from tests.support.transaction_traffic import TransactionThread, read_all
 from tests.support.waiting import wait_until
 
 TOPIC = "chaos"
+TRANSACTIONS_TOPIC = "chaos-transactions"
 PORT = 9092
 SESSION_S = 3.0
 SLACK_S = 0.5
 HEAL_S = 30.0
 """When every fault has ended, each partition takes records again within this."""
 STUCK_S = 60.0
+TRANSACTION_PAUSE_S = 0.05
 ANSWERS_S = 90.0
 QUIET_START_S = 2.0
 FLAGS = (
@@ -81,10 +85,19 @@ class ChaosRun:
             records_per_s=options.records_per_s,
         )
         clients = Clients(load, self.history, options.seed)
+        create_topic(self.bootstrap, TRANSACTIONS_TOPIC, options.partitions)
+        transactions = TransactionThread(
+            self.bootstrap,
+            TRANSACTIONS_TOPIC,
+            options.partitions,
+            pause_s=TRANSACTION_PAUSE_S,
+            patience_s=ANSWERS_S,
+        )
         plan = fault_plan.plan(options.seed, options.seconds, self.targets.kinds())
         nemesis = Nemesis(self.targets, plan)
         began = time.monotonic()
         clients.start()
+        transactions.start()
         time.sleep(QUIET_START_S)
         nemesis.start()
         self._watch(began, nemesis)
@@ -94,6 +107,7 @@ class ChaosRun:
         ended = time.monotonic()
         self.anomalies += nemesis.troubles + [f"client: {name} hangs" for name in hanging]
         self._judge_log()
+        self._judge_transactions(transactions)
         self.notes += sorted({f"client: {error}"[:200] for error in clients.errors})
         found = figures(self.history, began=began, ended=ended)
         self.anomalies += [f"stuck: {gap}" for gap in found.gaps if gap.seconds > STUCK_S]
@@ -135,6 +149,19 @@ class ChaosRun:
             self.anomalies.append(f"unseen: the log cannot be read to its end: {error}")
             return
         self.anomalies += violations(self.history, log, staleness_s=SESSION_S + SLACK_S)
+
+    def _judge_transactions(self, transactions: TransactionThread) -> None:
+        try:
+            outcomes = transactions.finish()
+            seen = read_all(self.bootstrap, TRANSACTIONS_TOPIC, self.options.partitions)
+        except Exception as error:
+            self.anomalies.append(f"transactions: {error!r}")
+            return
+        self.anomalies += transaction_violations(outcomes, seen, transactions.values)
+        self.notes.append(
+            f"transactions: {len(outcomes.committed)} committed, {len(outcomes.aborted)} aborted, "
+            f"{len(outcomes.unknown)} without a clear answer"
+        )
 
     def _targets(self, stack: ExitStack) -> Targets:
         options = self.options
