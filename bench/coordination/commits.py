@@ -4,11 +4,15 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from bench.apache_kafka.jars import MissingTool
+from bench.apache_kafka.server import kafka_server
 from bench.cluster.load import make_topic
 from bench.coordination._members import Line, coordinated
 from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
+from bench.process import ServerProcess
 from broker.protocol.api import schema
 from broker.protocol.frame import encode_request
 from broker.protocol.messages import entity
@@ -24,8 +28,31 @@ _CODE = slice(-5, -3)
 
 
 async def run(folder: Path, quick: bool) -> Sequence[Figure]:
-    """Measure commits a second, and how long one takes then."""
-    with lakehead_server(folder) as server:
+    """Measure commits a second, and how long one takes then; of Apache Kafka too where it is."""
+    for name in ("lakehead", "kafka"):
+        (folder / name).mkdir()
+    ours = await _measured(lakehead_server(folder / "lakehead"), quick)
+    try:
+        theirs = (await _measured(kafka_server(folder / "kafka"), quick)).commits_per_s
+    except MissingTool:
+        theirs = None
+    what = f"{CONSUMERS} consumers"
+    return [
+        _figure(what, ours.commits_per_s, "commits/s", goal=COMMITS_PER_S),
+        _figure(what, ours.commits_per_s, "commits/s", peer="Kafka", peer_value=theirs),
+        _figure("CPU of a commit", ours.cpu_us, "µs"),
+        _figure("99th percentile", ours.slow_ms, "ms"),
+    ]
+
+
+class _Measured(NamedTuple):
+    commits_per_s: float
+    cpu_us: float
+    slow_ms: float
+
+
+async def _measured(server: ServerProcess, quick: bool) -> _Measured:
+    with server:
         await coordinated(server.port)
         make_topic(server.bootstrap, TOPIC, PARTITIONS)
         lines = [await Line.to(server.port) for _ in range(CONSUMERS)]
@@ -37,11 +64,8 @@ async def run(folder: Path, quick: bool) -> Sequence[Figure]:
         for line in lines:
             line.close()
     taken.sort()
-    return [
-        _figure(f"{CONSUMERS} consumers", len(taken) / spent, "commits/s", COMMITS_PER_S),
-        _figure("CPU of a commit", used / len(taken) * 1e6, "µs", None),
-        _figure("99th percentile", taken[len(taken) * 99 // 100] * 1000, "ms", None),
-    ]
+    slow_s = taken[len(taken) * 99 // 100]
+    return _Measured(len(taken) / spent, used / len(taken) * 1e6, slow_s * 1000)
 
 
 async def _storm(lines: Sequence[Line], seconds: float) -> list[float]:
@@ -84,5 +108,15 @@ def _commit(number: int) -> bytes:
     return encode_request(*_COMMIT, 1, request)
 
 
-def _figure(name: str, value: float, unit: str, goal: float | None) -> Figure:
-    return Figure(part=PART, name=name, value=value, unit=unit, goal=goal)
+def _figure(
+    name: str,
+    value: float,
+    unit: str,
+    *,
+    goal: float | None = None,
+    peer: str = "",
+    peer_value: float | None = None,
+) -> Figure:
+    return Figure(
+        part=PART, name=name, value=value, unit=unit, goal=goal, peer=peer, peer_value=peer_value
+    )

@@ -8,6 +8,7 @@ for.
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -57,13 +58,24 @@ S = TypeVar("S", bound=Shard)
 
 def partition_of(key: str, partition_count: int) -> int:
     """Return the partition a key is kept in: abs(Java's String.hashCode) modulo the count."""
+    code = _known_hash(key) if len(key) <= _KNOWN_LENGTH_MAX else _java_hash(key)
+    return code % partition_count
+
+
+def _java_hash(key: str) -> int:
+    """Return the absolute value of Java's hash, which is 0 where there is none (-2^31)."""
     code = 0
     units = key.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
         code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
     if code >= 0x80000000:
         code = 0x100000000 - code
-    return 0 if code == 0x80000000 else code % partition_count
+    return 0 if code == 0x80000000 else code
+
+
+_KNOWN_LENGTH_MAX = 256
+_known_hash = functools.lru_cache(maxsize=8192)(_java_hash)
+"""A request looks for its shard more than once, and is one of many with its key."""
 
 
 class Shards(Generic[S]):
