@@ -11,13 +11,14 @@ from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
+from kio.serial.errors import SerialError
 
 from broker.protocol.api import schema
 from tests.differential.trees import Tree, answer_tree, message, unknown_id
 from tests.support.node_client import Client
 from tests.support.wire import Batch
 
-API_VERSIONS, METADATA, CREATE_TOPICS, DESCRIBE_TRANSACTIONS = 18, 3, 19, 65
+API_VERSIONS, METADATA, CREATE_TOPICS, LIST_TRANSACTIONS = 18, 3, 19, 66
 PRODUCE, INIT_PRODUCER_ID, END_TXN = 0, 22, 26
 NO_ANSWER_S = 8.0
 _PASSING_S, _PAUSE_S = 3.0, 0.02
@@ -133,16 +134,20 @@ class Broker:
 
     async def ask(self, request: Request) -> Tree:
         """Return what is compared of the answer; a word when there is none."""
+        answer, tree = await self._ask_once(request)
         for _ in range(int(_PASSING_S / _PAUSE_S)):
-            answer = await self._ask(request.key, request.version, request.tree)
-            tree = answer if isinstance(answer, str) else answer_tree(answer, self._label)
             if not _passes(tree):
                 break
             await asyncio.sleep(_PAUSE_S)
+            answer, tree = await self._ask_once(request)
         if request.about and not isinstance(answer, str):
             await self._learn_producer(request, answer)
             tree = answer_tree(answer, self._label)
         return tree
+
+    async def _ask_once(self, request: Request) -> tuple[Any, Tree]:
+        answer = await self._ask(request.key, request.version, request.tree)
+        return answer, answer if isinstance(answer, str) else answer_tree(answer, self._label)
 
     async def _ask(self, key: int, version: int, tree: Tree) -> Any:
         asked = message(schema(key, version).request_class, self.resolved(tree))
@@ -154,6 +159,8 @@ class Broker:
                     await self.client.ask(API_VERSIONS, 0, nothing)
                     return "open"
                 return await self.client.ask(key, version, asked)
+        except SerialError:
+            return "unreadable"  # by kio
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._reconnect()
             return "closed"
@@ -174,10 +181,11 @@ class Broker:
             self.producers[request.about] = (answer.producer_id, answer.producer_epoch)
         name = request.tree.get("transactional_id")
         while name:  # until what was ended is written
-            told = await self._ask(DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [name]})
-            if told.transaction_states[0].transaction_state not in {
-                *("PrepareCommit", "PrepareAbort", "PrepareEpochFence"),
-            }:
+            told = await self._ask(LIST_TRANSACTIONS, 0, {})
+            states = {
+                one.transactional_id: one.transaction_state for one in told.transaction_states
+            }
+            if not states.get(name, "").startswith("Prepare"):
                 return
             await asyncio.sleep(_PAUSE_S)
 

@@ -62,9 +62,7 @@ def create_topics(c: Chances) -> Request:
 def delete_topics(c: Chances) -> Request:
     version, names = c.version(20), c.topics()[:1]
     topics: list[Any] = [
-        c.mostly(
-            {"name": n, "topic_id": None}, {"name": None, "topic_id": TopicId(n)}, rarity=0.4
-        )
+        c.mostly({"name": n, "topic_id": None}, {"name": None, "topic_id": TopicId(n)}, rarity=0.4)
         for n in names
     ]
     if c.rng.random() < 0.1:
