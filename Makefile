@@ -106,7 +106,8 @@ chaos: $(STAMP) ## A cluster of processes under faults, judged by the history ch
 conformance: $(STAMP) ## Foreign client suites against a broker, beside Kafka's results; SUITES=their folder, ONLY="suite ..." (needs Go, npm, JDK 17)
 	@$(BIN)/python -m tests.conformance --suites $(SUITES) $(ONLY)
 
-differential: $(STAMP) ## The same requests about groups to Apache Kafka and to a node, answers compared; SEED=1, GROUPS=20
+differential: $(STAMP) ## The same requests to Apache Kafka and to a node, answers compared; SEED=1, REQUESTS=1000, GROUPS=20
+	@$(BIN)/python -m tests.differential.requests --seed $(or $(SEED),1) --requests $(or $(REQUESTS),1000)
 	@$(BIN)/python -m tests.differential --seed $(or $(SEED),1) --groups $(or $(GROUPS),20)
 
 reservations: $(STAMP) ## Fencing on a device with real SCSI reservations, in a QEMU guest (apt: QEMU, a kernel)
