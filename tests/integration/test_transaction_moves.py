@@ -117,6 +117,11 @@ async def test_a_coordinator_that_dies_between_decision_and_markers_is_finished_
         assert await client.end() is NONE
         assert await client.state() == "PrepareCommit"
         assert marked(cluster) == 0
+        busy = ErrorCode.concurrent_transactions
+        assert await client.end() is busy  # and no success of a transaction that is none
+        assert await client.end(is_commit=False) is ErrorCode.invalid_txn_state
+        assert await client.add(PLACES[:1]) == [busy]
+        assert await client.initialize() is busy
         await move(cluster, STATES, 0, node.node_id % 3 + 1)
         await client.until("CompleteCommit")
         assert marked(cluster) == 3
