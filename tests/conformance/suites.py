@@ -14,7 +14,7 @@ PROFILE = (
     *("--group.min.session.timeout.ms", "1000"),
     *("--group.initial.rebalance.delay.ms", "3000"),
 )
-"""What the suites expect of a broker. The last is Kafka's default; ours is that of its quickstart."""
+"""What the suites expect of a broker. The last is Kafka's default; ours is its quickstart's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
