@@ -5,12 +5,14 @@ Ends with status 1 if Kafka passes a test that fails here and waits for nothing.
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.lakehead_server import lakehead_server
 from tests.conformance.page import RESULTS, worse, write
@@ -34,8 +36,8 @@ def main() -> None:
 
 
 def _run(suite: Suite, suites: Path, tests: Sequence[str]) -> list[str]:
-    """Run a suite, keep its results unless only some tests were asked for, and return what is worse
-    than Kafka without a reason.
+    """Run a suite, or some of its tests, keep the results, and return what is worse than Kafka
+    without a reason.
     """
     baseline = suites / suite.baseline
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder:
@@ -51,17 +53,30 @@ def _run(suite: Suite, suites: Path, tests: Sequence[str]) -> list[str]:
             print(f"{suite.name}: against {server.bootstrap}", flush=True)
             subprocess.run([sys.executable, *command], check=False)
         ours, theirs = json.loads(found.read_text()), json.loads(baseline.read_text())
-        if not tests:
-            shutil.copy(found, RESULTS / f"{suite.name}.json")
-            shutil.copy(baseline, RESULTS / f"{suite.name}-kafka.json")
+    _keep(suite, ours, only=bool(tests))
+    shutil.copyfile(baseline, RESULTS / f"{suite.name}-kafka.json")
     return [test for test in worse(ours, theirs) if not suite.waits_for(test)]
+
+
+def _keep(suite: Suite, found: dict[str, Any], *, only: bool) -> None:
+    """Keep results, without this machine's paths. Those of some tests take the place of what is
+    kept of these.
+    """
+    kept_at = RESULTS / f"{suite.name}.json"
+    if only and kept_at.exists():
+        kept = json.loads(kept_at.read_text())
+        found = {**kept, "tests": kept["tests"] | found["tests"]}
+        ends = [one["result"] for one in found["tests"].values()]
+        found["summary"] = {end: ends.count(end) for end in found["summary"]}
+    text = json.dumps(found, indent=1)
+    kept_at.write_text(re.sub(r"(/[\w.@+-]+){2,}/", "…/", text) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("only", nargs="*", help=f"suites: {', '.join(s.name for s in SUITES)}")
     parser.add_argument("--suites", type=Path, required=True, help="the folder of their scripts")
-    parser.add_argument("--tests", nargs="*", default=(), help="these tests alone, nothing is kept")
+    parser.add_argument("--tests", nargs="*", default=(), help="these tests alone")
     return parser.parse_args()
 
 
