@@ -44,6 +44,8 @@ CONSUME_RECENT = "consume what is recent"
 CONSUME_OLDER = "consume what is older"
 LATENCY = "end to end latency"
 LATENCY_RECORDS = 2000
+TRANSACTIONS = f"transactions of {workloads.TRANSACTION_RECORDS} records"
+TRANSACTION_COUNT = 300
 FLUSHING_SHARE = 4  # Kafka with a flush per batch is slow: a quarter of the records will do
 SERVERS = {"lakehead": lakehead_server, "kafka": kafka_server}
 
@@ -98,7 +100,20 @@ def round_of(
     yield sample(CONSUME_OLDER, contender, older)
     latency = on_topic("latency", lambda topic: workloads.latency(server, topic, LATENCY_RECORDS))
     yield sample(LATENCY, contender, latency)
-    for kind in ("16k", "1m", "latency") + (("flush",) if contender == KAFKA else ()):
+    ended = on_topic(
+        "transactions", lambda topic: workloads.transactions(server, topic, TRANSACTION_COUNT)
+    )
+    yield sample(TRANSACTIONS, contender, ended)
+    if contender == KAFKA:
+        ended = on_topic(
+            "transactions-flush",
+            lambda topic: workloads.transactions(server, topic, TRANSACTION_COUNT),
+            flush=True,
+        )
+        yield sample(TRANSACTIONS, KAFKA_FLUSHING, ended)
+    for kind in ("16k", "1m", "latency", "transactions") + (
+        ("flush", "transactions-flush") if contender == KAFKA else ()
+    ):
         workloads.delete_topic(server, f"bench-{kind}-{round_number}")
 
 

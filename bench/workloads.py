@@ -6,10 +6,13 @@ bytes of record values.
 
 import os
 import re
+import statistics
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -18,6 +21,8 @@ from bench.process import ServerProcess
 
 RECORD_BYTES = 1024
 PARTITIONS = 4
+TRANSACTION_RECORDS = 100
+TRANSACTION_RECORD_BYTES = 100
 RUN_SECONDS_MAX = 300.0
 
 
@@ -110,6 +115,24 @@ def latency(server: ServerProcess, topic: str, records: int) -> Figures:
     if found is None:
         raise RunFailed(f"EndToEndLatency against {server.name}:\n{output}")
     return Figures(p50_ms=float(found[1]), p99_ms=float(found[2]))
+
+
+def transactions(server: ServerProcess, topic: str, count: int) -> Figures:
+    """Transactions of TRANSACTION_RECORDS over all partitions, one after another, by librdkafka:
+    from the begin of each to the end of its commit.
+    """
+    producer = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    value, times = b"v" * TRANSACTION_RECORD_BYTES, []
+    for _ in range(count):
+        began = time.perf_counter()
+        producer.begin_transaction()
+        for number in range(TRANSACTION_RECORDS):
+            producer.produce(topic, value, partition=number % PARTITIONS)
+        producer.commit_transaction(30)
+        times.append(1000 * (time.perf_counter() - began))
+    cuts = statistics.quantiles(times[count // 10 :], n=100)  # the first ones warm up
+    return Figures(p50_ms=cuts[49], p99_ms=cuts[98])
 
 
 def _per_gb(cpu_seconds: float, records: int) -> float:
