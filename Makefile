@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination lint format types imports unit property sim integration crashes chaos conformance differential reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination lint format types imports unit property sim integration crashes chaos conformance differential tools reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -109,6 +109,9 @@ conformance: $(STAMP) ## Foreign client suites against a broker, beside Kafka's 
 differential: $(STAMP) ## The same requests to Apache Kafka and to a node, answers compared; SEED=1, REQUESTS=1000, GROUPS=20
 	@$(BIN)/python -m tests.differential.requests --seed $(or $(SEED),1) --requests $(or $(REQUESTS),1000)
 	@$(BIN)/python -m tests.differential --seed $(or $(SEED),1) --groups $(or $(GROUPS),20)
+
+tools: $(STAMP) ## Kafka's command-line tools on Apache Kafka and on a node, what they say compared; writes docs/kafka-tools.md (needs JDK 17)
+	@$(BIN)/python -m tests.tools
 
 reservations: $(STAMP) ## Fencing on a device with real SCSI reservations, in a QEMU guest (apt: QEMU, a kernel)
 	@$(BIN)/python tests/reservations/rig.py
