@@ -115,7 +115,8 @@ def test_produce_request_is_read_as_kio_writes_it(
                     int64,
                     st.none() | names,
                     st.none() | st.tuples(int32, int32),
-                    record_errors=st.lists(st.tuples(int32, names), max_size=2).map(tuple),
+                    append_time=st.sampled_from([-1, 0, 1_700_000_000_000]),
+                    record_errors=st.sampled_from([(), ((3, "no key"),), ((0, "a"), (7, "é"))]),
                 )
             ),
         ),
@@ -149,6 +150,9 @@ def test_produce_response_is_read_by_kio(
         )
         for got, result in zip(answer.partition_responses, partitions, strict=True):
             assert (got.index, got.error_code, got.base_offset) == result[:3]
+            time = got.log_append_time
+            at_ms = -1 if time is None else int(time.timestamp() * 1000)
+            assert at_ms == result.append_time
             if version >= 5:
                 assert got.log_start_offset == result.log_start_offset
             if version >= 8:
