@@ -97,7 +97,8 @@ integration: $(STAMP) ## Tests with real clients and real processes
 
 crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n
 	@CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} $(BIN)/python -m pytest -q \
-		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py tests/integration/test_s3_outages.py
+		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py tests/integration/test_s3_outages.py \
+		tests/integration/test_transactions_over_kills.py
 
 chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object
 	@$(BIN)/python -m tests.checker --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) \
