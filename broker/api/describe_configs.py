@@ -47,7 +47,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         configs = [
             _config(entry, request, context)
             for entry in entries
-            if wanted is None or entry.name in wanted
+            if not wanted or entry.name in wanted
         ]
         results.append(
             entity(
