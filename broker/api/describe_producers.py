@@ -9,6 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.partition.partition import Partition
+from broker.partition.topic import is_valid_name
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -40,6 +41,8 @@ def _answer(name: str, index: int, context: RequestContext, *, is_leader: bool) 
     error, message, producers = ErrorCode.none, None, []
     try:
         topic = context.node.topics.find(name)
+        if topic is None and not is_valid_name(name):
+            raise KafkaError(ErrorCode.invalid_topic_exception)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if not is_leader:

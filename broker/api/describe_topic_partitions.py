@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.authorized_operations import ON_TOPICS
+from broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
 from broker.catalog.leaders import leader_of, replicas_of
 from broker.partition.topic import INTERNAL_TOPICS, is_valid_name
 from broker.protocol.api import Api, RequestContext
@@ -59,7 +59,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _invalid_cursor(names: list[str], context: RequestContext) -> Any:
-    topics = [_refused(name, ErrorCode.invalid_request, context) for name in names]
+    topics = [_refused(name, ErrorCode.invalid_request, context, NOT_ASKED) for name in names]
     return entity(
         context.response, "DescribeTopicPartitionsResponse", topics=topics, next_cursor=None
     )
@@ -75,7 +75,9 @@ def _unknown(name: str, context: RequestContext) -> Any:
     return _refused(name, ErrorCode.invalid_topic_exception, context)
 
 
-def _refused(name: str, code: ErrorCode, context: RequestContext) -> Any:
+def _refused(
+    name: str, code: ErrorCode, context: RequestContext, operations: int = ON_TOPICS
+) -> Any:
     return entity(
         context.response,
         "DescribeTopicPartitionsResponseTopic",
@@ -84,7 +86,7 @@ def _refused(name: str, code: ErrorCode, context: RequestContext) -> Any:
         topic_id=None,
         is_internal=name in INTERNAL_TOPICS,
         partitions=[],
-        topic_authorized_operations=ON_TOPICS,
+        topic_authorized_operations=operations,
     )
 
 

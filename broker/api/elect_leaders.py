@@ -32,6 +32,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
     judged, code = Judged({}, {}), ErrorCode.none
     if election not in {_PREFERRED, _UNCLEAN}:
         code = ErrorCode.invalid_request
+        if request.topic_partitions is not None:
+            unknown = KafkaError(code, f"There is no election of type {election}.")
+            places = _places(request, context.node.engine.metadata.state)
+            judged = Judged({}, dict.fromkeys(places, unknown))
     else:
         try:
             judged = await _elect(request, context, is_unclean=election == _UNCLEAN)
