@@ -20,7 +20,10 @@ from tests.support.wire import Batch
 
 API_VERSIONS, METADATA, CREATE_TOPICS, LIST_TRANSACTIONS = 18, 3, 19, 66
 PRODUCE, INIT_PRODUCER_ID, END_TXN = 0, 22, 26
+CHANGING = frozenset({19, 20, 33, 37, 44})
+"""APIs that change topics."""
 NO_ANSWER_S = 8.0
+_COORDINATED_S = 30.0
 _PASSING_S, _PAUSE_S = 3.0, 0.02
 _PASSING = frozenset(
     {
@@ -195,6 +198,16 @@ class Broker:
         found = [topic for topic in answer.topics if (topic.name or "").startswith(prefix)]
         self.topics = {topic.name: len(topic.partitions) for topic in found}
         self.topic_ids |= {topic.name: topic.topic_id for topic in found}
+
+    async def wait_coordinated(self) -> None:
+        """Wait until groups and transactions have a coordinator."""
+        for key_type in (0, 1):
+            tree = {"coordinator_keys": ["k"], "key_type": key_type}
+            async with asyncio.timeout(_COORDINATED_S):
+                while True:
+                    answer = await self.ask(Request(key=10, version=4, tree=tree))
+                    if answer["coordinators"][0]["error_code"] == "none":
+                        break
 
     async def versions(self) -> dict[int, tuple[int, int]]:
         """Return first and last version of each API that is served."""

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.differential.brokers import Broker, Request
+from tests.differential.brokers import Request
 
 Versions = Mapping[int, tuple[int, int]]
 
@@ -12,7 +12,7 @@ Versions = Mapping[int, tuple[int, int]]
 class Chances:
     """The names and versions that requests of one round are drawn from."""
 
-    def __init__(self, rng: random.Random, prefix: str, versions: Versions, seen: Broker) -> None:
+    def __init__(self, rng: random.Random, prefix: str, versions: Versions) -> None:
         self.rng = rng
         self.names = [f"{prefix}{letter}" for letter in "abcd"]
         self.transactional = [f"{prefix}x", f"{prefix}y"]
@@ -20,7 +20,8 @@ class Chances:
         self.group = f"{prefix}g"
         self.sequences: dict[tuple[str, str, int], int] = {}
         self._versions = versions
-        self._seen = seen
+        self.topics_seen: dict[str, int] = {}
+        """What Kafka has, and how many partitions of it."""
 
     def mostly(self, usual: Any, *rare: Any, rarity: float = 0.1) -> Any:
         return self.rng.choice(rare) if self.rng.random() < rarity else usual
@@ -31,7 +32,7 @@ class Chances:
 
     def topic(self) -> str:
         """A topic: mostly one that there is."""
-        there = sorted(self._seen.topics) or self.names
+        there = sorted(self.topics_seen) or self.names
         name: str = self.mostly(
             self.rng.choice(there), *self.names, "", "..", "no such", "x" * 250, rarity=0.15
         )
@@ -42,7 +43,7 @@ class Chances:
         return sorted({self.topic() for _ in range(self.rng.choice([1, 1, 2, 3]))})
 
     def partition(self, topic: str) -> int:
-        count = self._seen.topics.get(topic, 1)
+        count = self.topics_seen.get(topic, 1)
         index: int = self.mostly(self.rng.randrange(count), count, -1, 2**31 - 1, rarity=0.08)
         return index
 

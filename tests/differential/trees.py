@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import cache
 from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
@@ -37,11 +36,6 @@ _LABELLED = frozenset({"topic_id", "producer_id"})
 _ZERO: Mapping[str, Any] = {"string": "", "bool": False, "uuid": None, "records": None}
 
 
-@cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
 def _nested(hint: Any) -> type[Any] | None:
     for one in (hint, *get_args(hint)):
         if isinstance(one, type) and dataclasses.is_dataclass(one):
@@ -54,7 +48,7 @@ def _nested(hint: Any) -> type[Any] | None:
 
 def message(cls: type[Any], tree: Mapping[str, Any]) -> Any:
     """Return the message of this class that a tree describes."""
-    values, hints = {}, _hints(cls)
+    values, hints = {}, get_type_hints(cls)
     for field in dataclasses.fields(cls):
         kind, hint = str(field.metadata.get("kafka_type", "")), hints[field.name]
         if field.name not in tree:

@@ -1,0 +1,136 @@
+"""The seeded stream of requests, what Kafka told to it, and what of it differs."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.differential import record_draw, topic_draw, transaction_draw
+from tests.differential.brokers import (
+    CREATE_TOPICS,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    Records,
+    Request,
+)
+from tests.differential.by_design import reason_for
+from tests.differential.chances import Chances, Versions
+from tests.differential.trees import Tree, differences
+
+_SHOWN = 700
+_WORDS = ("silent", "closed", "open")
+
+DRAWS: tuple[Callable[[Chances], Request], ...] = (
+    *topic_draw.CHANGES,
+    *topic_draw.CONFIG_CHANGES,
+    *topic_draw.INQUIRIES,
+    *record_draw.DRAWS,
+    *record_draw.DRAWS,
+    *transaction_draw.DRAWS,
+    *transaction_draw.DRAWS,
+)
+
+
+class Step(NamedTuple):
+    """What Kafka answered, and the topics that it had then."""
+
+    answer: Tree
+    topics: dict[str, int]
+
+
+class Recording(NamedTuple):
+    """What Kafka answered to the first round of a seed."""
+
+    seed: int
+    versions: Versions
+    steps: list[Step]
+
+
+def recorded(seed: int, versions: Versions, steps: Sequence[Step]) -> str:
+    """Return a recording as JSON."""
+    lines = ",\n".join(json.dumps(step) for step in steps)
+    return f'{{"seed": {seed}, "versions": {json.dumps(versions)}, "steps": [\n{lines}\n]}}\n'
+
+
+def recording(text: str) -> Recording:
+    """Return the recording that is in JSON."""
+    found = json.loads(text)
+    versions = {int(key): (first, last) for key, (first, last) in found["versions"].items()}
+    return Recording(found["seed"], versions, [Step(*step) for step in found["steps"]])
+
+
+def requests_of(chances: Chances, count: int) -> Iterator[Request]:
+    """Yield the requests of one round; `follow` what is answered before the next is drawn."""
+    yield _first_topics(chances)
+    for _ in range(count - 1):
+        yield chances.rng.choice(DRAWS)(chances)
+
+
+def _first_topics(c: Chances) -> Request:
+    topics = [{"name": name, "num_partitions": 2, "replication_factor": 1} for name in c.names[:2]]
+    return c.request(CREATE_TOPICS, {"topics": topics, "timeout": 9000})
+
+
+@dataclass(slots=True)
+class Report:
+    """What was asked and what differed."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    known: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def compare(self, request: Request, theirs: Tree, ours: Tree) -> bool:
+        """Count, and show what is new; return whether one may have done what the other did not."""
+        self.asked[request.name] += 1
+        found = False
+        for path, one, other in differences(theirs, ours):
+            found = found or path.endswith("error_code") or theirs in _WORDS or ours in _WORDS
+            reason = reason_for(request, path, one, other)
+            if reason is not None:
+                self.known[reason] += 1
+                continue
+            what = f"{request.name} {path}: Kafka {one!r:.300}, Lakehead {other!r:.300}"
+            self.unknown[what] += 1
+            if self.unknown[what] == 1:
+                print(f"--- {what}\n    {str(request)[:_SHOWN]}")
+                print(f"    Kafka    {theirs!r:.{_SHOWN}}\n    Lakehead {ours!r:.{_SHOWN}}")
+                sys.stdout.flush()
+        return found
+
+    def show(self) -> None:
+        """Print the sums."""
+        print(f"\n{sum(self.asked.values())} requests: {dict(sorted(self.asked.items()))}")
+        for reason, count in self.known.most_common():
+            print(f"  as designed {count:5}  {reason}")
+        for what, count in self.unknown.most_common():
+            print(f"  DIFFERS     {count:5}  {what}")
+
+
+def follow(c: Chances, request: Request, step: Step) -> None:
+    """Take note of the topics, and count on the sequences of what was taken."""
+    answer, c.topics_seen = step
+    if (
+        request.key == INIT_PRODUCER_ID
+        and isinstance(answer, dict)
+        and answer["error_code"] == "none"
+    ):
+        for key in [key for key in c.sequences if key[0] == request.about]:
+            del c.sequences[key]
+    if request.key != PRODUCE or not isinstance(answer, dict):
+        return
+    taken: dict[tuple[Any, Any], bool] = {}
+    for topic in answer["responses"]:
+        for part in topic["partition_responses"]:
+            name = topic.get("name") or topic.get("topic_id")
+            taken[name, part["index"]] = part["error_code"] == "none"
+    for topic in request.tree["topic_data"]:
+        for part in topic["partition_data"]:
+            records = part["records"]
+            if isinstance(records, Records) and records.producer is not None:
+                if not taken.get((topic["name"], part["index"])):
+                    continue
+                fields = dict(records.fields)
+                sequence = fields["base_sequence"] + len(fields["values"])
+                c.sequences[records.producer, topic["name"], part["index"]] = sequence
