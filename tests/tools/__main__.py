@@ -20,8 +20,8 @@ from bench.process import ServerProcess
 from tests.tools import group_calls, topic_calls
 from tests.tools.comparison import DIFFERENT, Compared
 from tests.tools.one_jvm import OneJvm, Ran
-from tests.tools.page import write
 from tests.tools.scenes import SCENES
+from tests.tools.tool_page import write
 
 CALLS = (*topic_calls.BEFORE, *group_calls.CALLS, *topic_calls.AFTER)
 PROFILE = ("--node.id", "1", "--num.partitions", "4", "--group.initial.rebalance.delay.ms", "0")

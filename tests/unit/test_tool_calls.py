@@ -9,8 +9,8 @@ from tests.tools.comparison import DIFFERENT, KNOWN_DIFFERENCE, SAME, Compared
 from tests.tools.differences import KNOWN, Difference
 from tests.tools.masks import masked
 from tests.tools.one_jvm import Ran
-from tests.tools.page import page
 from tests.tools.scenes import SCENES
+from tests.tools.tool_page import page
 
 
 def ran(output: str, status: int = 0) -> Ran:
