@@ -8,10 +8,8 @@ import json
 import shutil
 import subprocess
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -19,43 +17,12 @@ from confluent_kafka.admin import AdminClient
 
 from bench.process import ServerProcess
 from tests.support.broker_process import HASTY, BrokerProcess, server_under_test
+from tests.support.foreign_clients import CODECS, DEADLINE_S, ITEMS, PIP_CLIENTS, ForeignClient
 from tests.support.kafka_tools import require_kafka_tools, run
 from tests.support.traffic import create_topic
 from tests.support.waiting import wait_until
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas the old way
-    from kafka import KafkaConsumer, KafkaProducer
-    from kafka import TopicPartition as PythonPartition
-    from kafka import codec as python_codec
-
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-CODECS_OF = {
-    "confluent": CODECS,
-    "kafka-python": tuple(
-        name for name in CODECS if name == "none" or getattr(python_codec, f"has_{name}")()
-    ),
-}
 PARTITIONS = 3
-DEADLINE_S = 30.0
-
-
-class Item(NamedTuple):
-    """A record as any client sees it."""
-
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
-
-
-ITEMS = tuple(
-    Item(
-        key=None if number % 3 == 0 else b"key-%d" % number,
-        value=None if number % 15 == 4 else b'{"number": %d, "text": "%s"}' % (number, b"ab" * 50),
-        headers=(("trace", b"%d" % number),) if number % 2 else (),
-    )
-    for number in range(300)
-)
 
 
 @pytest.fixture(scope="module")
@@ -64,90 +31,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield running
 
 
-def confluent_writes(bootstrap: str, topic: str, codec: str) -> None:
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            "compression.type": codec,
-            "linger.ms": 20,
-        }
-    )
-    for item in ITEMS:
-        producer.produce(topic, item.value, item.key, partition=0, headers=list(item.headers))
-    assert producer.flush(DEADLINE_S) == 0
-
-
-def confluent_reads(bootstrap: str, topic: str) -> list[Item]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    items: list[Item] = []
-
-    def poll() -> bool:
-        for message in consumer.consume(500, 0.2):
-            assert message.error() is None
-            assert message.offset() == len(items)
-            headers: Any = message.headers() or ()
-            items.append(Item(message.key(), message.value(), tuple(headers)))
-        return len(items) >= len(ITEMS)
-
-    assert wait_until(poll, DEADLINE_S)
-    consumer.close()
-    return items
-
-
-def kafka_python_writes(bootstrap: str, topic: str, codec: str) -> None:
-    producer = KafkaProducer(
-        bootstrap_servers=bootstrap,
-        compression_type=None if codec == "none" else codec,
-        linger_ms=20,
-    )
-    for item in ITEMS:
-        producer.send(topic, item.value, item.key, headers=list(item.headers), partition=0)
-    producer.flush(DEADLINE_S)
-    producer.close()
-
-
-def kafka_python_reads(bootstrap: str, topic: str) -> list[Item]:
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    place = PythonPartition(topic, 0)
-    consumer.assign([place])
-    items: list[Item] = []
-
-    def poll() -> bool:
-        for message in consumer.poll(200).get(place, []):
-            assert message.offset == len(items)
-            items.append(Item(message.key, message.value, tuple(message.headers)))
-        return len(items) >= len(ITEMS)
-
-    assert wait_until(poll, DEADLINE_S)
-    consumer.close()
-    return items
-
-
-WRITERS: dict[str, Callable[[str, str, str], None]] = {
-    "confluent": confluent_writes,
-    "kafka-python": kafka_python_writes,
-}
-READERS: dict[str, Callable[[str, str], list[Item]]] = {
-    "confluent": confluent_reads,
-    "kafka-python": kafka_python_reads,
-}
-
-
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", PIP_CLIENTS, ids=lambda client: client.name)
 def test_what_one_client_writes_the_others_read(
-    server: ServerProcess, writer: str, codec: str
+    server: ServerProcess, writer: ForeignClient, codec: str
 ) -> None:
-    if codec not in CODECS_OF[writer]:
-        pytest.skip(f"{writer} has no {codec} on this machine")
-    topic = f"{writer}-{codec}"
+    if codec not in writer.codecs:
+        pytest.skip(f"{writer.name} has no {codec} on this machine")
+    topic = f"{writer.name}-{codec}"
     create_topic(server.bootstrap, topic, 1)
-    WRITERS[writer](server.bootstrap, topic, codec)
-    for name, reader in READERS.items():
-        if codec in CODECS_OF[name]:
-            assert reader(server.bootstrap, topic) == list(ITEMS)
+    writer.write(server.bootstrap, topic, codec)
+    for reader in PIP_CLIENTS:
+        if codec in reader.codecs:
+            assert reader.read(server.bootstrap, topic) == list(ITEMS), reader.name
 
 
 def kcat(server: ServerProcess, *arguments: str, stdin: str = "") -> str:
