@@ -112,8 +112,14 @@ class WireProducer:
             assert answer.error_code is ErrorCode.none
             if version >= 5:
                 self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-            while (await self.described())[self.producer_id][-1] >= 0:  # noqa: ASYNC110
+            while not (await self.state()).startswith("Complete"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+    async def state(self) -> str:
+        """The state of the transaction, by its coordinator."""
+        ids = (self.transactional_id,)
+        answer = await self._ask(65, 0, "DescribeTransactionsRequest", transactional_ids=ids)
+        return str(answer.transaction_states[0].transaction_state)
 
     async def mark(self, *, version: int = 1, **given: int) -> ErrorCode:
         """WriteTxnMarkers that abort, as an operator sends it."""
