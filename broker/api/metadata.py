@@ -29,6 +29,8 @@ API = Api(key=3, name="Metadata", versions=(0, 13))
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the brokers and the topics asked for."""
     node, module = context.node, context.response
+    if _asks_for_ids_too_early(request, context.version):
+        return _refused(request, context)
     topics = await _topics(request, context)
     is_asked = getattr(request, "include_cluster_authorized_operations", False)
     brokers = [
@@ -51,6 +53,27 @@ async def handle(request: Any, context: RequestContext) -> Any:
         topics=topics,
         error_code=ErrorCode.none,
         cluster_authorized_operations=ON_CLUSTER if is_asked else NOT_ASKED,
+    )
+
+
+def _asks_for_ids_too_early(request: Any, version: int) -> bool:
+    if version not in {10, 11}:  # they have the field, but Kafka answers by name alone
+        return False
+    return any(topic.name is None or topic.topic_id is not None for topic in request.topics or ())
+
+
+def _refused(request: Any, context: RequestContext) -> Any:
+    return entity(
+        context.response,
+        "MetadataResponse",
+        brokers=(),
+        cluster_id=None,
+        controller_id=-1,
+        topics=[
+            _missing(context, topic.name, topic.topic_id, ErrorCode.invalid_request)
+            for topic in request.topics
+        ],
+        cluster_authorized_operations=NOT_ASKED,
     )
 
 
