@@ -13,8 +13,8 @@ import random
 import pytest
 
 from broker.partition.partition import Partition, open_partition
-from broker.partition.topic import Topic
 from broker.partition.record_rules import RecordRules
+from broker.partition.topic import Topic
 from broker.partition.validation import check_batch
 from storage.format.record_batch import read_header
 from storage.format.records import iter_kafka_records
