@@ -24,6 +24,8 @@ CHANGING = frozenset({19, 20, 33, 37, 44})
 """APIs that change topics."""
 NO_ANSWER_S = 8.0
 _COORDINATED_S = 30.0
+_CLOSED_S = 0.1
+"""Until a connection is closed, if it is to be."""
 _PASSING_S, _PAUSE_S = 3.0, 0.02
 _PASSING = frozenset(
     {
@@ -159,6 +161,8 @@ class Broker:
                 if key == PRODUCE and tree["acks"] == 0:
                     self.client.send(key, version, asked, answered=False)
                     nothing = message(schema(API_VERSIONS, 0).request_class, {})
+                    await self.client.ask(API_VERSIONS, 0, nothing)
+                    await asyncio.sleep(_CLOSED_S)
                     await self.client.ask(API_VERSIONS, 0, nothing)
                     return "open"
                 return await self.client.ask(key, version, asked)

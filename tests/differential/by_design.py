@@ -79,7 +79,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         api="Produce",
         path=r".*error_code",
-        theirs="invalid_producer_id_mapping|invalid_txn_state|invalid_producer_epoch",
+        theirs="invalid_.*|transactional_id_authorization_failed|out_of_order_sequence_number",
         ours="invalid_record|unsupported_compression_type|corrupt_message|message_too_large",
         reason="batches are checked before their transaction's coordinator is asked",
     ),
@@ -105,9 +105,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         api="CreateTopics",
         path=r".*error_code",
-        theirs="topic_already_exists",
-        ours="invalid_replica_assignment",
-        reason="a partition that is assigned twice is found before the name is looked up",
+        theirs="topic_already_exists|invalid_config",
+        ours="invalid_replica_assignment|invalid_partitions|invalid_replication_factor",
+        reason="of two things that are wrong, numbers come before names and configs",
     ),
     Rule(
         api="Produce",
@@ -116,6 +116,12 @@ RULES: tuple[Rule, ...] = (
         ours="invalid_record",
         when=lambda tree: "('magic', " in repr(tree),
         reason="a batch of another format stays wrong: no code that has producers try again",
+    ),
+    Rule(
+        api="Produce",
+        path=r".*record_errors",
+        ours=None,
+        reason="brokers do not read records: they tell the batch that is wrong",
     ),
     Rule(
         api="Fetch",

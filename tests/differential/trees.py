@@ -7,7 +7,7 @@ masked, and lists have one order.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, get_args, get_type_hints
@@ -33,6 +33,7 @@ _SIGN_ONLY = frozenset(
 )
 _IS_THERE_ONLY = frozenset({"error_message", "batch_index_error_message"})
 _LABELLED = frozenset({"topic_id", "producer_id"})
+_OF_TOPICS = ("partition_responses", "partitions")
 _ZERO: Mapping[str, Any] = {"string": "", "bool": False, "uuid": None, "records": None}
 
 
@@ -84,7 +85,7 @@ def answer_tree(answer: Any, label: Label) -> Tree:
             if field.name not in _LEFT_OUT
         }
     if isinstance(answer, tuple | list):
-        return sorted((answer_tree(one, label) for one in answer), key=repr)
+        return sorted(_merged(answer_tree(one, label) for one in answer), key=repr)
     if isinstance(answer, Enum):
         return answer.name
     if isinstance(answer, timedelta):
@@ -92,6 +93,22 @@ def answer_tree(answer: Any, label: Label) -> Tree:
     if isinstance(answer, datetime):
         return round(answer.timestamp() * 1000)
     return answer
+
+
+def _merged(items: Iterable[Tree]) -> Iterator[Tree]:
+    """Yield the items, those of one topic as one."""
+    of_topics: dict[str, dict[str, Any]] = {}
+    for item in items:
+        fields = item if isinstance(item, dict) else {}
+        name = next((name for name in _OF_TOPICS if name in fields), "")
+        topic = fields.get("topic_id") or fields.get("topic") or fields.get("name")
+        if not name or not topic:
+            yield item
+            continue
+        first = of_topics.setdefault(str(topic), fields)
+        if first is not fields:
+            first[name] = sorted([*first[name], *fields[name]], key=repr)
+    yield from of_topics.values()
 
 
 def _masked(name: str, value: Any, label: Label) -> Tree:
