@@ -108,7 +108,15 @@ def leaving(module: ModuleType, group: str, member_id: str) -> Any:
     return entity(module, "LeaveGroupRequest", group_id=group, member_id=member_id, members=members)
 
 
-def committing(module: ModuleType, topic: str, topic_id: UUID, offset: int) -> Any:
+def committing(
+    module: ModuleType,
+    topic: str,
+    topic_id: UUID,
+    offset: int,
+    *,
+    group: str = GROUP,
+    generation: int = -1,
+) -> Any:
     partition = entity(
         module,
         "OffsetCommitRequestPartition",
@@ -123,8 +131,8 @@ def committing(module: ModuleType, topic: str, topic_id: UUID, offset: int) -> A
     return entity(
         module,
         "OffsetCommitRequest",
-        group_id=GROUP,
-        generation_id_or_member_epoch=-1,
+        group_id=group,
+        generation_id_or_member_epoch=generation,
         member_id="",
         retention_time=0,
         topics=(wanted,),
@@ -141,6 +149,30 @@ async def test_offset_commit(client: ApiClient, version: int) -> None:
     unknown = await client.ask(8, version, lambda m: committing(m, "nowhere", UUID(int=9), 1))
     expected = ErrorCode.unknown_topic_id if version >= 10 else ErrorCode.unknown_topic_or_partition
     assert unknown.topics[0].partitions[0].error_code is expected
+
+
+@pytest.mark.parametrize("version", versions(8))
+async def test_a_member_of_no_group_may_not_commit(client: ApiClient, version: int) -> None:
+    answer = await client.ask(
+        8,
+        version,
+        lambda m: committing(m, TOPIC, client.uuid(), 1, group="nobody", generation=3),
+    )
+    newer = ErrorCode.group_id_not_found
+    expected = newer if version >= 9 else ErrorCode.illegal_generation
+    assert answer.topics[0].partitions[0].error_code is expected
+    assert await client.node.groups.describe("nobody") is None
+
+
+@pytest.mark.parametrize("version", versions(8))
+async def test_a_commit_of_old_clients_may_name_its_own_time(
+    client: ApiClient, version: int
+) -> None:
+    await client.ask(8, version, lambda m: committing(m, TOPIC, client.uuid(), 77))
+    for shard in client.node.groups.shards.loaded():
+        shard.expire(3_600_000)
+    left = await client.node.groups.offsets(GROUP)
+    assert set(left) == (set() if version <= 4 else {(TOPIC, 1)})
 
 
 @pytest.mark.parametrize("everything", [False, True])
