@@ -184,7 +184,8 @@ def topic_value(name: str, configs: Mapping[str, str], values: BrokerValues) -> 
     value = configs.get(name)
     if value is None:
         config = TOPIC_CONFIGS[name]
-        value = values.value(config.synonym) if config.synonym else config.default
+        value = values.value(config.synonym) if config.synonym else None
+        value = config.default if value is None else value
     assert value is not None
     return value.strip()
 

@@ -8,13 +8,20 @@ from broker.configs.kafka_log_table import LOG_CONFIGS
 from broker.configs.kafka_node_table import NODE_CONFIGS
 from broker.configs.topic_table import TOPIC_CONFIGS
 
+_WITHOUT_DEFAULT = frozenset(("log.flush.interval.ms", "log.roll.jitter.ms", "log.roll.ms"))
+"""Broker configs that are null unless they are set: topics have the default of their own then, and
+of Kafka's broker it is a config in hours that has it.
+"""
+
 
 def _definitions() -> Iterator[ConfigDefinition]:
     for group in (*LOG_CONFIGS, *NODE_CONFIGS):
         yield from group.definitions()
     for config in TOPIC_CONFIGS.values():
         if config.synonym:
-            yield replace(config, name=config.synonym, synonym="", is_dynamic=True)
+            default = None if config.synonym in _WITHOUT_DEFAULT else config.default
+            name = config.synonym
+            yield replace(config, name=name, synonym="", is_dynamic=True, default=default)
 
 
 KAFKA_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _definitions()}

@@ -8,7 +8,7 @@ from immutables import Map
 from kio.schema.errors import ErrorCode
 
 from broker.configs.broker_table import BROKER_CONFIGS
-from broker.configs.definition import ConfigType, Effect
+from broker.configs.definition import LONG_MAX, ConfigType, Effect
 from broker.configs.entries import (
     ALL_BROKERS,
     BrokerValues,
@@ -126,6 +126,24 @@ def test_a_value_set_closer_to_the_topic_goes_before_others() -> None:
             configs = {}
         else:
             values = replace(values, **removals.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "in_force"),
+    [("segment.ms", "604800000"), ("segment.jitter.ms", "0"), ("flush.ms", str(LONG_MAX))],
+)
+def test_defaults_that_brokers_do_not_have_are_the_topics_own(name: str, in_force: str) -> None:
+    values = BrokerValues(settings=Settings())
+    (entry,) = (one for one in topic_entries({}, values) if one.name == name)
+    assert (entry.value, entry.source, entry.synonyms) == (in_force, ConfigSource.DEFAULT, ())
+    assert topic_value(name, {}, values) == in_force
+    shared = BrokerValues(settings=Settings(), shared={TOPIC_CONFIGS[name].synonym: "77"})
+    assert topic_value(name, {}, shared) == "77"
+
+
+def test_a_topic_may_have_no_policy_at_all() -> None:
+    values = BrokerValues(settings=Settings(), shared={"log.cleanup.policy": ""})
+    assert topic_value("cleanup.policy", {}, values) == ""
 
 
 def test_brokers_show_what_was_set_for_them_and_for_all() -> None:
