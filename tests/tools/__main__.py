@@ -19,6 +19,7 @@ from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
 from tests.tools import group_calls, topic_calls
 from tests.tools.comparison import DIFFERENT, Compared
+from tests.tools.differences import KNOWN
 from tests.tools.one_jvm import OneJvm, Ran
 from tests.tools.scenes import SCENES
 from tests.tools.tool_page import write
@@ -38,6 +39,10 @@ def main() -> None:
     different = [one for one in compared if one.verdict == DIFFERENT]
     for one in different:
         print(f"\n{one.call.line}", *one.changes, sep="\n  ")
+    seen = {id(known) for one in compared for known in one.explaining}
+    for known in KNOWN:
+        if id(known) not in seen:
+            print(f"No difference any more: {known.calls}: {known.reason}")
     print(f"{len(compared)} calls, {len(different)} differ without a reason")
     if not given.no_page:
         print(f"The page: {write(compared)}")

@@ -24,6 +24,12 @@ class Compared:
         return [one for one in KNOWN if one.is_about(self.call.line)]
 
     @property
+    def explaining(self) -> list[Difference]:
+        """Those of them that are to be seen."""
+        lines = [line[2:] for line in self.changes]
+        return [one for one in self.known if any(one.hides(line) for line in lines)]
+
+    @property
     def verdict(self) -> str:
         """`same`; `known`: the same but for what is known; `different`."""
         theirs, ours = self.lines(self.kafka), self.lines(self.lakehead)

@@ -4,6 +4,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_NO_ACCESS_CONTROL = "Access control, SASL and delegation tokens are not served yet."
+_NO_NEW_GROUPS = "Consumer groups of KIP-848, streams groups and share groups are not served yet."
+_OWN_WORDS = "The same error, in words of its own."
+_MIN_ISR = (
+    "Kafka's format step sets min.insync.replicas for all brokers, for eligible leader replicas; "
+    "here nothing is replicated by brokers."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
@@ -19,9 +27,169 @@ class Difference:
         """Return whether this is about a call."""
         return re.search(self.calls, line) is not None
 
+    def hides(self, line: str) -> bool:
+        """Return whether a line does not count for this."""
+        return re.search(self.lines, line) is not None
+
     def rest(self, lines: Sequence[str]) -> list[str]:
         """Return the lines that count."""
-        return [line for line in lines if not re.search(self.lines, line)]
+        return [line for line in lines if not self.hides(line)]
 
 
-KNOWN: tuple[Difference, ...] = ()
+_TOPICS = (
+    Difference(calls=r"--topic 'a b'", lines="InvalidTopic|opic.* name", reason=_OWN_WORDS),
+    Difference(
+        calls="--replication-factor 9", lines="(?i)replication ?factor 9|9 time", reason=_OWN_WORDS
+    ),
+    Difference(calls="--alter .*--partitions [34]", lines=r" partition\(s\)", reason=_OWN_WORDS),
+    Difference(calls="1,1,1,1,1,9", lines=r"broker 9|id 9", reason=_OWN_WORDS),
+    Difference(
+        calls="kafka-topics --describe", lines="Configs:.*min.insync.replicas=1", reason=_MIN_ISR
+    ),
+    Difference(calls="--topic nowhere --partition 0", lines="nowhere-0|Suppr", reason=_OWN_WORDS),
+)
+
+_OTHER_DEFAULTS = (
+    "broker.heartbeat.interval.ms",
+    "broker.session.timeout.ms",
+    "leader.imbalance.check.interval.seconds",
+    "max.connections",
+    "node.id",
+    "socket.receive.buffer.bytes",
+)
+_SET_ON_ONE_SIDE = (
+    "broker.id",
+    "controller.listener.names",
+    "controller.quorum.voters",
+    "group.initial.rebalance.delay.ms",
+    "listener.security.protocol.map",
+    "listeners",
+    "log.dirs",
+    "offsets.topic.replication.factor",
+    "process.roles",
+    "share.coordinator.state.topic.min.isr",
+    "share.coordinator.state.topic.replication.factor",
+    "transaction.state.log.min.isr",
+    "transaction.state.log.replication.factor",
+)
+_JAVA_CLASSES = (
+    "metric.reporters",
+    "principal.builder.class",
+    "remote.log.metadata.manager.class.name",
+    "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.jwt.validator.class",
+)
+_NOT_KAFKAS = (
+    *("advertised.host", "advertised.port", "block.cache.size", "cache.size", "cluster.id"),
+    *("cold.read.size", "data", "host", "host.id", "index.cache.size", "log.level", "maintain"),
+    *("leader.imbalance.per.broker.percentage", "metrics.port", "nodes", "port", "store", "wal"),
+    *("shutdown.timeout.ms", "write.buffer.bytes", "broker.rack"),
+)
+_NOT_KAFKAS_PREFIXES = ("garbage", "maintenance", "metadata.checkpoint", "upload", "wal")
+_THROTTLES = ("leader.replication", "follower.replication", "replica.alter.log.dirs.io.max")
+
+
+def _named(names: Sequence[str], end: str = "=") -> str:
+    return f"^ ?({'|'.join(map(re.escape, names))}){end}"
+
+
+_ALL_OF_BROKER = r"--broker 1 --describe --all"
+_LEAST = "^ ?(min.insync.replicas)="
+_CONFIGS = (
+    Difference(calls="kafka-configs .*--describe", lines=_LEAST, reason=_MIN_ISR),
+    Difference(
+        calls="kafka-configs (--entity-type topics|.*--describe --all)",
+        lines=r"^ ?(log\.)?retention\.ms=",
+        reason="The default of retention.ms is that of the setting log.retention.ms; Kafka has it "
+        "in log.retention.hours.",
+    ),
+    Difference(calls="--topic nowhere --alter", lines="UnknownTopicOr", reason=_OWN_WORDS),
+    Difference(
+        calls="--broker 1 --(alter --add-config nope|describe)",
+        lines="nope|^status|^Completed",
+        reason="Kafka keeps broker configs that it does not know; here they are refused.",
+    ),
+    Difference(
+        calls=_ALL_OF_BROKER,
+        lines=_named(_OTHER_DEFAULTS),
+        reason="Other defaults (docs/settings.md).",
+    ),
+    Difference(
+        calls=_ALL_OF_BROKER,
+        lines=_named(_SET_ON_ONE_SIDE),
+        reason="Settings that only one of the two servers was started with.",
+    ),
+    Difference(
+        calls=_ALL_OF_BROKER,
+        lines=_named(_JAVA_CLASSES),
+        reason="No Java classes are loaded.",
+    ),
+    Difference(
+        calls=_ALL_OF_BROKER,
+        lines=_named(_NOT_KAFKAS) + "|" + _named(_NOT_KAFKAS_PREFIXES, r"\."),
+        reason="Settings of Lakehead; what is not set is shown empty.",
+    ),
+    Difference(
+        calls=_ALL_OF_BROKER,
+        lines=_named(_THROTTLES, r"\."),
+        reason="Throttles of replication are shown with their defaults.",
+    ),
+    Difference(
+        calls="broker-loggers",
+        lines="^ ?(root|org.apache)",
+        reason="The one logger is the node's, and its level another.",
+    ),
+    Difference(
+        calls="session.timeout.ms=1$", lines="InvalidConfigurationException", reason=_OWN_WORDS
+    ),
+    Difference(
+        calls="--client-metrics push",
+        lines=r"^status|client.metric|interval.ms|InvalidRequest|Error while",
+        reason="Metrics of clients (KIP-714) are not taken, and their configs refused.",
+    ),
+)
+
+_CLUSTER = (
+    Difference(
+        calls="kafka-cluster unregister",
+        lines=r"^status|nregist|rokerId",
+        reason="Nodes leave by `lakehead drain`; UnregisterBroker is not served.",
+    ),
+    Difference(
+        calls="kafka-broker-api-versions",
+        lines="Share|Streams|ConsumerGroup(Describe|Heartbeat)",
+        reason=_NO_NEW_GROUPS,
+    ),
+    Difference(
+        calls="kafka-broker-api-versions",
+        lines="Acls|Sasl|Scram|DelegationToken",
+        reason=_NO_ACCESS_CONTROL,
+    ),
+    Difference(
+        calls="kafka-broker-api-versions",
+        lines="RaftVoter|UnregisterBroker",
+        reason="There are no voters of a quorum, and nodes leave by `lakehead drain`.",
+    ),
+    Difference(
+        calls="kafka-broker-api-versions",
+        lines="InitProducerId",
+        reason="InitProducerId v6 is answered, which Kafka 4.2 keeps back as unstable.",
+    ),
+    Difference(
+        calls="kafka-metadata-quorum",
+        lines="^(CurrentVoters|HighWatermark|LeaderEpoch):|Leader ?$",
+        reason="The metadata log has other offsets and epochs, and no listener of its own.",
+    ),
+    Difference(
+        calls="kafka-features describe",
+        lines="^Feature:",
+        reason="Only transaction.version is a feature here, finalized as in Kafka.",
+    ),
+    Difference(
+        calls="kafka-features (upgrade|downgrade)",
+        lines=r"^status|(group|nope|transaction).version|operation",
+        reason="Features have one level in a release: nothing can be raised or lowered.",
+    ),
+)
+
+KNOWN = (*_TOPICS, *_CONFIGS, *_CLUSTER)

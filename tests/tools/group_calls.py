@@ -51,8 +51,8 @@ _EMPTY = (
         f"{_GROUP} --delete",
         f"{_GROUP} --delete",
         "kafka-consumer-groups --group fresh --group nobody --delete",
-        "kafka-streams-application-reset --application-id verifying --input-topics life",
-        "kafka-streams-application-reset --application-id verifying --input-topics life "
+        "kafka-streams-application-reset --application-id verifying --input-topics single",
+        "kafka-streams-application-reset --application-id verifying --input-topics single "
         "--to-offset 1 --dry-run",
         "kafka-share-groups --list",
         "kafka-streams-groups --list",
@@ -73,9 +73,8 @@ _MEMBERS = calls(
     scene="members",
 )
 
-_OPEN = calls(
+_WHILE_OPEN = calls(
     "kafka-transactions list",
-    "kafka-transactions describe --transactional-id lingering",
     "kafka-transactions describe --transactional-id nobody",
     "kafka-transactions describe-producers --topic open --partition 0",
     "kafka-transactions describe-producers --topic open --partition 9",
@@ -86,6 +85,14 @@ _OPEN = calls(
     "--timeout-ms 2000",
     "kafka-get-offsets --topic open --time latest",
     scene="open transaction",
+)
+_OPEN = (
+    Call(
+        line="kafka-transactions describe --transactional-id lingering",
+        scene="open transaction",
+        hides_figures=True,
+    ),
+    *_WHILE_OPEN,
 )
 _AFTERWARDS = calls(
     "kafka-transactions list",

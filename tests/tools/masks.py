@@ -7,15 +7,19 @@ _MASKS = tuple(
     for pattern, shown in (
         (r"^\s+at .*\n", ""),
         (r"^\s+\.\.\. \d+ more\n", ""),
-        (r"(127\.0\.0\.1|localhost):\d+", "HOST:PORT"),
-        (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "UUID"),
-        (r"\b(TopicId: |Cluster ID: |ClusterId:\s+)\S+", r"\1ID"),
-        (r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.]?\d*(Z|\])?", "DATE"),
-        (r"\b1[6-9]\d{11}\b", "TIME"),
-        (r"/\S+/(tools-[^/\s]+)/\S*", "FOLDER"),
-        (r"-{3,}", "---"),
         (r"[ \t]+", " "),
         (r" $", ""),
+        (r"(127\.0\.0\.1|localhost):\d+", "HOST:PORT"),
+        (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "UUID"),
+        (r"\b(TopicId: |Cluster ID: |ClusterId: )\S+", r"\1ID"),
+        (r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[,.]?\d*(Z|\])?", "DATE"),
+        (r"\b1[6-9]\d{11}\b", "TIME"),
+        (r'"size":\d+', '"size":N'),
+        (r"(file:)?/\S+?/tools-[^/\s]+/[^\s\"',}\]]*", "FOLDER"),
+        (r"\b(console|perf)-consumer-\d+", r"\1-consumer-N"),
+        (r"(Valid states are: ).*", r"\1..."),
+        (r"^(\d+ 127\.0\.0\.1) \d+", r"\1 PORT"),
+        (r"-{3,}", "---"),
     )
 )
 _FIGURE = re.compile(r"\d+([.,]\d+)?(E-?\d+)?")

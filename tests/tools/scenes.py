@@ -26,8 +26,12 @@ def members(bootstrap: str) -> Iterator[None]:
 
 @contextmanager
 def open_transaction(bootstrap: str) -> Iterator[None]:
-    """A transaction on partition 0 of topic `open` is begun, and aborted in the end."""
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "lingering"})
+    """A transaction on partition 0 of topic `open` is begun, and aborted in the end.
+
+    Its id is taken over then: that waits until the transaction is over.
+    """
+    settings = {"bootstrap.servers": bootstrap, "transactional.id": "lingering"}
+    producer = Producer({**settings, "log_level": 3})
     producer.init_transactions(LIMIT_S)
     producer.begin_transaction()
     producer.produce("open", b"undecided", partition=0)
@@ -36,6 +40,7 @@ def open_transaction(bootstrap: str) -> Iterator[None]:
         yield
     finally:
         producer.abort_transaction(LIMIT_S)
+        Producer(settings).init_transactions(LIMIT_S)
 
 
 SCENES: Mapping[str, Callable[[str], AbstractContextManager[None]]] = {

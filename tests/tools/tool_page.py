@@ -51,7 +51,7 @@ def _row(one: Compared) -> str:
         case "different":
             outcome = "**differs**: " + _shown(one.changes)
         case _:
-            reasons = (d.reason for d in one.known)
+            reasons = (difference.reason for difference in one.explaining)
             outcome = " ".join(dict.fromkeys(reasons))
     return f"| `{_cell(one.call.line)}` | {one.call.scene} | {outcome} |\n"
 

@@ -47,6 +47,7 @@ _TOPICS = (
         "kafka-topics --create --topic with_dot",
         "kafka-topics --create --topic read --partitions 1",
         "kafka-topics --create --topic open --partitions 1",
+        "kafka-topics --create --topic single --partitions 1",
         "kafka-topics --list",
         "kafka-topics --list --topic 'l.*'",
         "kafka-topics --describe --topic life",
@@ -112,26 +113,26 @@ _RECORDS = (
         "kafka-get-offsets --topic read --time earliest",
     ),
     Call(
-        line="kafka-verifiable-producer --topic life --max-messages 20 --acks -1",
+        line="kafka-verifiable-producer --topic single --max-messages 20 --acks -1",
         hides_figures=True,
     ),
     Call(
-        line="kafka-verifiable-consumer --topic life --group-id verifying --max-messages 20 "
+        line="kafka-verifiable-consumer --topic single --group-id verifying --max-messages 20 "
         "--reset-policy earliest",
         hides_figures=True,
     ),
     Call(
-        line="kafka-e2e-latency --topic defaulted --num-records 50 --producer-acks all "
+        line="kafka-e2e-latency --topic single --num-records 50 --producer-acks all "
         "--record-size 100",
         hides_figures=True,
     ),
     Call(
-        line="kafka-producer-perf-test --topic life --num-records 100 --record-size 100 "
+        line="kafka-producer-perf-test --topic single --num-records 100 --record-size 100 "
         "--throughput -1",
         hides_figures=True,
     ),
     Call(
-        line="kafka-consumer-perf-test --topic life --num-records 100 --timeout 20000",
+        line="kafka-consumer-perf-test --topic single --num-records 100 --timeout 20000",
         hides_figures=True,
     ),
 )
