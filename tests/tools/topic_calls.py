@@ -30,6 +30,7 @@ FILES = {
 
 _TOPICS = (
     *calls(
+        "kafka-configs --broker-defaults --alter --add-config min.insync.replicas=1",
         "kafka-topics --create --topic life --partitions 2 --config retention.ms=3600000",
         "kafka-topics --create --topic life",
         "kafka-topics --create --topic life --if-not-exists",

@@ -51,6 +51,16 @@ def test_a_known_difference_hides_only_its_own_lines(monkeypatch: pytest.MonkeyP
     assert "**differs**: `- a`; `+ b`" in shown
 
 
+def test_words_may_differ_and_the_error_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Difference(calls="x", lines="Exception", reason="Words.", is_wording=True)
+    monkeypatch.setattr("tests.tools.comparison.KNOWN", (known,))
+    theirs = ran("org.apache.OddException: It is odd.\n")
+    other = ran("org.apache.OddException: 3 is not even.\n")
+    assert compared(theirs, other, "kafka-x").verdict == KNOWN_DIFFERENCE
+    even = ran("org.apache.EvenException: It is odd.\n")
+    assert compared(theirs, even, "kafka-x").verdict == DIFFERENT
+
+
 def test_every_call_can_be_made_and_every_difference_is_about_one() -> None:
     for call in CALLS:
         assert call.tool in MAIN_CLASSES
