@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,10 @@ LATENCY_RECORDS = 2000
 TRANSACTIONS = f"transactions of {workloads.TRANSACTION_RECORDS} records"
 TRANSACTION_COUNT = 300
 FLUSHING_SHARE = 4  # Kafka with a flush per batch is slow: a quarter of the records will do
-SERVERS = {"lakehead": lakehead_server, "kafka": kafka_server}
+SERVERS: dict[str, Callable[[Path], ServerProcess]] = {
+    "lakehead": lakehead_server,
+    "kafka": kafka_server,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

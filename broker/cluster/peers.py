@@ -130,7 +130,7 @@ class Peers:
             self._scope.spawn(look(), name=f"look at node {node_id}")
 
     def ready(self) -> frozenset[int]:
-        """Return the nodes that serve, this one included unless it leaves: who asks it is served."""
+        """Return the nodes that serve. This one does until it leaves, for whoever asks it."""
         own = () if self.is_leaving else (self.own.node_id,)
         return frozenset(self.view().ready).union(own)
 
