@@ -19,7 +19,7 @@ from tests.support.node_client import Client
 from tests.support.wire import Batch
 
 API_VERSIONS, METADATA, CREATE_TOPICS, LIST_TRANSACTIONS = 18, 3, 19, 66
-PRODUCE, INIT_PRODUCER_ID, END_TXN = 0, 22, 26
+PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID, END_TXN = 0, 21, 22, 26
 CHANGING = frozenset({19, 20, 33, 37, 44})
 """APIs that change topics."""
 NO_ANSWER_S = 8.0

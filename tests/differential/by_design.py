@@ -80,8 +80,8 @@ RULES: tuple[Rule, ...] = (
         api="Produce",
         path=r".*error_code",
         theirs="invalid_.*|transactional_id_authorization_failed|out_of_order_sequence_number",
-        ours="invalid_record|unsupported_compression_type|corrupt_message|message_too_large",
-        reason="batches are checked before their transaction's coordinator is asked",
+        ours="invalid_record|unsupported_.*|corrupt_message|message_too_large|unknown_topic.*",
+        reason="partitions and batches are checked before their transaction's coordinator is asked",
     ),
     Rule(
         api="DescribeTransactions",
@@ -99,8 +99,8 @@ RULES: tuple[Rule, ...] = (
         api="ListOffsets|IncrementalAlterConfigs",
         path=r".*error_code",
         theirs="unsupported_version|invalid_config",
-        ours="unknown_topic_or_partition",
-        reason="that there is no such topic comes before what is asked of it",
+        ours="unknown_topic_or_partition|unknown_leader_epoch",
+        reason="which partition, and of which leader, comes before what is asked of it",
     ),
     Rule(
         api="CreateTopics",

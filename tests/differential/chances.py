@@ -14,6 +14,7 @@ class Chances:
 
     def __init__(self, rng: random.Random, prefix: str, versions: Versions) -> None:
         self.rng = rng
+        self.prefix = prefix
         self.names = [f"{prefix}{letter}" for letter in "abcd"]
         self.transactional = [f"{prefix}x", f"{prefix}y"]
         self.producers = [*self.transactional, f"{prefix}i"]

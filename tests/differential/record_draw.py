@@ -15,7 +15,7 @@ def _records(c: Chances, topic: str, index: int, producer: str | None) -> Record
         "timestamp": _BASE_MS + 1000 * c.mostly(c.rng.randrange(50), -(10**9) - 1, rarity=0.05),
         "attributes": 0,
     }
-    if c.rng.random() < 0.08:
+    if c.rng.random() < 0.05:
         odd: list[dict[str, Any]] = [
             {"crc": 1},
             {"magic": 1},
@@ -48,14 +48,14 @@ def produce(c: Chances) -> Request:
     topics: list[dict[str, Any]] = []
     for name in c.topics():
         parts = [
-            {"index": i, "records": c.mostly(_records(c, name, i, producer), None, rarity=0.03)}
+            {"index": i, "records": c.mostly(_records(c, name, i, producer), None, rarity=0.01)}
             for i in c.partitions(name)
         ]
         topics.append({"name": name, "topic_id": TopicId(name), "partition_data": parts})
     usual_id = producer if producer is not None and c.is_transactional(producer) else None
     tree = {
         "transactional_id": c.mostly(usual_id, None, "nobody", rarity=0.05),
-        "acks": c.mostly(-1, 1, 0, 2, -2, rarity=0.2),
+        "acks": c.mostly(c.mostly(-1, 1, 0), 2, -2, rarity=0.03),
         "timeout": 5000,
         "topic_data": topics,
     }

@@ -8,7 +8,6 @@ with the request, and counted. Needs Kafka's jars (`bench.apache_kafka`).
 import argparse
 import asyncio
 import itertools
-import random
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +17,15 @@ from bench.apache_kafka.server import kafka_server
 from bench.lakehead_server import lakehead_server
 from tests.differential.brokers import CHANGING, PRODUCE, Broker
 from tests.differential.chances import Chances, Versions
-from tests.differential.stream import Report, Step, follow, recorded, requests_of
+from tests.differential.stream import (
+    Recording,
+    Report,
+    Step,
+    chances_of,
+    follow,
+    recorded,
+    requests_of,
+)
 from tests.support.node_client import close_clients
 
 ROUND = 60
@@ -32,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--record", type=Path, help="write the first round's answers of Kafka here")
+    parser.add_argument("--record", type=Path, help="file for Kafka's answers to the longest round")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="differential-") as name:
         folders = Path(name) / "kafka", Path(name) / "lakehead"
@@ -41,16 +48,16 @@ def main() -> None:
         flags = ("--node.id", "1", "--num.partitions", "4")
         with kafka_server(folders[0]) as kafka, lakehead_server(folders[1], *flags) as lakehead:
             ports = kafka.port, lakehead.port
-            report, first = asyncio.run(_run(ports, given.seed, given.requests))
+            report, longest = asyncio.run(_run(ports, given.seed, given.requests))
     if given.record is not None:
-        given.record.write_text(first)
+        given.record.write_text(recorded(longest))
     report.show()
     sys.exit(bool(report.unknown))
 
 
-async def _run(ports: tuple[int, int], seed: int, requests: int) -> tuple[Report, str]:
-    """Return the report, and what Kafka answered to the first round."""
-    report, first = Report(), ""
+async def _run(ports: tuple[int, int], seed: int, requests: int) -> tuple[Report, Recording]:
+    """Return the report, and what Kafka answered to the longest round."""
+    report, longest = Report(), Recording(seed, 0, {}, [])
     kafka = await Broker.connect("Kafka", ports[0])
     lakehead = await Broker.connect("Lakehead", ports[1])
     sides = (kafka, lakehead)
@@ -62,13 +69,13 @@ async def _run(ports: tuple[int, int], seed: int, requests: int) -> tuple[Report
             rest = requests - sum(report.asked.values())
             if rest <= 0:
                 break
-            rng = random.Random(f"{seed}-{number}")
-            chances = Chances(rng, f"r{number}", versions)
-            steps = await _round(sides, chances, f"r{number}", min(ROUND, rest), report)
-            first = first or recorded(seed, versions, steps)
+            chances = chances_of(seed, number, versions)
+            steps = await _round(sides, chances, min(ROUND, rest), report)
+            if len(steps) > len(longest.steps):
+                longest = Recording(seed, number, versions, steps)
     finally:
         await close_clients()
-    return report, first
+    return report, longest
 
 
 def _common(theirs: Versions, ours: Versions) -> Versions:
@@ -78,16 +85,17 @@ def _common(theirs: Versions, ours: Versions) -> Versions:
 
 
 async def _round(
-    sides: Sequence[Broker], chances: Chances, prefix: str, count: int, report: Report
+    sides: Sequence[Broker], chances: Chances, count: int, report: Report
 ) -> list[Step]:
     """Ask both the same until something differs that may have had an effect."""
     kafka, steps = sides[0], []
+    report.trail.clear()
     for side in sides:
-        await side.learn_topics(prefix)
+        await side.learn_topics(chances.prefix)
     for request in requests_of(chances, count):
         theirs, ours = [await side.ask(request) for side in sides]
         if request.key in CHANGING:
-            await _settled(sides, prefix)
+            await _settled(sides, chances.prefix)
         steps.append(Step(theirs, dict(kafka.topics)))
         follow(chances, request, steps[-1])
         if report.compare(request, theirs, ours):

@@ -1,15 +1,19 @@
 """The seeded stream of requests, what Kafka told to it, and what of it differs."""
 
 import json
+import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.differential import record_draw, topic_draw, transaction_draw
 from tests.differential.brokers import (
+    CHANGING,
     CREATE_TOPICS,
+    DELETE_RECORDS,
+    END_TXN,
     INIT_PRODUCER_ID,
     PRODUCE,
     Records,
@@ -19,7 +23,8 @@ from tests.differential.by_design import reason_for
 from tests.differential.chances import Chances, Versions
 from tests.differential.trees import Tree, differences
 
-_SHOWN = 700
+_SHOWN, _TRAIL, _TRAILED = 700, 240, 8
+_OF_EFFECT = CHANGING | {PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID, 24, 25, END_TXN, 28}
 _WORDS = ("silent", "closed", "open")
 
 DRAWS: tuple[Callable[[Chances], Request], ...] = (
@@ -41,24 +46,33 @@ class Step(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """What Kafka answered to the first round of a seed."""
+    """What Kafka answered to one round of a seed."""
 
     seed: int
+    number: int
     versions: Versions
     steps: list[Step]
 
 
-def recorded(seed: int, versions: Versions, steps: Sequence[Step]) -> str:
+def recorded(made: Recording) -> str:
     """Return a recording as JSON."""
+    seed, number, versions, steps = made
     lines = ",\n".join(json.dumps(step) for step in steps)
-    return f'{{"seed": {seed}, "versions": {json.dumps(versions)}, "steps": [\n{lines}\n]}}\n'
+    head = f'{{"seed": {seed}, "round": {number}, "versions": {json.dumps(versions)}'
+    return f'{head}, "steps": [\n{lines}\n]}}\n'
 
 
 def recording(text: str) -> Recording:
     """Return the recording that is in JSON."""
     found = json.loads(text)
     versions = {int(key): (first, last) for key, (first, last) in found["versions"].items()}
-    return Recording(found["seed"], versions, [Step(*step) for step in found["steps"]])
+    steps = [Step(*step) for step in found["steps"]]
+    return Recording(found["seed"], found["round"], versions, steps)
+
+
+def chances_of(seed: int, number: int, versions: Versions) -> Chances:
+    """Return what the requests of one round are drawn from."""
+    return Chances(random.Random(f"{seed}-{number}"), f"r{number}-", versions)
 
 
 def requests_of(chances: Chances, count: int) -> Iterator[Request]:
@@ -80,13 +94,17 @@ class Report:
     asked: Counter[str] = field(default_factory=Counter)
     known: Counter[str] = field(default_factory=Counter)
     unknown: Counter[str] = field(default_factory=Counter)
+    trail: list[str] = field(default_factory=list)
+    """What the round asked so far."""
 
     def compare(self, request: Request, theirs: Tree, ours: Tree) -> bool:
         """Count, and show what is new; return whether one may have done what the other did not."""
         self.asked[request.name] += 1
+        self.trail.append(f"{str(request)[:_TRAIL]}\n        {theirs!r:.{_TRAIL}}")
         found = False
         for path, one, other in differences(theirs, ours):
-            found = found or path.endswith("error_code") or theirs in _WORDS or ours in _WORDS
+            is_effect = request.key in _OF_EFFECT and path.endswith("error_code")
+            found = found or is_effect or theirs in _WORDS or ours in _WORDS
             reason = reason_for(request, path, one, other)
             if reason is not None:
                 self.known[reason] += 1
@@ -94,7 +112,9 @@ class Report:
             what = f"{request.name} {path}: Kafka {one!r:.300}, Lakehead {other!r:.300}"
             self.unknown[what] += 1
             if self.unknown[what] == 1:
-                print(f"--- {what}\n    {str(request)[:_SHOWN]}")
+                before = self.trail[-1 - _TRAILED : -1]
+                print("\n".join([f"--- {what}", *(f"      after {one}" for one in before)]))
+                print(f"    {str(request)[:_SHOWN]}")
                 print(f"    Kafka    {theirs!r:.{_SHOWN}}\n    Lakehead {ours!r:.{_SHOWN}}")
                 sys.stdout.flush()
         return found
