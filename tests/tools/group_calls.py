@@ -77,13 +77,15 @@ _WHILE_OPEN = calls(
     "kafka-transactions list",
     "kafka-transactions describe --transactional-id nobody",
     "kafka-transactions describe-producers --topic open --partition 0",
-    "kafka-transactions describe-producers --topic open --partition 9",
     "kafka-transactions find-hanging --topic open --partition 0 --max-transaction-timeout 1",
     "kafka-transactions find-hanging --broker-id 1",
     "kafka-transactions abort --topic open --partition 0 --start-offset 5",
     "kafka-console-consumer --topic open --from-beginning --isolation-level read_committed "
     "--timeout-ms 2000",
     "kafka-get-offsets --topic open --time latest",
+    "kafka-transactions abort --topic open --partition 0 --start-offset 0",
+    "kafka-transactions describe-producers --topic open --partition 0",
+    "kafka-transactions list",
     scene="open transaction",
 )
 _OPEN = (

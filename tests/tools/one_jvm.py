@@ -10,6 +10,7 @@ from typing import Self
 
 from bench.apache_kafka.jars import jars_directory
 from bench.apache_kafka.tools import MAIN_CLASSES, QUICK_START
+from bench.process import ServerFailed, log_tail
 
 SECONDS_MAX = 40
 _DRIVER = Path(__file__).with_name("ToolsInOneJvm.java")
@@ -35,7 +36,7 @@ class OneJvm:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, tool: str, arguments: Sequence[str], stdin: str = "") -> Ran:
-        """Run a tool by the name of its script, to its end."""
+        """Run a tool by the name of its script, to its end; raises ServerFailed if the JVM dies."""
         assert self._process is not None, "the JVM is not started"
         asked, answers = self._process.stdin, self._process.stdout
         assert asked is not None
@@ -43,21 +44,22 @@ class OneJvm:
         call = {"main": MAIN_CLASSES[tool], "arguments": list(arguments)}
         asked.write(json.dumps({**call, "stdin": stdin, "seconds": SECONDS_MAX}) + "\n")
         asked.flush()
-        return Ran(**json.loads(answers.readline()))
+        answer = answers.readline()
+        if not answer:
+            raise ServerFailed(f"the JVM of the tools ended:\n{log_tail(self._log)}")
+        return Ran(**json.loads(answer))
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [
-                "java",
-                *QUICK_START,
-                "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-                *("-cp", f"{jars_directory()}/*", str(_DRIVER)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log.open("w"),
-            text=True,
-        )
+        command = [
+            "java",
+            *QUICK_START,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+            *("-cp", f"{jars_directory()}/*", str(_DRIVER)),
+        ]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         return self
 
     def __exit__(
