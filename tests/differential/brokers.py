@@ -5,6 +5,7 @@ Requests name topics and producers; `resolved` puts in the ids that this broker 
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,7 +123,7 @@ class Broker:
             case TopicId(name):
                 return self.topic_ids.get(name, unknown_id(7))
             case ProducerId(name, off):
-                return self.producers.get(name, (987_654, 0))[0] + off
+                return self.producers.get(name, (_unknown_producer(name), 0))[0] + off
             case ProducerEpoch(name, off):
                 return self.producers.get(name, (0, 0))[1] + off
             case Records(producer, epoch_off, fields):
@@ -217,6 +218,11 @@ class Broker:
         """Return first and last version of each API that is served."""
         answer = await self._ask(API_VERSIONS, 2, {})
         return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+
+
+def _unknown_producer(name: str) -> int:
+    """Return an id that nobody gave out: another one for each name, as brokers remember it."""
+    return 900_000_000 + zlib.crc32(name.encode()) % 1_000_000
 
 
 def _passes(tree: Tree) -> bool:

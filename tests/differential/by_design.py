@@ -84,6 +84,13 @@ RULES: tuple[Rule, ...] = (
         reason="partitions and batches are checked before their transaction's coordinator is asked",
     ),
     Rule(
+        api="Produce",
+        path=r".*error_code",
+        theirs="invalid_producer_epoch",
+        ours="invalid_producer_id_mapping",
+        reason="of an id that nobody gave out, the coordinator knows before the partition does",
+    ),
+    Rule(
         api="DescribeTransactions",
         path=r"transaction_states\.topics",
         ours=None,

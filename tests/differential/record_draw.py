@@ -53,9 +53,13 @@ def produce(c: Chances) -> Request:
         ]
         topics.append({"name": name, "topic_id": TopicId(name), "partition_data": parts})
     usual_id = producer if producer is not None and c.is_transactional(producer) else None
+    given_id = c.mostly(usual_id, None, "nobody", rarity=0.05)
+    acks = c.mostly(c.mostly(-1, 1, 0), 2, -2, rarity=0.03)
+    if usual_id is not None:  # Kafka adds to the transaction before it looks at acks
+        acks = max(-1, min(acks, 1))
     tree = {
-        "transactional_id": c.mostly(usual_id, None, "nobody", rarity=0.05),
-        "acks": c.mostly(c.mostly(-1, 1, 0), 2, -2, rarity=0.03),
+        "transactional_id": given_id,
+        "acks": acks,
         "timeout": 5000,
         "topic_data": topics,
     }
