@@ -91,6 +91,13 @@ RULES: tuple[Rule, ...] = (
         reason="of an id that nobody gave out, the coordinator knows before the partition does",
     ),
     Rule(
+        api="DescribeTopicPartitions",
+        path=r".*error_code",
+        theirs="unknown_server_error",
+        when=lambda tree: tree["response_partition_limit"] < 0,
+        reason="Kafka fails inside on a page of less than nothing",
+    ),
+    Rule(
         api="DescribeTransactions",
         path=r"transaction_states\.topics",
         ours=None,
