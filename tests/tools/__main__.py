@@ -18,6 +18,7 @@ from bench.apache_kafka.server import kafka_server
 from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
 from tests.tools import group_calls, topic_calls
+from tests.tools.barrier import Barrier
 from tests.tools.comparison import DIFFERENT, Compared
 from tests.tools.differences import KNOWN
 from tests.tools.one_jvm import OneJvm, Ran
@@ -74,6 +75,7 @@ def _compare(folder: Path) -> list[Compared]:
 def _run_all(server: ServerProcess, folder: Path) -> list[Ran]:
     files = _files(folder)
     with server, OneJvm(folder / "jvm.log") as jvm, ExitStack() as scene:
+        barrier = Barrier(server.bootstrap)
         found, now = [], ""
         for call in CALLS:
             if call.scene != now:
@@ -82,6 +84,8 @@ def _run_all(server: ServerProcess, folder: Path) -> list[Ran]:
                 if now:
                     scene.enter_context(SCENES[now](server.bootstrap))
             found.append(jvm.run(call.tool, call.arguments(server.bootstrap, files), call.stdin))
+            if call.is_change:
+                barrier.wait()
         return found
 
 

@@ -24,6 +24,11 @@ class Call:
     def tool(self) -> str:
         return self.line.split(maxsplit=1)[0]
 
+    @property
+    def is_change(self) -> bool:
+        """Whether it asks for a change to topics or configs."""
+        return any(what in self.line for what in ("--create", "--alter", "--delete"))
+
     def arguments(self, bootstrap: str, files: Mapping[str, str]) -> list[str]:
         """Return the arguments against the broker at `bootstrap`."""
         words = shlex.split(self.line)[1:]
