@@ -11,7 +11,6 @@ from broker.coordinator.group.record_formats import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
-    UnknownRecord,
     decode_group,
     decode_key,
     decode_offset,
@@ -19,6 +18,7 @@ from broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
+from broker.coordinator.record_reader import UnknownRecord
 from storage.format.batch_writer import encode_batch, varint
 from storage.format.record_batch import crc_ok, read_header
 from storage.format.records import iter_kafka_records

@@ -23,6 +23,7 @@ import struct
 from dataclasses import dataclass
 
 from broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
+from broker.coordinator.record_reader import RecordReader, UnknownRecord
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -63,10 +64,6 @@ class CommittedOffset:
     commit_timestamp_ms: int = _NO_TIMESTAMP
     expire_timestamp_ms: int = _NO_TIMESTAMP
     """When it ends, for a commit that said so; without one the broker's retention time holds."""
-
-
-class UnknownRecord(ValueError):
-    """A key or value of a kind or version that is not read here, or one that is cut short."""
 
 
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
@@ -117,23 +114,23 @@ def encode_group(value: GroupSnapshot) -> bytes:
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey:
     """Return what a record is about. Raises UnknownRecord."""
-    reader = _Reader(data)
+    reader = RecordReader(data)
     kind = reader.i16()
     if kind in _OFFSET_KEYS:
-        group_id, topic = reader.text(), reader.text()
+        group_id, topic = _text(reader), _text(reader)
         return OffsetKey(group_id=group_id, topic=topic, partition=reader.i32())
     if kind == _GROUP_KEY:
-        return GroupKey(group_id=reader.text())
+        return GroupKey(group_id=_text(reader))
     raise UnknownRecord(f"key of kind {kind}")
 
 
 def decode_offset(data: bytes) -> CommittedOffset:
     """Return a committed offset. Raises UnknownRecord."""
-    reader = _Reader(data)
-    version = reader.version()
+    reader = RecordReader(data)
+    version = _version(reader)
     offset = reader.i64()
     leader_epoch = reader.i32() if version >= 3 else _NO_LEADER_EPOCH
-    metadata = reader.compact_text() if version == _FLEXIBLE_VERSION else reader.text()
+    metadata = reader.text(reader.uvarint() - 1) if version == _FLEXIBLE_VERSION else _text(reader)
     return CommittedOffset(
         offset=offset,
         leader_epoch=leader_epoch,
@@ -145,11 +142,11 @@ def decode_offset(data: bytes) -> CommittedOffset:
 
 def decode_group(data: bytes) -> GroupSnapshot:
     """Return a group. Raises UnknownRecord, also for version 4, which nothing writes yet."""
-    reader = _Reader(data)
-    version = reader.version()
+    reader = RecordReader(data)
+    version = _version(reader)
     if version == _FLEXIBLE_VERSION:
         raise UnknownRecord("group value of version 4")
-    protocol_type = reader.text()
+    protocol_type = _text(reader)
     generation = reader.i32()
     protocol_name, leader = reader.string(), reader.string()
     timestamp = reader.i64() if version >= 2 else _NO_TIMESTAMP
@@ -164,10 +161,10 @@ def decode_group(data: bytes) -> GroupSnapshot:
     )
 
 
-def _member(reader: "_Reader", version: int) -> MemberSnapshot:
-    member_id = reader.text()
+def _member(reader: RecordReader, version: int) -> MemberSnapshot:
+    member_id = _text(reader)
     instance_id = reader.string() if version >= 3 else None
-    client_id, client_host = reader.text(), reader.text()
+    client_id, client_host = _text(reader), _text(reader)
     rebalance_timeout_ms = reader.i32() if version >= 1 else None
     session_timeout_ms = reader.i32()
     return MemberSnapshot(
@@ -177,8 +174,8 @@ def _member(reader: "_Reader", version: int) -> MemberSnapshot:
         client_host=client_host,
         rebalance_timeout_ms=rebalance_timeout_ms or session_timeout_ms,
         session_timeout_ms=session_timeout_ms,
-        subscription=reader.data(),
-        assignment=reader.data(),
+        subscription=_data(reader),
+        assignment=_data(reader),
     )
 
 
@@ -193,57 +190,16 @@ def _bytes(data: bytes) -> bytes:
     return _INT.pack(len(data)) + data
 
 
-class _Reader:
-    """Takes fields off bytes; a field that is cut short is an UnknownRecord."""
+def _version(reader: RecordReader) -> int:
+    version = reader.i16()
+    if not 0 <= version <= _FLEXIBLE_VERSION:
+        raise UnknownRecord(f"value of version {version}")
+    return version
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
 
-    def take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._data):
-            raise UnknownRecord(f"cut short at byte {self._position}")
-        data = self._data[self._position : end]
-        self._position = end
-        return data
+def _text(reader: RecordReader) -> str:
+    return reader.string() or ""
 
-    def i16(self) -> int:
-        return int(_SHORT.unpack(self.take(2))[0])
 
-    def i32(self) -> int:
-        return int(_INT.unpack(self.take(4))[0])
-
-    def i64(self) -> int:
-        return int(_LONG.unpack(self.take(8))[0])
-
-    def version(self) -> int:
-        version = self.i16()
-        if not 0 <= version <= _FLEXIBLE_VERSION:
-            raise UnknownRecord(f"value of version {version}")
-        return version
-
-    def data(self) -> bytes:
-        return self.take(self.i32())
-
-    def string(self) -> str | None:
-        size = self.i16()
-        return None if size < 0 else self._decoded(size)
-
-    def text(self) -> str:
-        return self.string() or ""
-
-    def compact_text(self) -> str:
-        size = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            size |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return self._decoded(size - 1)
-            shift += 7
-
-    def _decoded(self, size: int) -> str:
-        try:
-            return self.take(size).decode()
-        except UnicodeDecodeError as error:
-            raise UnknownRecord(f"text is not UTF-8 at byte {self._position}") from error
+def _data(reader: RecordReader) -> bytes:
+    return reader.take(reader.i32())

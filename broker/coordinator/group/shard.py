@@ -31,7 +31,6 @@ from broker.coordinator.group.record_formats import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
-    UnknownRecord,
     decode_group,
     decode_key,
     decode_offset,
@@ -43,6 +42,7 @@ from broker.coordinator.group.restoring import restored_group
 from broker.coordinator.group.rules import refuse_transactional_commit
 from broker.coordinator.group.state_machine import Group
 from broker.coordinator.log import CoordinatorLog
+from broker.coordinator.record_reader import UnknownRecord
 from storage.clock import Clock
 from storage.format.batch_writer import KeyValue
 

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
+from broker.coordinator.record_reader import RecordReader, UnknownRecord
 from broker.coordinator.transaction.messages import (
     CLIENT_VERSION_1,
     NO_PRODUCER_ID,
@@ -39,10 +40,6 @@ _WRITTEN_VERSION = 1
 _PREVIOUS_ID_TAG, _NEXT_ID_TAG, _CLIENT_VERSION_TAG = 0, 1, 2
 
 T = TypeVar("T")
-
-
-class UnknownRecord(ValueError):
-    """A key or value of a kind or version that is not read here, or one that is cut short."""
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -76,7 +73,7 @@ def encode_value(value: Transaction) -> bytes:
 
 def decode_key(data: bytes) -> str:
     """Return the transactional id. Raises UnknownRecord."""
-    reader = _Reader(data)
+    reader = RecordReader(data)
     version = reader.i16()
     if version != _KEY_VERSION:
         raise UnknownRecord(f"key of kind {version}")
@@ -85,15 +82,15 @@ def decode_key(data: bytes) -> str:
 
 def decode_value(transactional_id: str, data: bytes) -> Transaction:
     """Return the state of a transactional id. Raises UnknownRecord."""
-    reader = _Reader(data)
+    reader = RecordReader(data)
     version = reader.i16()
     if version not in {0, 1}:
         raise UnknownRecord(f"value of version {version}")
     producer_id, epoch, timeout_ms = reader.i64(), reader.i16(), reader.i32()
     state = _state(reader.i8())
-    partitions = reader.partitions(is_flexible=version == 1)
+    partitions = _read_partitions(reader, is_flexible=version == 1)
     updated_ms, start_ms = reader.i64(), reader.i64()
-    tags = reader.tags() if version == 1 else {}
+    tags = _tags(reader) if version == 1 else {}
     return Transaction(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -103,9 +100,9 @@ def decode_value(transactional_id: str, data: bytes) -> Transaction:
         partitions=frozenset(partitions),
         updated_ms=updated_ms,
         start_ms=start_ms,
-        previous_producer_id=_tag(tags, _PREVIOUS_ID_TAG, _Reader.i64, NO_PRODUCER_ID),
-        next_producer_id=_tag(tags, _NEXT_ID_TAG, _Reader.i64, NO_PRODUCER_ID),
-        client_version=_tag(tags, _CLIENT_VERSION_TAG, _Reader.i16, CLIENT_VERSION_1),
+        previous_producer_id=_tag(tags, _PREVIOUS_ID_TAG, RecordReader.i64, NO_PRODUCER_ID),
+        next_producer_id=_tag(tags, _NEXT_ID_TAG, RecordReader.i64, NO_PRODUCER_ID),
+        client_version=_tag(tags, _CLIENT_VERSION_TAG, RecordReader.i16, CLIENT_VERSION_1),
     )
 
 
@@ -131,71 +128,29 @@ def _state(number: int) -> TransactionState:
         raise UnknownRecord(f"state {number}") from error
 
 
-def _tag(tags: dict[int, bytes], tag: int, read: "Callable[[_Reader], T]", default: T) -> T:
+def _tag(tags: dict[int, bytes], tag: int, read: Callable[[RecordReader], T], default: T) -> T:
     data = tags.get(tag)
-    return default if data is None else read(_Reader(data))
+    return default if data is None else read(RecordReader(data))
 
 
-class _Reader:
-    """Takes fields off bytes; a field that is cut short is an UnknownRecord."""
+def _read_partitions(reader: RecordReader, *, is_flexible: bool) -> list[TopicPartition]:
+    found = []
+    for _ in range(_count(reader, is_flexible)):
+        topic = reader.text(reader.uvarint() - 1 if is_flexible else reader.i16())
+        found += [(topic, reader.i32()) for _ in range(_count(reader, is_flexible))]
+        if is_flexible:
+            _tags(reader)
+    return found
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
 
-    def take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._data):
-            raise UnknownRecord(f"cut short at byte {self._position}")
-        data = self._data[self._position : end]
-        self._position = end
-        return data
+def _tags(reader: RecordReader) -> dict[int, bytes]:
+    found = {}
+    for _ in range(reader.uvarint()):
+        tag = reader.uvarint()
+        found[tag] = reader.take(reader.uvarint())
+    return found
 
-    def i8(self) -> int:
-        return self.take(1)[0]
 
-    def i16(self) -> int:
-        return int(_SHORT.unpack(self.take(2))[0])
-
-    def i32(self) -> int:
-        return int(_INT.unpack(self.take(4))[0])
-
-    def i64(self) -> int:
-        return int(_LONG.unpack(self.take(8))[0])
-
-    def uvarint(self) -> int:
-        value = shift = 0
-        while shift < 35:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise UnknownRecord(f"a varint is too long at byte {self._position}")
-
-    def text(self, size: int) -> str:
-        try:
-            return self.take(size).decode()
-        except UnicodeDecodeError as error:
-            raise UnknownRecord(f"text is not UTF-8 at byte {self._position}") from error
-
-    def partitions(self, *, is_flexible: bool) -> list[TopicPartition]:
-        found = []
-        for _ in range(self._count(is_flexible)):
-            size = self.uvarint() - 1 if is_flexible else self.i16()
-            topic = self.text(size)
-            found += [(topic, self.i32()) for _ in range(self._count(is_flexible))]
-            if is_flexible:
-                self.tags()
-        return found
-
-    def tags(self) -> dict[int, bytes]:
-        found = {}
-        for _ in range(self.uvarint()):
-            tag = self.uvarint()
-            found[tag] = self.take(self.uvarint())
-        return found
-
-    def _count(self, is_flexible: bool) -> int:
-        """The length of an array; null counts as empty."""
-        return self.uvarint() - 1 if is_flexible else self.i32()
+def _count(reader: RecordReader, is_flexible: bool) -> int:
+    """The length of an array; null counts as empty."""
+    return reader.uvarint() - 1 if is_flexible else reader.i32()

@@ -13,6 +13,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.log import CoordinatorLog
+from broker.coordinator.record_reader import UnknownRecord
 from broker.coordinator.transaction.markers import Job, Marker
 from broker.coordinator.transaction.messages import (
     IDLE,
@@ -24,7 +25,6 @@ from broker.coordinator.transaction.messages import (
     TransactionState,
 )
 from broker.coordinator.transaction.record_formats import (
-    UnknownRecord,
     decode_key,
     decode_value,
     encode_key,
