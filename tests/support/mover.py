@@ -5,11 +5,13 @@ fails is aborted and done again, from the offsets that were committed with the l
 import random
 import threading
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.support.traffic import QUICK_RECONNECT
 
 _CALL_S = 10.0
+_HANG_S = 1.5 * _CALL_S
+"""A call that has not returned by then never will."""
 _BATCH = 20
 _ABORTS = 0.15
 """Share of transactions that are aborted for no reason."""
@@ -86,12 +88,7 @@ class Mover(threading.Thread):
                 index = message.partition()
                 assert index is not None
                 producer.produce(self._target, message.value(), partition=index)
-            positions = consumer.position(consumer.assignment())
-            producer.send_offsets_to_transaction(
-                [place for place in positions if place.offset >= 0],
-                consumer.consumer_group_metadata(),
-                _CALL_S,
-            )
+            _send_offsets(producer, consumer)
             if self._rng.random() < _ABORTS:
                 self._abort(producer, consumer)
                 return
@@ -117,3 +114,29 @@ class Mover(threading.Thread):
     def _abort(self, producer: Producer, consumer: Consumer) -> None:
         producer.abort_transaction(_CALL_S)
         self._rewind(consumer)
+
+
+def _send_offsets(producer: Producer, consumer: Consumer) -> None:
+    """Add the consumer's positions to the transaction; a call that hangs is left behind.
+
+    Since librdkafka 2.10 it goes on waiting, whatever its timeout, for a group coordinator that
+    was not in the cluster's metadata for a moment (its issues 5511 and 5456, open in 2.16).
+    """
+    positions = [place for place in consumer.position(consumer.assignment()) if place.offset >= 0]
+    group = consumer.consumer_group_metadata()
+    failures: list[KafkaException] = []
+
+    def send() -> None:
+        try:
+            producer.send_offsets_to_transaction(positions, group, _CALL_S)
+        except KafkaException as error:
+            failures.append(error)
+
+    call = threading.Thread(target=send, name="offsets", daemon=True)
+    call.start()
+    call.join(_HANG_S)
+    if call.is_alive():
+        # Raised as no error of the transaction: only another producer gets further.
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the client hangs"))
+    if failures:
+        raise failures[0]
