@@ -136,7 +136,7 @@ def test_a_process_that_has_the_pid_of_a_dead_holder_is_left_alone() -> None:
 async def test_a_process_that_takes_its_own_slice_is_told(tmp_path: Path) -> None:
     uri = f"block:{tmp_path / 'wal'}?size=2MiB"
     wal = await open_wal(uri, rng=random.Random(1))
-    with pytest.raises(StorageError, match="this process holds"):
+    with pytest.raises(StorageError, match="this process writes to the WAL"):
         await take_wal(uri, node_id=0, cluster_id="")
     await append_released(wal, await started(wal, 1), b"unharmed")
     await wal.close()
