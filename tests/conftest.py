@@ -1,8 +1,10 @@
 """What every test gets: which tests share a worker when several run at once, and an S3 server."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.support.versitygw import s3_process, s3_server
 
@@ -19,3 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.get_closest_marker("serial") is not None:
             item.add_marker(pytest.mark.xdist_group("serial"))
+
+
+@pytest.fixture(autouse=True)
+def _own_event_log() -> Iterator[None]:
+    """A command that runs in the test's process writes its events to what is standard error then;
+    the tests after it have another.
+    """
+    yield
+    structlog.reset_defaults()

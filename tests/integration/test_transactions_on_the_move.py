@@ -10,7 +10,7 @@ from storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 from tests.support.transaction_traffic import read_all, settle
 
-TRANSACTIONS, PARTITIONS = 25, 3
+TRANSACTIONS, PARTITIONS = 120, 3
 STATE_TOPIC = "__transaction_state"
 
 

@@ -257,7 +257,6 @@ MUTANTS = [
     Mutant(recover_what_is_torn, "block"),
     Mutant(recover_nothing, "object-elsewhere"),
     Mutant(forget_producers_with_their_records, "memory"),
-    Mutant(forget_producers_with_their_records, "object"),
     Mutant(delete_without_grace, "memory"),
     Mutant(sweep_what_is_being_uploaded, "memory"),
     Mutant(sweep_what_recovery_needs, "object"),
