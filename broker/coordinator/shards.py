@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.coordinator.log import CoordinatorLog, LogPartition
 from broker.partition.topic import Topic
-from broker.protocol.errors import KafkaError
+from broker.protocol.errors import KafkaError, error_code
 from storage.clock import Clock
 from storage.errors import LakeheadError
 from storage.tasks import TaskScope
@@ -206,3 +206,19 @@ class Shards(Generic[S]):
                 await asyncio.shield(task)
         except TimeoutError:
             raise KafkaError(ErrorCode.coordinator_load_in_progress) from None
+
+
+async def durable(outcome: asyncio.Future[Exception | None], patience_s: float) -> None:
+    """Wait until what a shard has appended is durable. Raises KafkaError: NOT_COORDINATOR where the
+    partition is not led here any more, COORDINATOR_NOT_AVAILABLE where the log is slow.
+    """
+    try:
+        async with asyncio.timeout(patience_s):
+            error = await asyncio.shield(outcome)
+    except TimeoutError:
+        raise KafkaError(ErrorCode.coordinator_not_available, "the log is slow") from None
+    if error is not None:
+        code = error_code(error)
+        if code is ErrorCode.not_leader_or_follower:
+            code = ErrorCode.not_coordinator
+        raise KafkaError(code, str(error))

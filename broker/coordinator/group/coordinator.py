@@ -26,9 +26,9 @@ from broker.coordinator.group.record_formats import CommittedOffset
 from broker.coordinator.group.rules import refuse_request
 from broker.coordinator.group.shard import GroupShard
 from broker.coordinator.log import CoordinatorLog
-from broker.coordinator.shards import CoordinatorTopic, Shards
+from broker.coordinator.shards import CoordinatorTopic, Shards, durable
 from broker.coordinator.transaction.messages import Producer
-from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.errors import KafkaError
 from broker.settings import Settings
 from storage.clock import Clock
 from storage.tasks import TaskScope
@@ -222,16 +222,7 @@ class GroupCoordinator:
         return await self.shards.of(group_id)
 
     async def _durable(self, outcome: asyncio.Future[Exception | None]) -> None:
-        try:
-            async with asyncio.timeout(self._settings.offsets_commit_timeout_ms / 1000):
-                error = await asyncio.shield(outcome)
-        except TimeoutError:
-            raise KafkaError(ErrorCode.coordinator_not_available, "the log is slow") from None
-        if error is not None:
-            code = error_code(error)
-            if code is ErrorCode.not_leader_or_follower:
-                code = ErrorCode.not_coordinator
-            raise KafkaError(code, str(error))
+        await durable(outcome, self._settings.offsets_commit_timeout_ms / 1000)
 
     async def _expire_regularly(self) -> None:
         while True:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.log import CoordinatorLog
-from broker.coordinator.shards import CoordinatorTopic, Shards
+from broker.coordinator.shards import CoordinatorTopic, Shards, durable
 from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.messages import (
     NO_EPOCH,
@@ -28,7 +28,7 @@ from broker.coordinator.transaction.messages import (
 from broker.coordinator.transaction.shard import TransactionShard
 from broker.coordinator.transaction.state_machine import TransactionMachine, outcome
 from broker.producer_ids import ProducerIds
-from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.errors import KafkaError
 from broker.settings import Settings
 from storage.clock import Clock
 from storage.tasks import TaskScope
@@ -219,20 +219,8 @@ class TransactionCoordinator:
             raise KafkaError(decision.code)
         if isinstance(decision, Settled):
             return decision
-        await self._durable(shard.perform(machine, decision))
+        await durable(shard.perform(machine, decision), _LOG_PATIENCE_S)
         return decision.transaction
-
-    async def _durable(self, outcome: asyncio.Future[Exception | None]) -> None:
-        try:
-            async with asyncio.timeout(_LOG_PATIENCE_S):
-                error = await asyncio.shield(outcome)
-        except TimeoutError:
-            raise KafkaError(ErrorCode.coordinator_not_available, "the log is slow") from None
-        if error is not None:
-            code = error_code(error)
-            if code is ErrorCode.not_leader_or_follower:
-                code = ErrorCode.not_coordinator
-            raise KafkaError(code, str(error))
 
     async def _tick_regularly(self) -> None:
         interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
