@@ -7,7 +7,7 @@ import copy
 import json
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.errors import EntryRejected
@@ -133,6 +133,7 @@ def known(cluster: book.Cluster) -> dict[str, object]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.lists(ownership | judged, min_size=1, max_size=2), max_size=40))
+@example([[r.CreateStream(stream_id=2, topic_id="b" * 32, partition=0)]])
 def test_two_readers_refuse_the_same_and_know_the_same(entries: list[list[Record]]) -> None:
     state = ClusterState().apply(START)
     cluster = book.read_log(book.Cluster(), [encode_entry(START)])

@@ -254,7 +254,8 @@ def _apply_stream(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     number = record["stream_id"]
     if kind == "CreateStream":
         demand(number == cluster.next_stream, "next stream")
-        partitions = cluster.partitions.get(record["topic_id"], [])
+        demand(record["topic_id"] in cluster.partitions, "no such topic")
+        partitions = cluster.partitions[record["topic_id"]]
         demand(record["partition"] == len(partitions), "next partition")
         partitions.append(number)
         cluster.streams[number] = Stream()
