@@ -24,12 +24,14 @@ class JsonColumns:
     """Values as columns.
 
     `columns` has one row per good value, in order; `rows` says which values they were; a null value
-    is a row of nulls. `faults` are (value index, why) of the bad ones, in order.
+    is a row of nulls. `faults` are (value index, why) of the bad ones, in order; `misfits` are
+    those of them that are well-formed.
     """
 
     columns: Any  # pa.Table
     rows: Any  # pa.Array of int64
     faults: tuple[tuple[int, str], ...]
+    misfits: frozenset[int] = frozenset()
 
 
 def json_columns(values: Any, schema: Any, *, fault_count_max: int | None = None) -> JsonColumns:
@@ -67,16 +69,17 @@ def _assemble(
     faults: list[tuple[int, str]],
 ) -> JsonColumns:
     """Put rows of nulls where the values are null, and say which values the rows are."""
+    unfit = frozenset(int(candidates[row]) for row, _ in misfits)
     parsed = np.delete(candidates, [row for row, _ in misfits]) if misfits else candidates
     if not values.null_count:
-        return JsonColumns(columns=table, rows=_int64(parsed), faults=tuple(faults))
+        return JsonColumns(columns=table, rows=_int64(parsed), faults=tuple(faults), misfits=unfit)
     nulls = np.flatnonzero(~_is_valid(values))
     rows = np.sort(np.concatenate([parsed, nulls]))
     # Position of each row in `table`; null where the value is.
     position = np.searchsorted(parsed, rows)
     position[np.isin(rows, nulls)] = -1
     columns = table.take(_int64(position, null=-1))
-    return JsonColumns(columns=columns, rows=_int64(rows), faults=tuple(faults))
+    return JsonColumns(columns=columns, rows=_int64(rows), faults=tuple(faults), misfits=unfit)
 
 
 def _syntax_faults(values: Any) -> list[tuple[int, str]]:

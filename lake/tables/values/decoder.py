@@ -1,0 +1,90 @@
+"""The seam of value formats: what a decoder is given, and what it answers.
+
+A decoder never fails because of a record: a value that it cannot read is a fault of its row. What
+it raises is about the whole topic (`SettingsError`: what was declared cannot work) or passes by
+itself (`RegistryUnavailable`: pause and try again, nothing is wrong with any record).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
+"""What a topic's values are, as it declares them."""
+
+ErrorClass = Literal["malformed", "misfit", "unframed", "unknown_schema", "unusable_schema"]
+"""Why a value is no row. `malformed`: its bytes are no value of the format. `misfit`: well-formed,
+but a field does not fit its column. `unframed`: Confluent's five bytes are missing where the schema
+must come from them. `unknown_schema`: the registry knows no schema of its id. `unusable_schema`:
+the schema of its id cannot be columns (recursive, or not of this format).
+"""
+
+NO_SCHEMA = -1
+"""Schema id of a value that names none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueSpec:
+    """What a topic declares of its values; small and picklable, so that workers open their own.
+
+    `schema` is DDL for JSON (empty: inferred from a sample), an Avro schema or .proto text (empty:
+    each value names its schema by id in Confluent's wire format). `message` chooses among the
+    messages of a .proto text. `registry` is the URL of a schema registry; credentials and
+    certificates come from the environment (see `registry`).
+    """
+
+    value_format: ValueFormat = "raw"
+    schema: str = ""
+    message: str = ""
+    registry: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A record that cannot be a row. `row` is its place in the batch."""
+
+    row: int
+    reason: str
+    error: ErrorClass = "malformed"
+    schema_id: int = NO_SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A batch's values as columns.
+
+    `columns` has the schema that was asked for and one row for each entry of `rows`, which says
+    the row of the batch that it came from; `rows` never decreases. A null value is a row of nulls.
+    Formats of one row for each value name no row twice; Debezium's may (a key that changed is a
+    delete and a create). `faults` are in order of rows. `found`, if not None, is a schema that
+    these values have and the one asked for does not hold: columns to add or to widen (see
+    `evolution`); what did not fit it is left out or is a fault.
+    """
+
+    columns: Any  # pa.Table
+    rows: Any  # pa.Array of int64
+    faults: tuple[Fault, ...] = ()
+    found: Any = None  # pa.Schema | None
+
+
+class ValueDecoder(Protocol):
+    """Turns the values of one topic into columns. Not for threads at once; cheap to keep."""
+
+    def schema_of(self, batch: pa.RecordBatch) -> Any:
+        """Return the Arrow schema of what this sample of records has, for a table to be made.
+
+        Raises SettingsError if the sample says too little or what it has cannot be columns,
+        RegistryUnavailable.
+        """
+
+    def decode(
+        self, batch: pa.RecordBatch, schema: Any, *, fault_count_max: int | None = None
+    ) -> Decoded:
+        """Return the values of `batch`, which has at least the columns `key` and `value`.
+
+        `schema` is that of the table's value columns. Stops looking for faults after
+        `fault_count_max`: then there are at least that many and the columns are of no use.
+
+        Raises SettingsError, RegistryUnavailable.
+        """

@@ -1,0 +1,17 @@
+"""Opens the decoder that a topic declares."""
+
+from lake.tables.values.decoder import ValueDecoder, ValueSpec
+from storage.errors import SettingsError
+
+
+def open_decoder(spec: ValueSpec) -> ValueDecoder:
+    """Return the decoder of a declaration. Raises SettingsError for one that cannot work."""
+    if spec.value_format == "raw":
+        from lake.tables.values.raw import RawValues
+
+        return RawValues()
+    if spec.value_format == "json":
+        from lake.tables.values.json_values import JsonValues
+
+        return JsonValues(spec)
+    raise SettingsError(f"value format {spec.value_format!r} is not one of raw, json")

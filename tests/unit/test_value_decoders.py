@@ -1,0 +1,49 @@
+"""The decoders of raw and JSON values behind the one seam."""
+
+import pyarrow as pa
+import pytest
+
+from lake.tables.ddl import parse_schema
+from lake.tables.values.decoder import NO_SCHEMA, ValueSpec
+from lake.tables.values.formats import open_decoder
+from storage.errors import SettingsError
+
+
+def batch(*values: bytes | None) -> pa.RecordBatch:
+    columns = [pa.array([None] * len(values), pa.binary()), pa.array(values, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=["key", "value"])
+
+
+def test_raw_values_are_left_as_they_are() -> None:
+    decoder = open_decoder(ValueSpec())
+    sample = batch(b"\x00", None, b"")
+    decoded = decoder.decode(sample, decoder.schema_of(sample))
+    assert decoded.columns.to_pydict() == {"value": [b"\x00", None, b""]}
+    assert decoded.rows.to_pylist() == [0, 1, 2]
+    assert decoded.faults == ()
+
+
+def test_json_values_tell_what_is_malformed_from_what_does_not_fit() -> None:
+    decoder = open_decoder(ValueSpec(value_format="json"))
+    sample = batch(b'{"a":1}', b"{", None, b'{"a":"x"}', b'{"a":2}')
+    decoded = decoder.decode(sample, parse_schema("a BIGINT"))
+    assert decoded.columns.to_pydict() == {"a": [1, None, 2]}
+    assert decoded.rows.to_pylist() == [0, 2, 4]
+    assert [(fault.row, fault.error) for fault in decoded.faults] == [
+        (1, "malformed"),
+        (3, "misfit"),
+    ]
+    assert all(fault.schema_id == NO_SCHEMA for fault in decoded.faults)
+
+
+def test_the_schema_of_json_values_is_declared_or_inferred() -> None:
+    sample = batch(b'{"a":1,"b":[true]}')
+    declared = open_decoder(ValueSpec(value_format="json", schema="a DOUBLE"))
+    assert declared.schema_of(sample) == parse_schema("a DOUBLE")
+    inferred = open_decoder(ValueSpec(value_format="json"))
+    assert inferred.schema_of(sample) == parse_schema("a BIGINT, b ARRAY<BOOLEAN>")
+
+
+def test_a_declaration_that_cannot_work_is_refused() -> None:
+    with pytest.raises(SettingsError, match="cannot read the schema"):
+        open_decoder(ValueSpec(value_format="json", schema="a BIGINT,"))
