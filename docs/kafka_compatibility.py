@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from broker.configs.broker_table import BROKER_CONFIGS
+from broker.configs.declared_table import DECLARED_TABLE_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
 from broker.configs.group_table import GROUP_CONFIGS
 from broker.configs.kafka_table import KAFKA_CONFIGS
-from broker.configs.topic_table import TOPIC_CONFIGS
+from broker.configs.topic_table import KAFKA_TOPIC_CONFIGS
 
 _INTRODUCTION = """\
 # Compatibility with Kafka
@@ -54,6 +55,7 @@ def compatibility_page() -> str:
         _INTRODUCTION,
         _DIFFERENCES.rstrip(),
         "\n".join(_topics()),
+        "\n".join(_tables()),
         "\n".join(_groups()),
         "\n".join(_brokers()),
     ]
@@ -64,8 +66,20 @@ def _topics() -> Iterator[str]:
     yield "## Configs of topics\n"
     yield "| Config | Default | Effect | Meaning |"
     yield "| --- | --- | --- | --- |"
-    for config in TOPIC_CONFIGS.values():
+    for config in KAFKA_TOPIC_CONFIGS.values():
         yield _row(config, config.effect.value)
+
+
+def _tables() -> Iterator[str]:
+    yield "## Configs of tables\n"
+    yield (
+        "Kafka does not have these configs of topics: they declare [the table](tables.md) that a "
+        "topic is kept as. Kafka's own tools set and show them.\n"
+    )
+    yield "| Config | Default | Values | Meaning |"
+    yield "| --- | --- | --- | --- |"
+    for config in DECLARED_TABLE_CONFIGS.values():
+        yield _row(config, ", ".join(config.choices or ()) or config.kind.name.lower())
 
 
 def _groups() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Configs of topics: the table of Kafka 4.2, and what each does here.
+"""Configs of topics: the table of Kafka 4.2, what each does here, and those that declare a table.
 
 One table serves DescribeConfigs, CreateTopics and the AlterConfigs APIs. A topic that does not set
 a config has the broker's value, under the name of its synonym. `note` says what Lakehead makes of
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
+from broker.configs.declared_table import DECLARED_TABLE_CONFIGS, check_table_configs
 from broker.configs.definition import LONG_MAX, ConfigDefinition, ConfigType, Effect
 from broker.protocol.errors import KafkaError
 
@@ -232,7 +233,10 @@ _TABLE = (
     _flag("unclean.leader.election.enable", "unclean.leader.election.enable", _UNUSED),
 )
 
-TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _TABLE}
+KAFKA_TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _TABLE}
+"""Those that Kafka has, by name."""
+
+TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {**KAFKA_TOPIC_CONFIGS, **DECLARED_TABLE_CONFIGS}
 """Every config of a topic, by name."""
 
 
@@ -253,6 +257,8 @@ def check_topic_configs(
             f"conflict topic config setting min.compaction.lag.ms ({least}) > "
             f"max.compaction.lag.ms ({most})",
         )
+    given = {name: value for name, value in merged.items() if value is not None}
+    check_table_configs(configs, given)
 
 
 def known_topic_config(name: str) -> ConfigDefinition:

@@ -78,6 +78,7 @@ SCHEMA: dict[str, str] = {
     "preferred": LONG,
     "state_from": LONG,
     "process": TEXT,
+    "until_ms": LONG,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 

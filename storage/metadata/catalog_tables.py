@@ -15,6 +15,7 @@ from storage.metadata.state import (
     NodeState,
     QuotaEntity,
     ScramCredential,
+    TableState,
     TopicState,
     WriterState,
 )
@@ -42,6 +43,8 @@ def catalog_tables(state: ClusterState) -> dict[str, Columns]:
         },
         "credentials": _credentials(state),
         "writers": _writers(state),
+        "tables": _tables(state),
+        "table_offsets": _table_offsets(state),
     }
 
 
@@ -145,6 +148,29 @@ def _writers(state: ClusterState) -> Columns:
     }
 
 
+def _tables(state: ClusterState) -> Columns:
+    rows = sorted(state.tables.items())
+    return {
+        "topic_id": Texts.of(topic_id for topic_id, _ in rows),
+        "owner": Texts.of(table.holder for _, table in rows),
+        "term": Longs(table.term for _, table in rows),
+        "until_ms": Longs(table.until_ms for _, table in rows),
+    }
+
+
+def _table_offsets(state: ClusterState) -> Columns:
+    rows = [
+        (topic_id, partition, offset)
+        for topic_id, table in sorted(state.tables.items())
+        for partition, offset in enumerate(table.offsets)
+    ]
+    return {
+        "topic_id": Texts.of(row[0] for row in rows),
+        "partition": Longs(row[1] for row in rows),
+        "end_offset": Longs(row[2] for row in rows),
+    }
+
+
 class _Row(NamedTuple):
     """A row of a table, by name of column."""
 
@@ -212,6 +238,24 @@ def catalog_state(tables: Mapping[str, Columns]) -> ClusterState:
             }
         ),
         forgotten_entry=cluster.forgotten_entry,
+        tables=_tables_of(tables),
+    )
+
+
+def _tables_of(tables: Mapping[str, Columns]) -> Map[str, TableState]:
+    offsets: dict[str, list[int]] = {}
+    for row in _rows(tables, "table_offsets"):
+        offsets.setdefault(row.topic_id, []).append(row.end_offset)
+    return Map(
+        {
+            row.topic_id: TableState(
+                holder=row.owner,
+                term=row.term,
+                until_ms=row.until_ms,
+                offsets=tuple(offsets.get(row.topic_id, ())),
+            )
+            for row in _rows(tables, "tables")
+        }
     )
 
 

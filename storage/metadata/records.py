@@ -306,6 +306,28 @@ class ControllerLease(_Record, frozen=True, kw_only=True, tag=True):
     term: Long
 
 
+class TakeTable(_Record, frozen=True, kw_only=True, tag=True):
+    """Whoever calls itself `holder` writes the table of a topic until `until_ms`, by its own clock;
+    0: nobody does any more. `term` is one more than the last one's.
+    """
+
+    topic_id: str
+    holder: str
+    term: Long
+    until_ms: Long
+
+
+class TableProgress(_Record, frozen=True, kw_only=True, tag=True):
+    """The table of a topic holds what lies below `offsets[i]` of partition i, if not more.
+
+    `term` is that of the lease it was written under.
+    """
+
+    topic_id: str
+    term: Long
+    offsets: tuple[Long, ...]
+
+
 Record = (
     ClusterCreated
     | RegisterNode
@@ -333,6 +355,8 @@ Record = (
     | ScramDelete
     | ProducerIdBlock
     | ControllerLease
+    | TakeTable
+    | TableProgress
 )
 
 

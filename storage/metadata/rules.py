@@ -29,6 +29,7 @@ from storage.metadata.state import (
     StreamState,
     TopicState,
 )
+from storage.metadata.table_rules import table_progress, take_table
 
 
 def apply_record(state: ClusterState, record: r.Record, time_ms: int) -> ClusterState:
@@ -128,6 +129,9 @@ def _delete_topic(state: ClusterState, record: r.DeleteTopic, time_ms: int) -> C
         state,
         topics=state.topics.delete(topic.name),
         topic_names=state.topic_names.delete(topic.topic_id),
+        tables=state.tables.delete(topic.topic_id)
+        if topic.topic_id in state.tables
+        else state.tables,
     )
 
 
@@ -330,4 +334,6 @@ _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.ScramDelete: delete_scram,
     r.ProducerIdBlock: _producer_id_block,
     r.ControllerLease: _controller_lease,
+    r.TakeTable: take_table,
+    r.TableProgress: table_progress,
 }

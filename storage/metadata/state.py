@@ -126,6 +126,22 @@ class ControllerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableState:
+    """The table of a topic: who writes it, in which term (-1: nobody ever did), until when
+    (milliseconds; 0: it was given back); it holds what lies below `offsets[i]` of partition i.
+    """
+
+    holder: str = ""
+    term: int = -1
+    until_ms: int = 0
+    offsets: tuple[int, ...] = ()
+
+    def end_offset(self, partition: int) -> int:
+        """Return the offset after the last one of a partition that the table is known to hold."""
+        return self.offsets[partition] if partition < len(self.offsets) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
     """What SCRAM needs to check a password. The bytes are secrets of a kind: never shown."""
 
@@ -165,6 +181,8 @@ class ClusterState:
     broker_configs: Map[int, Map[str, str]] = field(default_factory=Map)
     group_configs: Map[str, Map[str, str]] = field(default_factory=Map)
     controller: ControllerState = field(default_factory=ControllerState)
+    tables: Map[str, TableState] = field(default_factory=Map)
+    """By topic id: the tables that somebody took to write."""
     quotas: Map[QuotaEntity, Map[str, float]] = field(default_factory=Map)
     acls: Map[AclBinding, bool] = field(default_factory=Map)
     """The bindings there are; every value is True."""

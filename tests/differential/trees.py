@@ -3,7 +3,7 @@
 A request is given as nested dictionaries; what its version has no field for is left out, and fields
 that are not given get what Kafka's own default would be. An answer becomes nested dictionaries in
 which what two right brokers may tell differently (ids, addresses, epochs of leaders, wording) is
-masked, and lists have one order.
+masked, lists have one order, and configs that only Lakehead has are left out.
 """
 
 import dataclasses
@@ -33,6 +33,7 @@ _SIGN_ONLY = frozenset(
 )
 _IS_THERE_ONLY = frozenset({"error_message", "batch_index_error_message"})
 _LABELLED = frozenset({"topic_id", "producer_id"})
+_OURS = "lakehead."
 _OF_TOPICS = ("partition_responses", "partitions")
 _ZERO: Mapping[str, Any] = {"string": "", "bool": False, "uuid": None, "records": None}
 
@@ -85,7 +86,8 @@ def answer_tree(answer: Any, label: Label) -> Tree:
             if field.name not in _LEFT_OUT
         }
     if isinstance(answer, tuple | list):
-        return sorted(_merged(answer_tree(one, label) for one in answer), key=repr)
+        shown = (one for one in answer if not str(getattr(one, "name", "")).startswith(_OURS))
+        return sorted(_merged(answer_tree(one, label) for one in shown), key=repr)
     if isinstance(answer, Enum):
         return answer.name
     if isinstance(answer, timedelta):

@@ -124,6 +124,19 @@ record_values: st.SearchStrategy[Record] = st.one_of(
     st.builds(r.DropObjects, keys=st.lists(KEYS, max_size=2).map(tuple)),
     st.builds(r.ProducerIdBlock, node_id=NODES, start=OFFSETS, count=SMALL),
     st.builds(r.ControllerLease, node_id=NODES, node_epoch=SMALL, term=SMALL),
+    st.builds(
+        r.TakeTable,
+        topic_id=TOPIC_IDS,
+        holder=st.sampled_from(["", "me", "you"]),
+        term=SMALL,
+        until_ms=st.integers(-1, 9),
+    ),
+    st.builds(
+        r.TableProgress,
+        topic_id=TOPIC_IDS,
+        term=SMALL,
+        offsets=st.lists(st.integers(-1, 12), max_size=4).map(tuple),
+    ),
 )
 
 
@@ -172,6 +185,11 @@ def check(state: ClusterState) -> None:
     for topic in state.topics.values():
         known = [(n, state.streams.get(s)) for n, s in enumerate(topic.partitions)]
         assert all(stream is None or stream.partition == n for n, stream in known)
+    for topic_id, table in state.tables.items():
+        known_topic = state.topic_by_id(topic_id)
+        assert known_topic is not None
+        assert table.term >= 0
+        assert len(table.offsets) <= len(known_topic.partitions)
     unreferenced = {o.key: o.unreferenced_ms for o in state.objects.values() if not o.stream_ids}
     assert dict(state.unreferenced) == unreferenced
     assert len(state.objects) == len(list(state.objects))

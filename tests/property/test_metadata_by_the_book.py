@@ -37,6 +37,8 @@ JUDGED_BY_BOTH = (
     r.DeleteStream,
     r.CommitObjects,
     r.ControllerLease,
+    r.TakeTable,
+    r.TableProgress,
 )
 judged = record_values.filter(lambda record: isinstance(record, JUDGED_BY_BOTH))
 ownership: st.SearchStrategy[Record] = st.one_of(
@@ -69,6 +71,19 @@ ownership: st.SearchStrategy[Record] = st.one_of(
         wal_epoch=SMALL,
         taker_id=NODES,
         taker_epoch=SMALL,
+    ),
+    st.builds(
+        r.TakeTable,
+        topic_id=st.just("a" * 32),
+        holder=st.sampled_from(["", "me", "you"]),
+        term=SMALL,
+        until_ms=st.integers(-1, 2),
+    ),
+    st.builds(
+        r.TableProgress,
+        topic_id=st.just("a" * 32),
+        term=SMALL,
+        offsets=st.lists(st.integers(-1, 3), max_size=3).map(tuple),
     ),
 )
 """What moves ownership, more often than chance would have it."""
@@ -118,6 +133,10 @@ def as_book(state: ClusterState) -> dict[str, object]:
             for s in state.streams.values()
         },
         "term": state.controller.term,
+        "tables": {
+            topic_id: book.Table(table.holder, table.term, table.until_ms, list(table.offsets))
+            for topic_id, table in state.tables.items()
+        },
         "retired": dict(state.retired_nodes),
     }
 
@@ -127,6 +146,7 @@ def known(cluster: book.Cluster) -> dict[str, object]:
         "nodes": cluster.nodes,
         "streams": cluster.streams,
         "term": cluster.term,
+        "tables": cluster.tables,
         "retired": cluster.retired,
     }
 

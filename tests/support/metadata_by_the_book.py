@@ -51,6 +51,14 @@ class Node:
 
 
 @dataclass
+class Table:
+    holder: str
+    term: int
+    until: int
+    offsets: list[int] = field(default_factory=list)
+
+
+@dataclass
 class Cluster:
     """What the log says after `entries` entries."""
 
@@ -64,6 +72,7 @@ class Cluster:
     objects: dict[str, str] = field(default_factory=dict)
     next_stream: int = 0
     term: int = -1
+    tables: dict[str, Table] = field(default_factory=dict)
 
     def extents(self, topic: str, partition: int) -> list[tuple[int, int, str]]:
         return self.streams[self.partitions[self.topics[topic]][partition]].extents
@@ -147,6 +156,19 @@ def read_checkpoint(path: Path) -> Cluster:
         objects={row["key"]: row["kind"] for row in objects},
         next_stream=head["next_stream_id"],
         term=head["term"],
+        tables={
+            row["topic_id"]: Table(
+                row["owner"],
+                row["term"],
+                row["until_ms"],
+                [
+                    place["end_offset"]
+                    for place in tables.get("table_offsets", [])
+                    if place["topic_id"] == row["topic_id"]
+                ],
+            )
+            for row in tables.get("tables", [])
+        },
     )
 
 
@@ -184,6 +206,8 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
         demand(cluster.live(record["node_id"], record["node_epoch"]), "not live")
         demand(record["term"] == cluster.term + 1, "term")
         cluster.term = record["term"]
+    elif kind in {"TakeTable", "TableProgress"}:
+        _apply_table(cluster, kind, record)
     elif kind.endswith("Stream"):
         _apply_stream(cluster, kind, record)
     elif kind == "CommitObjects":
@@ -247,7 +271,23 @@ def _apply_topic(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     demand(number in cluster.partitions, "no such topic")
     for stream in cluster.partitions.pop(number):
         cluster.streams.pop(stream)
+    cluster.tables.pop(number, None)
     cluster.topics = {name: other for name, other in cluster.topics.items() if other != number}
+
+
+def _apply_table(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
+    number, term = record["topic_id"], record["term"]
+    demand(number in cluster.partitions, "no such topic")
+    table = cluster.tables.get(number, Table("", -1, 0))
+    if kind == "TakeTable":
+        demand(term == table.term + 1, "term of a table")
+        demand(record["holder"] != "" and record["until_ms"] >= 0, "nobody")
+        cluster.tables[number] = Table(record["holder"], term, record["until_ms"], table.offsets)
+        return
+    demand(term == table.term and table.until > 0, "a term that has passed")
+    demand(len(record["offsets"]) <= len(cluster.partitions[number]), "more than partitions")
+    demand(all(offset >= 0 for offset in record["offsets"]), "below 0")
+    table.offsets = list(record["offsets"])
 
 
 def _apply_stream(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:

@@ -107,6 +107,11 @@ _CONFIGS = (
         reason="The default of retention.ms is that of the setting log.retention.ms; Kafka has it "
         "in log.retention.hours.",
     ),
+    Difference(
+        calls="kafka-configs (--entity-type topics|.*--describe --all)",
+        lines=r"^ ?lakehead\.table\.",
+        reason="Lakehead's topics may declare a table (docs/tables.md).",
+    ),
     _worded("--topic nowhere --alter", "UnknownTopicOr"),
     Difference(
         calls="--broker 1 --(alter --add-config nope|describe)",

@@ -1,0 +1,342 @@
+"""The configs of a topic that declare its table: their names, defaults and rules, and what they say
+together as a `TableDeclaration`. Pure.
+
+The broker checks what is set by `check_declaration`, and shows and documents `TABLE_CONFIGS`; what
+makes tables reads `TableDeclaration.of`. Both judge alike, so a declaration that was taken can be
+read.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import msgspec
+
+from storage.errors import SettingsError
+from storage.metadata.state import TopicState
+
+PREFIX = "lakehead.table."
+
+ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
+ValueLayout = Literal["flat", "nested"]
+TableMode = Literal["append", "upsert"]
+OnError = Literal["pause", "dead_letter", "drop"]
+Evolution = Literal["evolve", "pause", "dead_letter"]
+
+DATE, HOUR = "_date", "_hour"
+"""Columns that `day(c)` and `hour(c)` of `lakehead.table.partition.by` make."""
+
+_NAME = r"[^\s,()]+"
+_PART = re.compile(rf"(?:(day|hour)\(({_NAME})\)|({_NAME}))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableConfig:
+    """One config. `name` without the prefix; `pattern` is what each item of a list has to match."""
+
+    name: str
+    kind: Literal["boolean", "string", "list", "int", "long"]
+    default: str
+    note: str
+    choices: tuple[str, ...] | None = None
+    least: int | None = None
+    pattern: str | None = None
+
+
+TABLE_CONFIGS: tuple[TableConfig, ...] = (
+    TableConfig(
+        name="cluster.by",
+        kind="list",
+        default="",
+        note="Columns that OPTIMIZE keeps rows together by (liquid clustering).",
+        pattern=_NAME,
+    ),
+    TableConfig(
+        name="enable",
+        kind="boolean",
+        default="false",
+        note="Whether the topic is kept as a Delta table. Retention then waits for the table.",
+    ),
+    TableConfig(
+        name="evolution",
+        kind="string",
+        default="evolve",
+        note="A value of another schema: evolve adds columns, widens and relaxes types where no "
+        "value is lost, and handles the rest as on.error says; pause stops; dead_letter keeps the "
+        "value aside.",
+        choices=("evolve", "pause", "dead_letter"),
+    ),
+    TableConfig(
+        name="file.bytes",
+        kind="long",
+        default=str(128 << 20),
+        note="Size that files of the table are to have, in bytes.",
+        least=1 << 20,
+    ),
+    TableConfig(
+        name="freshness.ms",
+        kind="long",
+        default="60000",
+        note="How far the table may be behind what lies in objects, in ms.",
+        least=1000,
+    ),
+    TableConfig(
+        name="keys",
+        kind="list",
+        default="",
+        note="Columns that identify a row (upsert); none: the record's key.",
+        pattern=_NAME,
+    ),
+    TableConfig(
+        name="layout",
+        kind="string",
+        default="flat",
+        note="flat: the fields of values are columns; nested: they lie in one column, value.",
+        choices=("flat", "nested"),
+    ),
+    TableConfig(
+        name="mode",
+        kind="string",
+        default="append",
+        note="append: each record is a row; upsert: each key is a row, a null value removes it.",
+        choices=("append", "upsert"),
+    ),
+    TableConfig(
+        name="on.error",
+        kind="string",
+        default="pause",
+        note="A record that cannot be a row: pause stops before it; dead_letter keeps it in the "
+        "table's __dlq table; drop leaves it out.",
+        choices=("pause", "dead_letter", "drop"),
+    ),
+    TableConfig(
+        name="partition.by",
+        kind="list",
+        default="",
+        note="Columns that the table is partitioned by; day(column) makes _date of a timestamp, "
+        "hour(column) makes _date and _hour.",
+        pattern=_PART.pattern,
+    ),
+    TableConfig(
+        name="path",
+        kind="string",
+        default="",
+        note="Where the table lies: a folder, or s3://bucket/prefix; empty: tables/ beside the "
+        "cluster's objects.",
+    ),
+    TableConfig(
+        name="scd",
+        kind="int",
+        default="1",
+        note="1: a row is the newest value of its key; 2: every value is kept, with when it held.",
+        choices=("1", "2"),
+    ),
+    TableConfig(
+        name="schema",
+        kind="string",
+        default="",
+        note="The schema of values: DDL (json; empty: inferred once and kept), an Avro schema, a "
+        "Protobuf file (message=<name> before it where there are several; both empty: by the id in "
+        "each value).",
+    ),
+    TableConfig(
+        name="schema.registry.url",
+        kind="string",
+        default="",
+        note="Where schema ids in values (Confluent wire format) are looked up.",
+    ),
+    TableConfig(
+        name="value.format",
+        kind="string",
+        default="raw",
+        note="What values are, for the table and for lakehead sql.",
+        choices=("raw", "json", "avro", "protobuf", "debezium"),
+    ),
+)
+_DEFAULTS = {config.name: config.default for config in TABLE_CONFIGS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPart:
+    """An item of `lakehead.table.partition.by`: a column as it is, or the day or hour of one."""
+
+    column: str
+    unit: Literal["", "day", "hour"] = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Partition columns of the table that it makes."""
+        if not self.unit:
+            return (self.column,)
+        return (DATE,) if self.unit == "day" else (DATE, HOUR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDeclaration:
+    """What a topic's configs say about its table. The fields are the configs, see `TABLE_CONFIGS`.
+
+    The value format and the schema are of use without a table too (`is_enabled`).
+    """
+
+    topic: str
+    topic_id: str
+    is_enabled: bool
+    path: str
+    value_format: ValueFormat
+    schema: str
+    schema_registry_url: str
+    layout: ValueLayout
+    mode: TableMode
+    keys: tuple[str, ...]
+    partition_by: tuple[PartitionPart, ...]
+    cluster_by: tuple[str, ...]
+    on_error: OnError
+    evolution: Evolution
+    scd: int
+    freshness_ms: int
+    file_bytes: int
+
+    @classmethod
+    def parse(cls, topic: str, topic_id: str, configs: Mapping[str, str]) -> "TableDeclaration":
+        """Return what a topic that sets `configs` declares; configs that are not of tables are
+        passed over. Raises SettingsError for values that make no sense, or not together.
+        """
+        values = dict(_DEFAULTS)
+        for name, value in configs.items():
+            if name.startswith(PREFIX):
+                _require(name.removeprefix(PREFIX) in _DEFAULTS, f"{name}: no such config")
+                values[name.removeprefix(PREFIX)] = value.strip()
+        for config in TABLE_CONFIGS:
+            _check_value(config, values[config.name])
+        declared = cls(
+            topic=topic,
+            topic_id=topic_id,
+            is_enabled=values["enable"].lower() == "true",
+            path=values["path"],
+            value_format=cast(ValueFormat, values["value.format"]),
+            schema=values["schema"],
+            schema_registry_url=values["schema.registry.url"],
+            layout=cast(ValueLayout, values["layout"]),
+            mode=cast(TableMode, values["mode"]),
+            keys=_items(values["keys"]),
+            partition_by=tuple(_part(item) for item in _items(values["partition.by"])),
+            cluster_by=_items(values["cluster.by"]),
+            on_error=cast(OnError, values["on.error"]),
+            evolution=cast(Evolution, values["evolution"]),
+            scd=int(values["scd"]),
+            freshness_ms=int(values["freshness.ms"]),
+            file_bytes=int(values["file.bytes"]),
+        )
+        _check_together(declared)
+        return declared
+
+    @classmethod
+    def of(cls, topic: TopicState) -> "TableDeclaration":
+        """Return what a topic declares. Raises SettingsError."""
+        return cls.parse(topic.name, topic.topic_id, topic.configs)
+
+    def uri(self, store: str) -> str:
+        """Return where the table lies, given the URI of the cluster's objects."""
+        return self.path or default_table_uri(store, self.topic)
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The table's partition columns, in order."""
+        made = (column for part in self.partition_by for column in part.columns)
+        return tuple(dict.fromkeys(made))
+
+
+def default_table_uri(store: str, topic: str) -> str:
+    """Return where a topic's table lies when nothing else is said: `tables/` beside the store."""
+    scheme, _, folder = store.partition(":")
+    if scheme == "file":
+        return f"{folder.rstrip('/').removesuffix('/store')}/tables/{topic}"
+    place, question, options = store.partition("?")
+    return f"{place.rstrip('/')}/tables/{topic}{question}{options}"
+
+
+def dead_letters_uri(table: str) -> str:
+    """Return where the dead letters of the table at a URI lie."""
+    place, question, options = table.partition("?")
+    return f"{place.rstrip('/')}__dlq{question}{options}"
+
+
+def is_declared(topic: TopicState) -> bool:
+    """Whether a topic asks for a table; cheap, and True also where its declaration is wrong."""
+    return topic.configs.get(f"{PREFIX}enable", "").strip().lower() == "true"
+
+
+def check_declaration(configs: Mapping[str, str]) -> None:
+    """Raise SettingsError unless what a topic sets is a declaration that makes sense."""
+    TableDeclaration.parse("topic", "", configs)
+
+
+def _check_value(config: TableConfig, value: str) -> None:
+    name = f"{PREFIX}{config.name}"
+    if config.choices is not None:
+        _require(value in config.choices, f"{name} is one of: {', '.join(config.choices)}")
+    elif config.kind == "boolean":
+        _require(value.lower() in {"true", "false"}, f"{name} is true or false")
+    elif config.kind in {"int", "long"}:
+        _require(
+            value.isdecimal() and (config.least or 0) <= int(value) < 1 << 63,
+            f"{name} is a number, at least {config.least or 0}",
+        )
+    elif config.pattern is not None:
+        items = _items(value)
+        for item in items:
+            _require(re.fullmatch(config.pattern, item) is not None, f"{name}: {item} is no column")
+        _require(len(set(items)) == len(items), f"{name} names a column twice")
+
+
+def _check_together(declared: TableDeclaration) -> None:
+    is_upsert = declared.mode == "upsert"
+    units = [part for part in declared.partition_by if part.unit]
+    _require(len(units) <= 1, f"{PREFIX}partition.by takes one day() or hour()")
+    names = [column for part in declared.partition_by for column in part.columns]
+    _require(len(set(names)) == len(names), f"{PREFIX}partition.by makes a column twice")
+    _require(
+        not (declared.partition_by and declared.cluster_by),
+        f"{PREFIX}partition.by and {PREFIX}cluster.by exclude each other: a table has partitions, "
+        "or is clustered",
+    )
+    _require(
+        is_upsert or not declared.keys,
+        f"{PREFIX}keys is for upsert: set {PREFIX}mode=upsert, or leave the keys out",
+    )
+    _require(
+        is_upsert or declared.scd == 1,
+        f"{PREFIX}scd=2 is for upsert: set {PREFIX}mode=upsert as well",
+    )
+    _require(
+        declared.value_format != "raw" or not declared.schema,
+        f"{PREFIX}schema says nothing of raw values: set {PREFIX}value.format as well",
+    )
+    _require(
+        not declared.path.startswith("memory:"),
+        f"{PREFIX}path: a table cannot be kept in memory: use a folder or s3://bucket/prefix",
+    )
+    if declared.value_format == "avro" and declared.schema:
+        try:
+            msgspec.json.decode(declared.schema)
+        except msgspec.DecodeError as error:
+            raise SettingsError(f"{PREFIX}schema is no Avro schema (JSON): {error}") from None
+
+
+def _part(item: str) -> PartitionPart:
+    found = _PART.fullmatch(item)
+    assert found is not None, "checked before"
+    unit, inner, plain = found.groups()
+    if unit is None:
+        return PartitionPart(column=plain)
+    return PartitionPart(column=inner, unit=cast(Literal["day", "hour"], unit))
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in text.split(",") if item.strip())
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise SettingsError(reason)

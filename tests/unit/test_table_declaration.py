@@ -1,0 +1,144 @@
+"""What topic configs declare of a table, and what is refused, by the broker with Kafka's code."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from broker.configs.topic_table import TOPIC_CONFIGS, check_topic_configs
+from broker.protocol.errors import KafkaError
+from storage.errors import SettingsError
+from storage.metadata.table_declaration import (
+    PREFIX,
+    TABLE_CONFIGS,
+    PartitionPart,
+    TableDeclaration,
+    check_declaration,
+    dead_letters_uri,
+)
+
+FULL = {
+    "enable": " TRUE ",
+    "path": "s3://lake/orders?region=x",
+    "value.format": "json",
+    "schema": "id bigint, at timestamp",
+    "layout": "nested",
+    "mode": "upsert",
+    "keys": "id, country",
+    "partition.by": "day(at), country",
+    "on.error": "dead_letter",
+    "evolution": "pause",
+    "scd": "2",
+    "freshness.ms": "2000",
+    "file.bytes": "1048576",
+    "schema.registry.url": "http://registry:8081",
+}
+
+
+def configs(**given: str) -> dict[str, str]:
+    return {f"{PREFIX}{name.replace('_', '.')}": value for name, value in given.items()}
+
+
+def test_a_topic_that_says_nothing_has_no_table() -> None:
+    declared = TableDeclaration.parse("orders", "id", {"retention.ms": "1"})
+    assert not declared.is_enabled
+    assert (declared.value_format, declared.mode, declared.on_error) == ("raw", "append", "pause")
+    assert declared.uri("file:/data/store") == "/data/tables/orders"
+    assert declared.uri("s3://b/p?region=x") == "s3://b/p/tables/orders?region=x"
+
+
+def test_every_config_reaches_the_declaration() -> None:
+    declared = TableDeclaration.parse(
+        "orders", "id", {f"{PREFIX}{name}": value for name, value in FULL.items()}
+    )
+    assert declared.is_enabled
+    assert declared.uri("s3://b/p") == "s3://lake/orders?region=x"
+    assert declared.keys == ("id", "country")
+    assert declared.partition_by == (
+        PartitionPart(column="at", unit="day"),
+        PartitionPart(column="country"),
+    )
+    assert declared.partition_columns == ("_date", "country")
+    assert (declared.value_format, declared.schema) == ("json", "id bigint, at timestamp")
+    assert (declared.layout, declared.mode, declared.scd) == ("nested", "upsert", 2)
+    assert (declared.on_error, declared.evolution) == ("dead_letter", "pause")
+    assert (declared.freshness_ms, declared.file_bytes) == (2000, 1 << 20)
+    assert declared.schema_registry_url == "http://registry:8081"
+    assert dead_letters_uri(declared.path) == "s3://lake/orders__dlq?region=x"
+
+
+def test_an_hour_makes_a_date_and_an_hour() -> None:
+    declared = TableDeclaration.parse("t", "", configs(partition_by="hour(_timestamp)"))
+    assert declared.partition_columns == ("_date", "_hour")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (configs(enable="yes"), "true or false"),
+        (configs(value_format="csv"), "one of: raw, json"),
+        (configs(freshness_ms="999"), "at least 1000"),
+        (configs(freshness_ms="soon"), "at least 1000"),
+        (configs(file_bytes=str(1 << 63)), "a number"),
+        (configs(partition_by="month(at)"), "no column"),
+        (configs(partition_by="day(at"), "no column"),
+        (configs(partition_by="day(at),hour(at)"), "one day() or hour()"),
+        (configs(partition_by="_date,day(at)"), "twice"),
+        (configs(partition_by="a,a"), "twice"),
+        (configs(partition_by="a", cluster_by="b"), "exclude each other"),
+        (configs(keys="id"), "upsert"),
+        (configs(scd="2"), "upsert"),
+        (configs(scd="3"), "one of: 1, 2"),
+        (configs(schema="id bigint"), "value.format"),
+        (configs(value_format="avro", schema="record"), "no Avro schema"),
+        (configs(path="memory:x"), "memory"),
+        (configs(colour="red"), "no such config"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_one_line(wrong: dict[str, str], word: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        check_declaration(wrong)
+    assert word in str(refused.value)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(KafkaError) as answered:
+        check_topic_configs(wrong)
+    assert answered.value.code is ErrorCode.invalid_config
+
+
+def test_a_change_is_judged_with_what_the_topic_has() -> None:
+    upsert = configs(mode="upsert", keys="id")
+    check_topic_configs(configs(keys="other"), upsert)
+    with pytest.raises(KafkaError):
+        check_topic_configs({f"{PREFIX}mode": None}, upsert)
+    check_topic_configs({f"{PREFIX}mode": None, f"{PREFIX}keys": None}, upsert)
+    # What has nothing to do with tables is not held up by a declaration of another release.
+    check_topic_configs({"retention.ms": "5"}, configs(colour="red"))
+
+
+def test_every_config_is_described_with_a_default_that_may_be_set() -> None:
+    for config in TABLE_CONFIGS:
+        described = TOPIC_CONFIGS[f"{PREFIX}{config.name}"]
+        assert described.default == config.default
+        assert described.note
+        check_topic_configs({described.name: config.default})
+
+
+names = st.sampled_from([config.name for config in TABLE_CONFIGS])
+values = st.sampled_from(
+    ["", "true", "1", "2", "upsert", "json", "avro", "a", "day(a)", "hour(b),c", "{}", "1048576"]
+) | st.text(max_size=5)
+
+
+@given(st.dictionaries(names, values, max_size=4), st.dictionaries(names, values, max_size=2))
+def test_what_the_broker_takes_can_be_read(held: dict[str, str], change: dict[str, str]) -> None:
+    given_configs = {f"{PREFIX}{name}": value for name, value in held.items()}
+    changed = {f"{PREFIX}{name}": value for name, value in change.items()}
+    try:
+        check_topic_configs(given_configs)
+        check_topic_configs(changed, given_configs)
+    except KafkaError:
+        return
+    declared = TableDeclaration.parse("t", "i", given_configs | changed)
+    assert set(declared.partition_columns) >= {
+        part.column for part in declared.partition_by if not part.unit
+    }
