@@ -52,7 +52,7 @@ endif
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory lint types imports
 	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
-	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup
+	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --durations=20
 
 bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, then the storage engine alone, then clusters; tables and JSON
 	@$(BIN)/python -m bench
