@@ -60,14 +60,21 @@ def producer_headers(batches: Sequence[Buffer]) -> bytes:
     return b"".join(found)
 
 
-def parse_producer_headers(data: bytes) -> Iterator[StateBatch]:
-    """Yield what an object carries. Raises ValueError where it is malformed."""
+def raw_producer_headers(data: bytes) -> Iterator[memoryview]:
+    """Yield what an object carries, piece by piece: headers, and whole control batches. Raises
+    ValueError where it is malformed.
+    """
     view, at = memoryview(data), 0
     while at + HEADER_SIZE <= len(view):
         header = read_header(view, at)
         size = header.size if header.is_control else HEADER_SIZE
         if size < HEADER_SIZE or at + size > len(view):
             raise ValueError("a control batch is cut short")
-        marker = read_marker(view[at : at + size]) if header.is_control else None
-        yield StateBatch(header, marker)
+        yield view[at : at + size]
         at += size
+
+
+def parse_producer_headers(data: bytes) -> Iterator[StateBatch]:
+    """Yield what an object carries. Raises ValueError where it is malformed."""
+    for piece in raw_producer_headers(data):
+        yield state_batch(piece)

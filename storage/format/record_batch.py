@@ -136,6 +136,14 @@ def stamp(batch: bytearray | memoryview, timestamp_ms: int) -> BatchHeader:
     return read_header(whole)
 
 
+def sealed(header: BatchHeader, body: Buffer) -> bytes:
+    """Return a batch of this header and these (compressed) records: length and CRC are set."""
+    batch = bytearray(_HEADER.pack(*header._replace(length=HEADER_SIZE - LENGTH_END + len(body))))
+    batch += body
+    _CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    return bytes(batch)
+
+
 def crc_ok(batch: memoryview) -> bool:
     """Return whether the CRC-32C of one whole batch is right."""
     expected: int = int.from_bytes(batch[CRC_POSITION:ATTRIBUTES_POSITION], "big")

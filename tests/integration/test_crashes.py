@@ -43,6 +43,8 @@ SWEEP_ALONE = {"garbage_deleted", "garbage_dropped"}
 """Fail-points that only a sweep comes to: test_sweep_crashes."""
 MAINTENANCE_ALONE = {"compaction_objects_written", "compaction_committed"}
 """Fail-points that only maintenance comes to: test_compaction_crashes."""
+MERGE_ALONE = {"merge_objects_written", "merge_committed"}
+"""Fail-points that only merging small objects comes to: test_merge_crashes."""
 CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
 """Fail-points that a node alone never comes to: test_takeover_processes."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +57,7 @@ def failpoints() -> list[str]:
         for source in (ROOT / package).rglob("*.py"):
             if source.name != "failpoints.py":
                 found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
-    return sorted(found - SWEEP_ALONE - MAINTENANCE_ALONE - CLUSTER_ALONE)
+    return sorted(found - SWEEP_ALONE - MAINTENANCE_ALONE - MERGE_ALONE - CLUSTER_ALONE)
 
 
 class Campaign:

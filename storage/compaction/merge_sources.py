@@ -1,0 +1,116 @@
+"""What a merge reads: of each object what is wanted, once, and several objects at a time."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from storage.compaction.reading import StoredBatch
+from storage.errors import CorruptObject, LakeheadError
+from storage.format.stream_object import (
+    IndexItem,
+    ObjectIndex,
+    check_item,
+    iter_records,
+    parse_index,
+    read_index,
+)
+from storage.object_store.protocol import ObjectStore
+
+_READS_AT_ONCE = 8
+_WHOLE_SHARE = 2
+"""An object of which at least this part is wanted is read whole."""
+_NEAR = 64 * 1024
+"""Bytes between two items that are rather read than asked for apart."""
+
+
+class Piece(NamedTuple):
+    """Bytes of an object from `start` on."""
+
+    start: int
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class SourceObject:
+    """An object's index, and the bytes of its wanted streams."""
+
+    index: ObjectIndex
+    pieces: tuple[Piece, ...]
+
+    def batches(self, stream_id: int) -> Iterator[StoredBatch]:
+        """Yield the batches of a stream, checked. Raises CorruptObject."""
+        for item in self.index.items_of(stream_id):
+            data = self._bytes(item)
+            check_item(self.index.key, item, data)
+            try:
+                for record in iter_records(data):
+                    end = record.base_offset + record.offset_count
+                    yield StoredBatch(record.epoch, end, record.payload)
+            except ValueError as error:
+                raise CorruptObject(self.index.key, item.position, str(error)) from error
+
+    def _bytes(self, item: IndexItem) -> memoryview:
+        for piece in self.pieces:
+            at = item.position - piece.start
+            if at >= 0 and at + item.size <= len(piece.data):
+                return piece.data[at : at + item.size]
+        raise CorruptObject(self.index.key, item.position, "the index points outside the object")
+
+
+async def read_sources(
+    store: ObjectStore, wanted: Mapping[str, Sequence[int]], sizes: Mapping[str, tuple[int, int]]
+) -> dict[str, SourceObject]:
+    """Return objects with what they hold of the streams that are wanted of each. `sizes` are of
+    the object, and of what is wanted.
+
+    Raises ObjectNotFound, StoreUnavailable, CorruptObject, UnsupportedFormat.
+    """
+    found: dict[str, SourceObject] = {}
+    keys = list(wanted)
+    for first in range(0, len(keys), _READS_AT_ONCE):
+        some = keys[first : first + _READS_AT_ONCE]
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {
+                    key: group.create_task(_read(store, key, wanted[key], *sizes[key]))
+                    for key in some
+                }
+        except* LakeheadError as errors:
+            raise _first(errors) from None
+        found |= {key: task.result() for key, task in tasks.items()}
+    return found
+
+
+def _first(errors: BaseExceptionGroup[LakeheadError]) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _read(
+    store: ObjectStore, key: str, streams: Sequence[int], size: int, wanted_size: int
+) -> SourceObject:
+    if wanted_size * _WHOLE_SHARE >= size:
+        data = memoryview(await store.get(key))
+        return SourceObject(parse_index(key, data, len(data)), (Piece(0, data),))
+    index = await read_index(store, key)
+    items = [item for stream_id in streams for item in index.items_of(stream_id)]
+    items.sort(key=lambda item: item.position)
+    pieces = []
+    for start, end in _ranges(items):
+        pieces.append(Piece(start, memoryview(await store.get_range(key, start, end - start))))
+    return SourceObject(index, tuple(pieces))
+
+
+def _ranges(items: Sequence[IndexItem]) -> list[tuple[int, int]]:
+    """Return what to read, (start, end), for items in the order of their positions."""
+    found: list[tuple[int, int]] = []
+    for item in items:
+        end = item.position + item.size
+        if found and item.position - found[-1][1] <= _NEAR:
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((item.position, end))
+    return found
