@@ -5,11 +5,14 @@ members. v8: flexible. v9: member epochs of KIP-848, GROUP_ID_NOT_FOUND. v10: to
 Left out: the consumer protocol of KIP-848; its member epochs are not of any group here.
 """
 
-from typing import Any
+import asyncio
+import contextlib
+from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.record_formats import CommittedOffset
+from broker.network.deferred import Deferred
 from broker.partition.topic import Topic
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
@@ -18,13 +21,35 @@ from storage.errors import LakeheadError
 
 API = Api(key=8, name="OffsetCommit", versions=(2, 10))
 
+_Codes: TypeAlias = dict[tuple[int, int], ErrorCode]
+"""By the topic's place in the request and the partition."""
 _NOT_FOUND_VERSION = 9
 _TOPIC_ID_VERSION = 10
 
 
-async def handle(request: Any, context: RequestContext) -> Any:
+def handle(request: Any, context: RequestContext) -> Any:
     """Check every partition, store those that pass in one go, answer for each."""
-    codes: dict[tuple[int, int], ErrorCode] = {}
+    if _is_loaded(request, context):
+        return _handle(request, context)
+    return _handle_loaded(request, context)
+
+
+def _is_loaded(request: Any, context: RequestContext) -> bool:
+    try:
+        return context.node.groups.is_loaded(request.group_id)
+    except LakeheadError:
+        return True  # there is nothing to wait for
+
+
+async def _handle_loaded(request: Any, context: RequestContext) -> Any:
+    with contextlib.suppress(LakeheadError):  # who checks says so
+        await context.node.groups.loaded(request.group_id)
+    answer = _handle(request, context)
+    return await answer if isinstance(answer, Deferred) else answer
+
+
+def _handle(request: Any, context: RequestContext) -> Any:
+    codes: _Codes = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     now_ms = context.node.clock.now_ms()
     refused = None
@@ -34,7 +59,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             code = _missing(topic, partition, context)
             if code is ErrorCode.none:
                 if refused is None:  # Kafka asks the group last
-                    refused = await _refused(request, context)
+                    refused = _refused(request, context)
                 code = refused
             if code is ErrorCode.none and _is_too_long(partition, context):
                 code = ErrorCode.offset_metadata_too_large
@@ -43,18 +68,28 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 assert topic is not None
                 where = topic.name, partition.partition_index
                 offsets[where] = _committed(request, partition, now_ms)
-    if offsets:
-        try:
-            await context.node.groups.commit(request.group_id, offsets)
-        except (LakeheadError, TimeoutError) as error:
-            failed = error_code(error)
-            codes = {k: failed if code is ErrorCode.none else code for k, code in codes.items()}
-    return _response(request, codes, context)
+    if not offsets:
+        return _response(request, codes, context)
 
+    def finish(stored: asyncio.Future[None]) -> Any:
+        error = stored.exception()
+        return _response(request, codes if error is None else _failed(codes, error), context)
 
-async def _refused(request: Any, context: RequestContext) -> ErrorCode:
     try:
-        code = await context.node.groups.check_commit(
+        stored = context.node.groups.commit(request.group_id, offsets)
+    except LakeheadError as error:
+        return _response(request, _failed(codes, error), context)
+    return Deferred(stored, finish)
+
+
+def _failed(codes: _Codes, error: BaseException) -> _Codes:
+    failed = error_code(error)
+    return {key: failed if code is ErrorCode.none else code for key, code in codes.items()}
+
+
+def _refused(request: Any, context: RequestContext) -> ErrorCode:
+    try:
+        code = context.node.groups.check_commit(
             request.group_id,
             request.member_id,
             getattr(request, "group_instance_id", None),
@@ -100,9 +135,7 @@ def _committed(request: Any, partition: Any, now_ms: int) -> CommittedOffset:
     )
 
 
-def _response(
-    request: Any, codes: dict[tuple[int, int], ErrorCode], context: RequestContext
-) -> Any:
+def _response(request: Any, codes: _Codes, context: RequestContext) -> Any:
     topics = []
     for position, asked in enumerate(request.topics):
         partitions = [

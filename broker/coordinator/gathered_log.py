@@ -18,6 +18,17 @@ class GatheredLog:
         self._log = log
         self._records: list[KeyValue] = []
         self._waiting: list[OnDone] = []
+        self._outcome: asyncio.Future[Exception | None] | None = None
+
+    @property
+    def outcome(self) -> asyncio.Future[Exception | None]:
+        """How it went with what this turn brought, for all who ask: there must be something. Known
+        when each was told.
+        """
+        assert self._waiting
+        if self._outcome is None:
+            self._outcome = asyncio.get_running_loop().create_future()
+        return self._outcome
 
     def append(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
         """Append records, as `CoordinatorLog.append`, by the end of this turn."""
@@ -32,9 +43,12 @@ class GatheredLog:
             return
         records, self._records = self._records, []
         waiting, self._waiting = self._waiting, []
+        outcome, self._outcome = self._outcome, None
 
         def on_done(error: Exception | None) -> None:
             for one in waiting:
                 one(error)
+            if outcome is not None and not outcome.done():
+                outcome.set_result(error)
 
         self._log.append(records, on_done)

@@ -145,16 +145,26 @@ class Shards(Generic[S]):
             await self._loaded(task)
         return self.loaded()
 
-    async def of(self, key: str) -> S:
-        """Return the shard of a key. Raises KafkaError: NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS.
+    def serving(self, key: str) -> S | None:
+        """Return the shard of a key, None where it is not loaded yet. Raises KafkaError:
+        NOT_COORDINATOR.
         """
+        return self._shards.get(self._index(key))
+
+    def _index(self, key: str) -> int:
         count = self._topic.partition_count()
         if count == 0 or self._is_closed:
             raise KafkaError(ErrorCode.not_coordinator)
         index = partition_of(key, count)
         if self._topic.partition(index) is None:
             raise KafkaError(ErrorCode.not_coordinator)
+        return index
+
+    async def of(self, key: str) -> S:
+        """Return the shard of a key. Raises KafkaError: NOT_COORDINATOR,
+        COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        index = self._index(key)
         shard = self._shards.get(index)
         if shard is None:
             task = self._load(index)
@@ -216,9 +226,19 @@ async def durable(outcome: asyncio.Future[Exception | None], patience_s: float) 
         async with asyncio.timeout(patience_s):
             error = await asyncio.shield(outcome)
     except TimeoutError:
-        raise KafkaError(ErrorCode.coordinator_not_available, "the log is slow") from None
+        raise slow_log() from None
     if error is not None:
-        code = error_code(error)
-        if code is ErrorCode.not_leader_or_follower:
-            code = ErrorCode.not_coordinator
-        raise KafkaError(code, str(error))
+        raise refusal(error)
+
+
+def refusal(error: Exception) -> KafkaError:
+    """Return what a client is told of a log that could not be written."""
+    code = error_code(error)
+    if code is ErrorCode.not_leader_or_follower:
+        code = ErrorCode.not_coordinator
+    return KafkaError(code, str(error))
+
+
+def slow_log() -> KafkaError:
+    """Return what a client is told that waited too long."""
+    return KafkaError(ErrorCode.coordinator_not_available, "the log is slow")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from broker.network.connection import Connection, Slot
+from broker.network.deferred import Deferred
 from broker.protocol.api import Registry, RequestContext, Route
 from broker.protocol.decode import decode
 from broker.protocol.errors import MalformedFrame, UnsupportedVersion
@@ -92,7 +93,9 @@ class Dispatcher:
             self._spawn(self._decode_and_handle(frame, header, route, context), header, slot)
             return
         answer = route.handle(self._decode(frame, header), context)
-        if inspect.isawaitable(answer):
+        if isinstance(answer, Deferred):
+            self._defer(answer, header, slot)
+        elif inspect.isawaitable(answer):
             self._spawn(answer, header, slot)
         else:
             self._answer(slot, header, answer)
@@ -119,6 +122,18 @@ class Dispatcher:
         if inspect.iscoroutine(answer):  # one that is cancelled before it began is not left over
             task.add_done_callback(lambda _: answer.close())
         slot.cancel = task.cancel
+
+    def _defer(self, answer: Deferred, header: RequestHeader, slot: Slot) -> None:
+        def done(outcome: asyncio.Future[Any]) -> None:
+            if outcome.cancelled():
+                return
+            try:
+                self._answer(slot, header, answer.finish(outcome))
+            except Exception as error:  # noqa: BLE001  # the root of a request
+                self._crashed(slot.connection, error)
+
+        slot.cancel = answer.outcome.cancel
+        answer.outcome.add_done_callback(done)
 
     async def _run(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
         connection = slot.connection

@@ -96,7 +96,7 @@ async def test_offsets_and_members_are_there_after_a_restart(tmp_path: Path) -> 
     async with node_at(settings) as node:
         groups = await ready(node, "g")
         member = await lone_member(groups, "g")
-        check = await groups.check_commit("g", member.member_id, None, 1)
+        check = groups.check_commit("g", member.member_id, None, 1)
         assert check is NONE
         await groups.commit("g", {PLACE: CommittedOffset(offset=41, metadata="no")})
         await groups.commit("g", {PLACE: CommittedOffset(offset=42, metadata="yes")})
@@ -158,9 +158,10 @@ async def test_a_commit_under_way_is_deleted_with_its_group(tmp_path: Path) -> N
     async with node_at(settings) as node:
         groups = await ready(node, "g")
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(groups.commit("g", {PLACE: CommittedOffset(offset=1)}))
+            committed = groups.commit("g", {PLACE: CommittedOffset(offset=1)})
             await asyncio.sleep(0)
             tasks.create_task(groups.delete_group("g"))
+        await committed
         assert await groups.offsets("g") == {}
     async with node_at(settings) as node:
         assert await node.groups.offsets("g") == {}
@@ -186,12 +187,13 @@ ANY = CommittedOffset(offset=5)
 async def test_a_fetch_sees_the_commits_before_it(tmp_path: Path) -> None:
     async with node_at(settings_for(tmp_path)) as node:
         groups = await ready(node, "g")
-        async with asyncio.TaskGroup() as tasks:
-            for offset in range(20):
-                commit = groups.commit("g", {PLACE: CommittedOffset(offset=offset)})
-                tasks.create_task(commit)
-                await asyncio.sleep(0)
-                assert (await groups.offsets("g"))[PLACE].offset == offset
+        commits = []
+        for offset in range(20):
+            commits.append(groups.commit("g", {PLACE: CommittedOffset(offset=offset)}))
+            await asyncio.sleep(0)
+            assert (await groups.offsets("g"))[PLACE].offset == offset
+        for commit in commits:
+            await commit
 
 
 async def test_who_waits_is_answered_when_the_node_stops(tmp_path: Path) -> None:

@@ -109,9 +109,8 @@ async def test_who_stops_to_coordinate_does_not_deny_what_was_committed() -> Non
     async with node_cluster(1) as cluster:
         groups = cluster.nodes[1].groups
         await groups.partition_for(GROUP)
-        committing = asyncio.create_task(
-            groups.commit(GROUP, {("t", 0): CommittedOffset(offset=5)})
-        )
+        await groups.loaded(GROUP)
+        committing = groups.commit(GROUP, {("t", 0): CommittedOffset(offset=5)})
         fetching = asyncio.create_task(groups.offsets(GROUP))
         await asyncio.sleep(0)
         groups.shards.close()

@@ -37,6 +37,7 @@ async def test_an_offset_counts_when_its_transaction_is_committed(
     async with node_at(tmp_path) as node:
         client = await producer(node)
         await node.node.groups.partition_for(GROUP)
+        await node.node.groups.loaded(GROUP)
         await node.node.groups.commit(GROUP, {PLACE: CommittedOffset(offset=3)})
         assert await client.add_offsets(GROUP) is NONE
         assert await client.commit_offset(node, GROUP, PLACE, 5) is NONE

@@ -1,6 +1,6 @@
 """Asks a node in this process, in the versions one likes, past the network but in its bytes."""
 
-import asyncio
+import inspect
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -43,7 +43,7 @@ class ApiClient:
             connection=None,
         )
         answer = route.handle(build(context.request), context)
-        if asyncio.iscoroutine(answer):
+        if inspect.isawaitable(answer):
             answer = await answer
         assert encode_response(answer, 1)
         return answer

@@ -26,7 +26,8 @@ from broker.coordinator.group.record_formats import CommittedOffset
 from broker.coordinator.group.rules import refuse_request
 from broker.coordinator.group.shard import GroupShard
 from broker.coordinator.log import CoordinatorLog
-from broker.coordinator.shards import CoordinatorTopic, Shards, durable
+from broker.coordinator.patience import Patience
+from broker.coordinator.shards import CoordinatorTopic, Shards, durable, refusal, slow_log
 from broker.coordinator.transaction.messages import Producer
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
@@ -75,6 +76,7 @@ class GroupCoordinator:
         self._clock = clock
         self._rng = rng
         self._scope = scope
+        self._patience = Patience(settings.offsets_commit_timeout_ms / 1000, slow_log)
         self.shards: Shards[GroupShard] = Shards(topic, clock, scope, self._new_shard)
 
     # The life of the coordinator.
@@ -125,19 +127,40 @@ class GroupCoordinator:
 
     # Offsets.
 
-    async def check_commit(
+    async def loaded(self, group_id: str) -> None:
+        """Return when this node serves the group's offsets, or could not in time."""
+        await self._shard(group_id)
+
+    def is_loaded(self, group_id: str) -> bool:
+        """Whether there is nothing to wait for before a commit."""
+        return self.shards.serving(group_id) is not None
+
+    def check_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         """Whether this member may commit."""
-        shard = await self._shard(group_id)
-        return shard.check_commit(group_id, member_id, instance_id, generation)
+        return self._serving(group_id).check_commit(group_id, member_id, instance_id, generation)
 
-    async def commit(
+    def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
-    ) -> None:
-        """Store offsets; returns when they are durable. To be called right after `check_commit`."""
-        shard = await self._shard(group_id)
-        await self._durable(shard.commit(group_id, offsets))
+    ) -> asyncio.Future[None]:
+        """Store offsets, one at least; the future is done when they are durable, and raises as
+        others here. To be called right after `check_commit`.
+        """
+        shard = self._serving(group_id)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_done(error: Exception | None) -> None:
+            if stored.done():  # nobody waits any more
+                return
+            if error is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(refusal(error))
+
+        shard.commit(group_id, offsets, on_done)
+        self._patience.watch(stored)
+        return stored
 
     async def commit_in_transaction(
         self,
@@ -220,6 +243,13 @@ class GroupCoordinator:
     async def _shard(self, group_id: str) -> GroupShard:
         _check_group_id(group_id)
         return await self.shards.of(group_id)
+
+    def _serving(self, group_id: str) -> GroupShard:
+        _check_group_id(group_id)
+        shard = self.shards.serving(group_id)
+        if shard is None:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress)
+        return shard
 
     async def _durable(self, outcome: asyncio.Future[Exception | None]) -> None:
         await durable(outcome, self._settings.offsets_commit_timeout_ms / 1000)

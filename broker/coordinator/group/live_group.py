@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -25,9 +26,28 @@ class LiveGroup:
     undecided: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Partitions with commits in open transactions, by producer id."""
     last_commit: asyncio.Future[Exception | None] | None = None
+    """How it went with the newest of them, and all that the same turn brought."""
     empty_since_ms: int = -1
     timer: asyncio.TimerHandle | None = None
     timer_deadline: float = 0.0
+
+    def begin_commit(self, places: Iterable[TopicPartition]) -> None:
+        """Offsets of these partitions are on their way to the log."""
+        for place in places:
+            self.uncommitted[place] = self.uncommitted.get(place, 0) + 1
+
+    def end_commit(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], *, is_kept: bool
+    ) -> None:
+        """They are there, or will not be."""
+        for place in offsets:
+            left = self.uncommitted[place] - 1
+            if left:
+                self.uncommitted[place] = left
+            else:
+                del self.uncommitted[place]
+        if is_kept:
+            self.offsets.update(offsets)
 
     @property
     def is_empty(self) -> bool:

@@ -6,7 +6,6 @@ visible to fetches when they are durable.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -41,7 +40,7 @@ from broker.coordinator.group.record_formats import (
 from broker.coordinator.group.restoring import restored_group
 from broker.coordinator.group.rules import refuse_transactional_commit
 from broker.coordinator.group.state_machine import Group
-from broker.coordinator.log import CoordinatorLog
+from broker.coordinator.log import CoordinatorLog, OnDone
 from broker.coordinator.record_reader import UnknownRecord
 from storage.clock import Clock
 from storage.format.batch_writer import KeyValue
@@ -155,23 +154,22 @@ class GroupShard:
         return live.group.check_commit(member_id, instance_id, generation, now)
 
     def commit(
-        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
-    ) -> asyncio.Future[Exception | None]:
-        """Store offsets; the future tells how it went."""
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], on_done: OnDone
+    ) -> None:
+        """Store offsets, one at least; `on_done` is told how it went."""
         live = self._live(group_id)
         records: list[KeyValue] = [
             (_offset_key(group_id, where), encode_offset(offset))
             for where, offset in offsets.items()
         ]
-        live.uncommitted.update(offsets.keys())
+        live.begin_commit(offsets)
 
         def then(error: Exception | None) -> None:
-            if error is None:
-                live.offsets.update(offsets)
-            live.uncommitted -= Counter(offsets.keys())
+            live.end_commit(offsets, is_kept=error is None)
+            on_done(error)
 
-        live.last_commit = self._append(records, then)
-        return live.last_commit
+        self._gathered.append(records, then)
+        live.last_commit = self._gathered.outcome
 
     def check_transactional_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
