@@ -104,7 +104,7 @@ chaos: $(STAMP) ## A cluster of processes under faults, judged by the history ch
 	@$(BIN)/python -m tests.checker --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) \
 		--seed $(or $(SEED),1) --wal $(or $(WAL),block)
 
-clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go and Java in every codec (npm, Go, JDK 17: cached)
+clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go and Java in every codec; Spark's Kafka source and sink (npm, Go, JDK 17: cached)
 	@CLIENTS=1 $(BIN)/python -m pytest -q tests/clients
 
 conformance: $(STAMP) ## Foreign client suites against a broker, beside Kafka's results; SUITES=their folder, ONLY="suite ..." (needs Go, npm, JDK 17)

@@ -22,9 +22,10 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from bench import workloads
-from bench.apache_kafka.jars import KAFKA_VERSION, MissingTool, jars_directory
+from bench.apache_kafka.jars import KAFKA_VERSION, jars_directory
 from bench.apache_kafka.server import java_version, kafka_server
 from bench.lakehead_server import lakehead_server
+from bench.maven import MissingTool
 from bench.process import ServerFailed, ServerProcess
 from bench.report import (
     KAFKA,

@@ -24,8 +24,8 @@ from types import ModuleType
 import uvloop
 from rich.console import Console
 
-from bench.apache_kafka.jars import MissingTool
 from bench.figures import Figure, save, show
+from bench.maven import MissingTool
 from bench.report import machine
 
 Figures = Sequence[Figure]

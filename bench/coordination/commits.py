@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.apache_kafka.jars import MissingTool
 from bench.apache_kafka.server import kafka_server
 from bench.cluster.load import make_topic
 from bench.coordination._members import Line, coordinated
 from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
+from bench.maven import MissingTool
 from bench.process import ServerProcess
 from broker.protocol.api import schema
 from broker.protocol.frame import encode_request

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.apache_kafka.jars import MissingTool
+from bench.maven import MissingTool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

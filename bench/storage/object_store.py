@@ -14,8 +14,8 @@ from pathlib import Path
 
 import obstore
 
-from bench.apache_kafka.jars import MissingTool
 from bench.figures import Figure
+from bench.maven import MissingTool
 from bench.s3_server import NotBuilt, running_server
 from storage.object_store import S3Store
 from storage.object_store.s3.client import object_client

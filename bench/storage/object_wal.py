@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import workloads
-from bench.apache_kafka.jars import MissingTool, jars_directory
+from bench.apache_kafka.jars import jars_directory
 from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
+from bench.maven import MissingTool
 from bench.s3_server import NotBuilt, S3Server, running_server
 from bench.storage.block_wal import Clocked
 from storage.clock import SystemClock
@@ -61,6 +62,9 @@ class Delayed:
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         return await self._inner.get_range(key, start, length)
+
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        await self._inner.get_range_into(key, start, target)
 
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         return await self._inner.get_suffix(key, length)

@@ -11,8 +11,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench.apache_kafka.jars import MissingTool, jars_directory
+from bench.apache_kafka.jars import jars_directory
 from bench.apache_kafka.tools import QUICK_START
+from bench.maven import MissingTool
 from lake.spark import cache_folder
 from tests.support.foreign_clients import CODECS, ITEMS, ForeignClient, Item
 

@@ -6,8 +6,9 @@ be had.
 
 import pytest
 
-from bench.apache_kafka.jars import MissingTool, jars_directory
+from bench.apache_kafka.jars import jars_directory
 from bench.apache_kafka.tools import MAIN_CLASSES, command, run
+from bench.maven import MissingTool
 
 __all__ = ["MAIN_CLASSES", "Tools", "command", "require_kafka_tools", "run"]
 
