@@ -18,7 +18,7 @@ from storage.clock import Clock
 from storage.compaction.merge_batches import RebatchFigures, RebatchSettings, rebatched
 from storage.compaction.merge_parts import MergePart, gathered_parts, written_objects
 from storage.compaction.merge_plan import MergeItem
-from storage.compaction.merge_sources import SourceObject, read_sources
+from storage.compaction.merge_sources import Sources, read_sources
 from storage.compaction.object_put import put_object
 from storage.compaction.rewrite import Job
 from storage.errors import EntryRejected, ObjectNotFound
@@ -81,14 +81,15 @@ class Merge:
             for group in groups:
                 parts += gathered_parts(
                     stream_id,
-                    [(extent, sources[extent.object_key]) for extent in group],
+                    group,
+                    sources,
                     state_from,
                     lambda batches: rebatched(batches, self.rebatch, figures),
                 )
                 await asyncio.sleep(0)
-        newest = max(state.objects[key].created_ms for key in sources)
+        keys = {one.object_key for groups in runs.values() for group in groups for one in group}
+        newest = max(state.objects[key].created_ms for key in keys)
         made = written_objects(parts, self._job(state), created_ms=newest)
-        sources.clear()
         for committed, written in made:
             await put_object(self.store, committed.key, written, self.rng)
         failpoint("merge_objects_written")
@@ -96,7 +97,7 @@ class Merge:
         failpoint("merge_committed")
         return _result(runs, record, figures)
 
-    async def _read(self, state: ClusterState, runs: Runs) -> dict[str, SourceObject]:
+    async def _read(self, state: ClusterState, runs: Runs) -> Sources:
         wanted: dict[str, list[int]] = {key: [] for key in self.item.sources}
         sizes: dict[str, int] = dict.fromkeys(wanted, 0)
         for stream_id, groups in runs.items():

@@ -41,7 +41,7 @@ class RebatchSettings:
     0: none is.
     """
 
-    small_bytes: int = 16 * 1024
+    small_bytes: int = 4 * 1024
     target_bytes: int = 1024 * 1024
 
 
@@ -178,7 +178,8 @@ def _moved(header: BatchHeader, batch: memoryview, first: BatchHeader) -> bytes:
             raise ValueError("timestamps are too far apart")
         time, offset = _written(time_delta), _written(place + moved)
         size = length - (body - start) + 1 + len(time) + len(offset)
-        parts += (_written(size), data[start : start + 1], time, offset, data[body:position])
+        parts.append(_written(size) + data[start : start + 1] + time + offset)
+        parts.append(data[body:position])
     if position != len(data):
         raise ValueError("something follows the last record")
     return b"".join(parts)

@@ -8,7 +8,7 @@ from itertools import chain
 
 import msgspec
 
-from storage.compaction.merge_sources import SourceObject
+from storage.compaction.merge_sources import SourceObject, Sources
 from storage.compaction.reading import StoredBatch
 from storage.compaction.rewrite import Job
 from storage.errors import CorruptObject
@@ -26,7 +26,6 @@ from storage.metadata.records import HEADERS, WHOLE, CommittedObject, CommittedR
 OWN_OBJECT_BYTES = 8 * 1024 * 1024
 """As much of one stream gets an object of its own, as in uploads."""
 
-ExtentSource = tuple[Extent, SourceObject]
 Rebatch = Callable[[Iterable[StoredBatch]], Iterator[StoredBatch]]
 
 
@@ -46,49 +45,56 @@ class MergePart:
 
 
 def gathered_parts(
-    stream_id: int, group: Sequence[ExtentSource], state_from: int, rebatch: Rebatch
+    stream_id: int, group: Sequence[Extent], sources: Sources, state_from: int, rebatch: Rebatch
 ) -> list[MergePart]:
     """Return neighbours of a stream as few parts: a whole state ends one, since it is true at its
     end. `state_from` is the stream's: states before it do not count any more.
 
     Raises CorruptObject.
     """
-    parts, held = [], list[ExtentSource]()
-    for extent, source in group:
-        held.append((extent, source))
-        counts = extent.end_offset > state_from
-        if counts and source.index.streams[stream_id].state is not None:
-            parts.append(_part(stream_id, held, state_from, rebatch))
+    parts, held = [], list[Extent]()
+    for extent in group:
+        held.append(extent)
+        info = sources.index(extent.object_key).streams[stream_id]
+        if extent.end_offset > state_from and info.state is not None:
+            parts.append(_part(stream_id, held, sources, state_from, rebatch))
             held = []
     if held:
-        parts.append(_part(stream_id, held, state_from, rebatch))
+        parts.append(_part(stream_id, held, sources, state_from, rebatch))
     return parts
 
 
 def _part(
-    stream_id: int, held: Sequence[ExtentSource], state_from: int, rebatch: Rebatch
+    stream_id: int,
+    held: Sequence[Extent],
+    sources: Sources,
+    state_from: int,
+    rebatch: Rebatch,
 ) -> MergePart:
-    last = held[-1][1].index.streams[stream_id]
-    is_whole = held[-1][0].end_offset > state_from and last.state is not None
+    infos = [sources.index(extent.object_key).streams[stream_id] for extent in held]
+    last = infos[-1]
+    is_whole = held[-1].end_offset > state_from and last.state is not None
     headers: list[bytes] = []
-    sources: list[list[StoredBatch]] = []
-    for extent, source in held:
-        batches = _batches_of(stream_id, extent, source)
-        sources.append(batches)
-        if not is_whole and extent.end_offset > state_from:
-            headers.append(_headers_of(source.index.streams[stream_id], batches))
-    aborted = chain.from_iterable(source.index.streams[stream_id].aborted for _, source in held)
+
+    def batches() -> Iterator[StoredBatch]:
+        for extent, info in zip(held, infos, strict=True):
+            found = _batches_of(stream_id, extent, sources.take(extent.object_key))
+            if not is_whole and extent.end_offset > state_from:
+                headers.append(_headers_of(info, found))
+            yield from found
+
+    merged = list(rebatch(batches()))
     return MergePart(
         info=msgspec.structs.replace(
             last,
             state=last.state if is_whole else None,
             headers=None if is_whole else _newest(headers),
-            aborted=tuple(aborted),
+            aborted=tuple(chain.from_iterable(info.aborted for info in infos)),
             epoch=-1,
         ),
-        start_offset=held[0][0].start_offset,
-        end_offset=held[-1][0].end_offset,
-        batches=list(rebatch(chain.from_iterable(sources))),
+        start_offset=held[0].start_offset,
+        end_offset=held[-1].end_offset,
+        batches=merged,
     )
 
 

@@ -58,9 +58,30 @@ class SourceObject:
         raise CorruptObject(self.index.key, item.position, "the index points outside the object")
 
 
+class Sources:
+    """Objects that were read, each until it has been used by every stream that wants it: what is
+    merged then takes its place in memory.
+    """
+
+    def __init__(
+        self, objects: dict[str, SourceObject], wanted: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._objects = objects
+        self._uses = {key: len(streams) for key, streams in wanted.items()}
+
+    def index(self, key: str) -> ObjectIndex:
+        """Return the index of an object that is still to be used."""
+        return self._objects[key].index
+
+    def take(self, key: str) -> SourceObject:
+        """Return an object, for one of the streams that want it."""
+        self._uses[key] -= 1
+        return self._objects[key] if self._uses[key] else self._objects.pop(key)
+
+
 async def read_sources(
     store: ObjectStore, wanted: Mapping[str, Sequence[int]], sizes: Mapping[str, tuple[int, int]]
-) -> dict[str, SourceObject]:
+) -> Sources:
     """Return objects with what they hold of the streams that are wanted of each. `sizes` are of
     the object, and of what is wanted.
 
@@ -79,7 +100,7 @@ async def read_sources(
         except* LakeheadError as errors:
             raise _first(errors) from None
         found |= {key: task.result() for key, task in tasks.items()}
-    return found
+    return Sources(found, wanted)
 
 
 def _first(errors: BaseExceptionGroup[LakeheadError]) -> BaseException:
