@@ -90,6 +90,14 @@ class CountedStore:
             lambda body: (1, len(body)),
         )
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """See `ObjectStore.get_range_into`."""
+        await self._count(
+            self.stats.get,
+            lambda: self._inner.get_range_into(key, start, target),
+            lambda _: (1, len(target)),
+        )
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
         return await self._count(

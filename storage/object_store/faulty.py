@@ -61,6 +61,11 @@ class FaultyStore:
         await self._before_read(key)
         return await self._inner.get_range(key, start, length)
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """See `ObjectStore.get_range_into`."""
+        await self._before_read(key)
+        await self._inner.get_range_into(key, start, target)
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
         await self._before_read(key)

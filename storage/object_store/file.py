@@ -70,6 +70,12 @@ class FileStore:
             raise CorruptObject(key, start, f"wanted {length} bytes, the object has {size}")
         return body
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """See `ObjectStore.get_range_into`."""
+        filled, size = await self._run(lambda: self._read_into(key, start, target))
+        if filled != len(target):
+            raise CorruptObject(key, start, f"wanted {len(target)} bytes, the object has {size}")
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
         return await self._run(lambda: self._read(key, None, length))
@@ -201,23 +207,34 @@ class FileStore:
             _sync_folder(new.parent)
 
     def _read(self, key: str, start: int | None, length: int | None) -> tuple[bytes, int]:
-        try:
-            file = os.open(self._path(key), os.O_RDONLY)
-        except (FileNotFoundError, NotADirectoryError):
-            raise ObjectNotFound(key) from None
-        except OSError as error:
-            raise _explained("read", self._path(key), error) from error
-        try:
+        with self._opened_to_read(key) as file:
             size = os.fstat(file).st_size
             if length is None:
                 start, length = 0, size
             elif start is None:
                 start = max(0, size - length)
             return _read_all(file, start, min(length, max(0, size - start))), size
+
+    def _read_into(self, key: str, start: int, target: memoryview) -> tuple[int, int]:
+        with self._opened_to_read(key) as file:
+            filled = 0
+            while filled < len(target):
+                done = os.preadv(file, [target[filled:]], start + filled)
+                if not done:
+                    break
+                filled += done
+            return filled, os.fstat(file).st_size
+
+    @contextlib.contextmanager
+    def _opened_to_read(self, key: str) -> Iterator[int]:
+        path = self._path(key)
+        try:
+            with _closing(os.open(path, os.O_RDONLY)) as file:
+                yield file
+        except (FileNotFoundError, NotADirectoryError):
+            raise ObjectNotFound(key) from None
         except OSError as error:
-            raise _explained("read", self._path(key), error) from error
-        finally:
-            os.close(file)
+            raise _explained("read", path, error) from error
 
     def _list(self, prefix: str, start_after: str) -> Sequence[ObjectMeta]:
         folder = self._root.joinpath(*prefix.split("/")[:-1])

@@ -36,6 +36,10 @@ class MemoryStore:
             raise CorruptObject(key, start, f"wanted {length} bytes, the object has {len(body)}")
         return body[start : start + length]
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """See `ObjectStore.get_range_into`."""
+        target[:] = await self.get_range(key, start, len(target))
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
         body = await self.get(key)

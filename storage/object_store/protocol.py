@@ -44,6 +44,11 @@ class ObjectStore(Protocol):
         CorruptObject (short).
         """
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """Fill `target`, writable bytes, with the object's from `start`: as `get_range`, but into
+        memory of the caller's, which may have been used before.
+        """
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """Return the last min(`length`, size) bytes and the object's size. Raises ObjectNotFound,
         StoreUnavailable.

@@ -67,6 +67,10 @@ class RetryingStore:
         """See `ObjectStore.get_range`."""
         return await self.repeat(key, lambda: self._inner.get_range(key, start, length))
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """See `ObjectStore.get_range_into`."""
+        await self.repeat(key, lambda: self._inner.get_range_into(key, start, target))
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
         return await self.repeat(key, lambda: self._inner.get_suffix(key, length))

@@ -81,6 +81,9 @@ async def test_what_was_created_is_read_whole_in_ranges_and_from_the_end(
     await store.create("data/a1/x", [b"01", memoryview(b"234"), bytearray(b"56789")])
     assert await store.get("data/a1/x") == b"0123456789"
     assert await store.get_range("data/a1/x", 3, 4) == b"3456"
+    target = bytearray(6)
+    await store.get_range_into("data/a1/x", 3, memoryview(target)[1:5])
+    assert target == b"\x003456\x00"
     assert await store.get_suffix("data/a1/x", 3) == (b"789", 10)
     assert await store.get_suffix("data/a1/x", 99) == (b"0123456789", 10)
 
@@ -151,6 +154,7 @@ async def test_what_is_absent_is_not_found(store: ObjectStore) -> None:
     reads: list[Callable[[], object]] = [
         lambda: store.get("no"),
         lambda: store.get_range("no", 0, 1),
+        lambda: store.get_range_into("no", 0, memoryview(bytearray(1))),
         lambda: store.get_suffix("no", 1),
     ]
     for read in reads:
@@ -164,6 +168,9 @@ async def test_a_range_beyond_the_end_is_an_error(store: ObjectStore) -> None:
         await store.get_range("k", 2, 10)
     with pytest.raises(CorruptObject):
         await store.get_range("k", 20, 10)
+    for start in (2, 20):
+        with pytest.raises(CorruptObject):
+            await store.get_range_into("k", start, memoryview(bytearray(10)))
 
 
 async def test_listing_is_by_prefix_in_key_order(store: ObjectStore) -> None:

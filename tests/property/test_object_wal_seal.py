@@ -64,6 +64,9 @@ class SteppedStore:
         await self._step()
         return await self._inner.get_range(key, start, length)
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        target[:] = await self.get_range(key, start, len(target))
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         await self._step()
         return await self._inner.get_suffix(key, length)

@@ -69,6 +69,10 @@ class Bucket:
             raise CorruptObject(key, start, f"wanted {length} bytes, the object has {len(body)}")
         return body[start : start + length]
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """See `ObjectStore.get_range_into`."""
+        target[:] = await self.get_range(key, start, len(target))
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
         body = await self.get(key)
@@ -129,6 +133,10 @@ class RemoteStore:
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
         return await self._send(f"get {key}", self._faulty.get_range(key, start, length))
+
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """See `ObjectStore.get_range_into`."""
+        await self._send(f"get {key}", self._faulty.get_range_into(key, start, target))
 
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""

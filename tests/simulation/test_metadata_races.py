@@ -105,6 +105,9 @@ class SlowStore:
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         return (await self.get(key))[start : start + length]
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        target[:] = await self.get_range(key, start, len(target))
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         body = await self.get(key)
         return body[-length:], len(body)

@@ -238,6 +238,9 @@ class HeldStore:
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         return await self.inner.get_range(key, start, length)
 
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        await self.inner.get_range_into(key, start, target)
+
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         return await self.inner.get_suffix(key, length)
 

@@ -81,12 +81,11 @@ class S3Store:
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """See `ObjectStore.get_range`."""
-        client = await self._open()
-        read = obstore.get_range_async(client, key, start=start, length=length)
-        body = (await self._within(self._deadlines.read(length), key, read)).to_bytes()
-        if len(body) != length:
-            raise CorruptObject(key, start, f"wanted {length} bytes, got {len(body)}")
-        return body
+        return (await self._get_range(key, start, length)).to_bytes()
+
+    async def get_range_into(self, key: str, start: int, target: memoryview) -> None:
+        """See `ObjectStore.get_range_into`."""
+        target[:] = memoryview(await self._get_range(key, start, len(target)))
 
     async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         """See `ObjectStore.get_suffix`."""
@@ -171,6 +170,14 @@ class S3Store:
         client = await self._open()
         put = obstore.put_async(client, key, views or b"", mode="create", use_multipart=False)
         await self._within(self._deadlines.write(size), key, put, is_write=True)
+
+    async def _get_range(self, key: str, start: int, length: int) -> obstore.Bytes:
+        client = await self._open()
+        read = obstore.get_range_async(client, key, start=start, length=length)
+        body = await self._within(self._deadlines.read(length), key, read)
+        if len(body) != length:
+            raise CorruptObject(key, start, f"wanted {length} bytes, got {len(body)}")
+        return body
 
     async def _exists(self, key: str) -> bool:
         """Whether the key certainly has an object. False is no proof that it has none."""
