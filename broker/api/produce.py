@@ -5,7 +5,10 @@
 9 compact · 10 current leader, and where it is (KIP-951) · 11 TRANSACTION_ABORTABLE · 12 partitions
 join their transaction by it (KIP-890) · 13 topic ids.
 
-A request is handled in the data callback: each batch is checked, given its offsets, patched in
+A request is handled in the data callback. Of things that are wrong, the first in Kafka's order is
+answered: whether a transactional id is given, then for each partition whether it is there, the form
+of its records, what the transaction's coordinator says (who is asked for every batch of good form),
+acks, and the batch itself. Each batch is checked, given its offsets, patched in
 place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
 the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
 partition that is about to be led here (`broker.catalog.arrivals`), the question whether it is in
@@ -26,7 +29,7 @@ from broker.partition.codec_change import change_codec
 from broker.partition.partition import Partition
 from broker.partition.record_keys import RecordsRefused, check_keys
 from broker.partition.topic import Topic
-from broker.partition.validation import check_batch
+from broker.partition.validation import check_contents, check_form, is_marked_transactional
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.frame import RequestHeader
@@ -48,6 +51,14 @@ RETRY_S = 0.05
 """A request that waits is tried again after this, if nothing wakes it before."""
 
 _NONE = int(ErrorCode.none)
+_WITHOUT_START = frozenset(
+    {
+        *(ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id),
+        *(ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error),
+        *(ErrorCode.message_too_large, ErrorCode.corrupt_message),
+    }
+)
+"""Codes beside which Kafka does not tell where the log starts."""
 _NOTHING = memoryview(b"")
 
 
@@ -61,7 +72,9 @@ def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> 
 
 
 class Work(NamedTuple):
-    """One partition's batch, checked as far as its bytes go: a header, or the error."""
+    """One partition's batch, checked as far as its bytes go. Without a header or a partition it is
+    refused before the coordinator of its transaction is asked.
+    """
 
     number: int
     partition: Partition | None
@@ -129,7 +142,7 @@ class ProduceCall:
         self._refusal: KafkaError | None = None
 
     def refuse(self, error: KafkaError) -> None:
-        """Answer every partition with one error."""
+        """Append nothing, and say why."""
         self._refusal = error
 
     def _check(self) -> None:
@@ -147,19 +160,20 @@ class ProduceCall:
         records = data.records if data.records is not None else _NOTHING
         try:
             partition = self._partition(topic, data.partition)
-            header = check_batch(
-                records,
-                version=self._header.version,
-                rules=partition.topic.rules,
-                now_ms=self._now_ms,
-            )
-            self._changes_codecs |= partition.topic.rules.changes(header.codec)
-            if partition.topic.rules.needs_keys:
+            header = check_form(records, self._header.version)
+        except KafkaError as error:
+            self._is_transactional |= is_marked_transactional(records)
+            return Work(data.partition, None, records, None, error, results)
+        self._is_transactional |= header.is_transactional
+        rules = partition.topic.rules
+        try:
+            check_contents(records, header, rules, self._now_ms)
+            if rules.needs_keys:
                 check_keys(records, header, partition.topic.name, partition.index)
         except KafkaError as error:
-            return Work(data.partition, None, records, None, error, results)
+            return Work(data.partition, partition, records, header, error, results)
+        self._changes_codecs |= rules.changes(header.codec)
         self._good_size += len(records)
-        self._is_transactional |= header.is_transactional
         return Work(data.partition, partition, records, header, None, results)
 
     def run(self) -> bool:
@@ -182,11 +196,9 @@ class ProduceCall:
         while self._next < len(work):
             item = work[self._next]
             try:
-                item.results.append(self._append(item))
+                item.results.append(self._result(item))
             except WalFull:
                 return self._hold_until_writable()
-            except (KafkaError, StorageError) as error:
-                item.results.append(self._refused(item.number, error))
             self._next += 1
         self.done(None)
         return True
@@ -212,7 +224,7 @@ class ProduceCall:
     async def _change_codecs(self) -> None:
         """Compress again what its topic wants in another codec, and go on."""
         for position, work in enumerate(self._work):
-            if work.partition is None or work.header is None:
+            if work.partition is None or work.header is None or work.error is not None:
                 continue
             rules = work.partition.topic.rules
             if not rules.changes(work.header.codec):
@@ -225,18 +237,39 @@ class ProduceCall:
             self._work[position] = changed
         self._go_on()
 
-    def _append(self, work: Work) -> PartitionResult:
+    def _result(self, work: Work) -> PartitionResult:
+        """Append a batch, or say why not. Raises WalFull."""
+        start_offset = -1
+        try:
+            partition, header = self._admitted(work)
+            start_offset = partition.log_start_offset
+            return self._append(work, partition, header)
+        except WalFull:
+            raise
+        except (KafkaError, StorageError) as error:
+            return self._refused(work.number, error, start_offset)
+
+    def _admitted(self, work: Work) -> tuple[Partition, BatchHeader]:
+        """Return where a batch may be appended, and its header. Raises KafkaError."""
         inquiry = self._inquiry
         if inquiry is not None and inquiry.refusal is not None:
             raise inquiry.refusal
+        if work.partition is None or work.header is None:
+            assert work.error is not None
+            raise work.error
+        if inquiry is not None:
+            inquiry.check_answer(work.partition)
+        if self._refusal is not None:
+            raise self._refusal
+        return work.partition, work.header
+
+    def _append(self, work: Work, partition: Partition, header: BatchHeader) -> PartitionResult:
         if work.error is not None:
             raise work.error
-        partition, records = work.partition, work.records
-        assert partition is not None
-        assert work.header is not None
-        if inquiry is not None:
-            inquiry.check(partition, work.header)
-        plan = partition.plan(records, work.header)
+        if self._inquiry is not None:
+            self._inquiry.check_verified(partition, header)
+        records = work.records
+        plan = partition.plan(records, header)
         append_time = NO_TIMESTAMP
         self._waiting += 1
         try:
@@ -261,8 +294,6 @@ class ProduceCall:
         )
 
     def _partition(self, topic: Topic | None, index: int) -> Partition:
-        if self._refusal is not None:
-            raise self._refusal
         if topic is None:
             by_id = self._header.version >= 13
             raise KafkaError(
@@ -272,7 +303,7 @@ class ProduceCall:
             raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic.name} is internal")
         return topic.served(index)
 
-    def _refused(self, index: int, error: Exception) -> PartitionResult:
+    def _refused(self, index: int, error: Exception, start_offset: int) -> PartitionResult:
         code = error_code(error)
         if code is ErrorCode.unknown_server_error:
             code = ErrorCode.not_leader_or_follower  # a client may duplicate on the other one
@@ -280,7 +311,8 @@ class ProduceCall:
             self._has_moved = True
         message = error.message if isinstance(error, KafkaError) else str(error)
         records = error.record_errors if isinstance(error, RecordsRefused) else ()
-        return PartitionResult(index, int(code), -1, -1, message, record_errors=records)
+        start_offset = -1 if code in _WITHOUT_START else start_offset
+        return PartitionResult(index, int(code), -1, start_offset, message, record_errors=records)
 
     def _awaits(self) -> bool:
         """Whether to wait for a partition; it will tell then."""

@@ -48,39 +48,46 @@ class TransactionInquiry:
         """Why the whole request is refused."""
 
     def start(self, batches: Batches, on_answer: Callable[[], None]) -> bool:
-        """Ask about the transactional ones of a request's batches; False: nothing has to be asked.
-        Else `on_answer` is called once, later.
+        """Ask about the transactional ones of a request's batches, of which there is one; False:
+        nothing has to be asked. Else `on_answer` is called once, later.
         """
+        if self._transactional_id is None:
+            self.refusal = KafkaError(ErrorCode.transactional_id_authorization_failed)
+            return False
         producers: set[tuple[int, int]] = set()
         for partition, header in batches:
             if not _is_of_transaction(header):
                 continue
             producers.add((header.producer_id, header.producer_epoch))
-            verification = partition.verification(header, is_adding=self._is_adding)
+            try:
+                verification = partition.verification(header, is_adding=self._is_adding)
+            except KafkaError as error:
+                self._refused[partition] = error
+                continue
             if verification is not None:
                 self._confirmed[partition] = verification
-        if not producers:
-            return False
-        if self._transactional_id is None:
-            self.refusal = KafkaError(ErrorCode.transactional_id_authorization_failed)
-        elif len(producers) > 1:
+        if len(producers) > 1:
             self.refusal = KafkaError(
                 ErrorCode.invalid_producer_id_mapping,
                 "Transactional records contained more than one producer ID",
             )
-        if self._transactional_id is None or self.refusal is not None or not self._confirmed:
+        if self.refusal is not None or not self._confirmed:
             return False
         asking = self._ask(self._transactional_id, *producers.pop(), on_answer)
         self._node.scope.spawn(asking, name="ask a transaction coordinator")
         return True
 
-    def check(self, partition: Partition, header: BatchHeader) -> None:
-        """Refuse a batch that must not be appended. Raises KafkaError."""
-        if not _is_of_transaction(header):
-            return
+    def check_answer(self, partition: Partition) -> None:
+        """Raise what the coordinator has against a partition: KafkaError."""
+        if self.refusal is not None:
+            raise self.refusal
         if partition in self._refused:
             raise self._refused[partition]
-        partition.check_verified(header, self._confirmed.get(partition))
+
+    def check_verified(self, partition: Partition, header: BatchHeader) -> None:
+        """Refuse a batch of a transaction that is not open. Raises KafkaError."""
+        if _is_of_transaction(header):
+            partition.check_verified(header, self._confirmed.get(partition))
 
     @property
     def _is_adding(self) -> bool:

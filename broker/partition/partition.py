@@ -26,6 +26,8 @@ from storage.format.record_batch import (
 from storage.format.stream_object import AbortedTransaction
 from storage.stream.stream import Stream
 
+NO_EPOCH = -1
+
 OnDone = Callable[[Exception | None], None]
 
 
@@ -131,8 +133,11 @@ class Partition:
     def verification(self, header: BatchHeader, *, is_adding: bool) -> Verification | None:
         """Return what has to be confirmed before a client's transactional batch may begin a
         transaction here; None when it is open. `is_adding`: the client's are of version 2.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
+        self.producers.check_epoch(producer_id, epoch)
         if self.producers.is_in_transaction(producer_id, epoch):
             return None
         return self.producers.verifications.begin(
@@ -248,12 +253,14 @@ class Partition:
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the last epoch that is not above `epoch`; (-1, -1) for
-        none.
+        -1. One below all that are known ends where the first of them begins, as in Kafka.
 
         The end of the current epoch is the high watermark: nobody may see more.
         """
-        found_epoch, found_end = -1, -1
         epochs = self.stream.epochs
+        if epoch == NO_EPOCH or not epochs:
+            return NO_EPOCH, -1
+        found_epoch, found_end = epoch, max(epochs[0][1], self.log_start_offset)
         for position, (known, _) in enumerate(epochs):
             if known > epoch:
                 break

@@ -153,6 +153,12 @@ class ProducerStates:
                 return batch
         return None
 
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise INVALID_PRODUCER_EPOCH for an epoch below the one that is known."""
+        entry = self._producers.get(producer_id)
+        if entry is not None:
+            _check_epoch(producer_id, epoch, entry)
+
     def check_state(self, header: BatchHeader) -> None:
         """Hold a new batch against its producer's epoch and transaction, whatever its sequence.
 

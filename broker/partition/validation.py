@@ -41,6 +41,15 @@ def check_batch(
     """Return the header of the one batch in a partition's `records`, which its topic's `rules`
     allow. Raises KafkaError.
     """
+    header = check_form(records, version)
+    check_contents(records, header, rules, now_ms)
+    return header
+
+
+def check_form(records: memoryview, version: int) -> BatchHeader:
+    """Return the header of the one batch in a partition's `records`, as a request of this version
+    may carry it. Kafka makes these checks before anything is done. Raises KafkaError.
+    """
     if len(records) < HEADER_SIZE:
         return _too_short(records)
     header = read_header(records)
@@ -51,17 +60,38 @@ def check_batch(
         raise KafkaError(ErrorCode.corrupt_message, f"a batch of {size} bytes in {len(records)}")
     if size != len(records):
         raise invalid("a partition's records must be exactly one batch")
-    if size > rules.batch_size_max:
+    if header.codec == ZSTD and version < ZSTD_SINCE:
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type, f"zstd with Produce version {version}"
+        )
+    return header
+
+
+def check_contents(
+    records: memoryview, header: BatchHeader, rules: RecordRules, now_ms: int
+) -> None:
+    """Refuse a batch of good form that cannot be appended. Raises KafkaError."""
+    if header.base_offset != 0:
+        raise invalid(f"the batch's base offset must be 0, not {header.base_offset}")
+    if header.size > rules.batch_size_max:
         raise KafkaError(
             ErrorCode.message_too_large,
-            f"a batch of {size} bytes; at most {rules.batch_size_max} are taken",
+            f"a batch of {header.size} bytes; at most {rules.batch_size_max} are taken",
         )
     if not crc_ok(records):
         raise KafkaError(ErrorCode.corrupt_message, "the batch's CRC does not match")
-    _check_header(header, version)
+    _check_header(header)
     if not rules.is_log_append_time:
         _check_times(header, rules, now_ms)
-    return header
+
+
+def is_marked_transactional(records: memoryview) -> bool:
+    """Whether a partition's `records`, which may be anything, begin with a transactional batch."""
+    return (
+        len(records) >= HEADER_SIZE
+        and records[MAGIC_POSITION] == MAGIC
+        and read_header(records).is_transactional
+    )
 
 
 def _too_short(records: memoryview) -> BatchHeader:
@@ -70,10 +100,8 @@ def _too_short(records: memoryview) -> BatchHeader:
     raise invalid("a partition's records must be exactly one batch")
 
 
-def _check_header(header: BatchHeader, version: int) -> None:
+def _check_header(header: BatchHeader) -> None:
     attributes = header.attributes
-    if header.base_offset != 0:
-        raise invalid(f"the batch's base offset must be 0, not {header.base_offset}")
     if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
         raise invalid(
             f"the batch has {header.record_count} records "
@@ -84,10 +112,8 @@ def _check_header(header: BatchHeader, version: int) -> None:
     if attributes & LOG_APPEND_TIME:
         raise KafkaError(ErrorCode.invalid_timestamp, "producers may not set LogAppendTime")
     codec = attributes & CODEC_MASK
-    if codec > ZSTD or (codec == ZSTD and version < ZSTD_SINCE):
-        raise KafkaError(
-            ErrorCode.unsupported_compression_type, f"codec {codec} with Produce version {version}"
-        )
+    if codec > ZSTD:
+        raise KafkaError(ErrorCode.unsupported_compression_type, f"there is no codec {codec}")
     if header.producer_id != NO_PRODUCER_ID and (
         header.base_sequence < 0 or header.producer_epoch < 0
     ):

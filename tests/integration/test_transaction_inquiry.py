@@ -199,3 +199,75 @@ async def test_a_batch_outside_of_an_open_transaction_of_its_producer_is_refused
         produce(client, batch(1, attributes=0))
         assert await client.produced() == (NONE, 0)
         assert (await client.produced())[0] == ErrorCode.invalid_txn_state
+
+
+async def test_a_batch_that_is_refused_was_asked_for_like_any_other() -> None:
+    """Kafka looks at a batch after it has asked: the partition is in the transaction then."""
+    async with running() as node:
+        client, coordinator = await with_topic(node), Coordinator(node)
+        coordinator.answer()
+        damaged = Batch(producer_id=7, producer_epoch=0, base_sequence=0, attributes=16, crc=1)
+        produce(client, damaged.encode(), version=NEW)
+        assert (await client.produced())[0] == ErrorCode.corrupt_message
+        assert coordinator.asked == [([("t", 0)], True)]
+        coordinator.answer(ErrorCode.invalid_producer_id_mapping)
+        produce(client, damaged.encode(), version=NEW)
+        assert (await client.produced())[0] == ErrorCode.invalid_producer_id_mapping
+
+
+async def test_a_batch_without_a_sequence_is_one_before_sequence_0() -> None:
+    """It is refused, and has to be sent again before any other, as by Kafka."""
+    async with running() as node:
+        client, coordinator = await with_topic(node), Coordinator(node)
+        for sequence, code in (
+            (-1, ErrorCode.invalid_record),
+            (0, ErrorCode.out_of_order_sequence_number),
+        ):
+            coordinator.answer()
+            produce(client, batch(sequence), version=NEW)
+            assert (await client.produced())[0] == code
+        coordinator.answer()
+        produce(client, batch(0, epoch=1), version=NEW)
+        assert await client.produced() == (NONE, 0), "another epoch begins anew"
+
+
+async def test_acks_are_looked_at_after_the_answer_and_before_the_batch() -> None:
+    async with running() as node:
+        client, coordinator = await with_topic(node), Coordinator(node)
+        coordinator.answer()
+        client.produce_to({0: batch(-1)}, acks=2, version=NEW, transactional_id=ID)
+        assert (await client.produced())[0] == ErrorCode.invalid_required_acks
+        coordinator.answer(ErrorCode.producer_fenced)
+        client.produce_to({0: batch(-1)}, acks=2, version=NEW, transactional_id=ID)
+        assert (await client.produced())[0] == ErrorCode.invalid_producer_epoch
+
+
+async def test_an_epoch_that_is_over_needs_no_question() -> None:
+    async with running() as node:
+        client, coordinator = await with_topic(node), Coordinator(node)
+        coordinator.answer()
+        produce(client, batch(epoch=2))
+        assert await client.produced() == (NONE, 0)
+        produce(client, batch(epoch=1))
+        assert (await client.produced())[0] == ErrorCode.invalid_producer_epoch
+        assert len(coordinator.asked) == 1
+
+
+async def test_transactional_records_without_a_transactional_id_are_refused_altogether() -> None:
+    async with running() as node:
+        client, coordinator = await with_topic(node), Coordinator(node)
+        client.produce_to({0: Batch().encode(), 77: batch()}, version=NEW)
+        codes = {index: code for index, (code, _) in (await client.produced_to()).items()}
+        assert set(codes.values()) == {ErrorCode.transactional_id_authorization_failed}
+        assert not coordinator.asked
+
+
+async def test_a_refused_batch_is_answered_with_the_start_of_its_log() -> None:
+    async with running() as node:
+        client = await with_topic(node)
+        out_of_order = Batch(producer_id=7, producer_epoch=0, base_sequence=0, record_count=3)
+        for refused, start in ((out_of_order.encode(), 0), (Batch(crc=1).encode(), -1)):
+            client.produce(refused)
+            answer = (await client.receive()).responses[0].partition_responses[0]
+            assert answer.error_code != NONE
+            assert answer.log_start_offset == start
