@@ -45,7 +45,7 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
             name=asked.name,
             partitions=asked.num_partitions,
             replicas=asked.replication_factor,
-            assignments=_assignments(asked),
+            assignments=[(one.partition_index, tuple(one.broker_ids)) for one in asked.assignments],
             configs={config.name: config.value for config in asked.configs},
         ),
         node.engine.metadata.state,
@@ -79,18 +79,6 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
         replication_factor=_REPLICAS,
         configs=configs,
     )
-
-
-def _assignments(asked: Any) -> dict[int, tuple[int, ...]]:
-    assignments: dict[int, tuple[int, ...]] = {}
-    for one in asked.assignments:
-        if one.partition_index in assignments:
-            raise KafkaError(
-                ErrorCode.invalid_replica_assignment,
-                f"Found multiple manual partition assignments for partition {one.partition_index}",
-            )
-        assignments[one.partition_index] = tuple(one.broker_ids)
-    return assignments
 
 
 def _failure(name: str, error: Exception, context: RequestContext) -> Any:

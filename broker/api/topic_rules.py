@@ -1,6 +1,6 @@
 """What a request for a new topic, or for more partitions, must look like: pure checks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -22,12 +22,14 @@ PARTITIONS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRequest:
-    """A topic as asked for; -1 stands for the default. `assignments` give brokers by partition."""
+    """A topic as asked for; -1 stands for the default. `assignments`: partitions with their
+    brokers.
+    """
 
     name: str
     partitions: int
     replicas: int
-    assignments: Mapping[int, tuple[int, ...]]
+    assignments: Sequence[tuple[int, tuple[int, ...]]]
     configs: Mapping[str, str | None]
 
 
@@ -43,12 +45,10 @@ class NewTopic:
 
 
 def check_new_topic(request: TopicRequest, state: ClusterState, settings: Settings) -> NewTopic:
-    """Return the topic that is asked for. Raises KafkaError with Kafka's code for what is wrong."""
+    """Return the topic that is asked for. Raises KafkaError with Kafka's code for what is wrong,
+    the first in Kafka's order: the name, the configs, the numbers.
+    """
     _check_name(request.name, state)
-    if request.assignments:
-        partitions = _check_assignments(request, state)
-    else:
-        partitions = _check_counts(request, state, settings)
     configs = {}
     for name, value in request.configs.items():
         if value is None:
@@ -57,7 +57,11 @@ def check_new_topic(request: TopicRequest, state: ClusterState, settings: Settin
             )
         configs[name] = value
     check_topic_configs(configs)
-    replicas = [request.assignments[index] for index in sorted(request.assignments)]
+    if request.assignments:
+        partitions = _check_assignments(request, state)
+    else:
+        partitions = _check_counts(request, state, settings)
+    replicas = [brokers for _, brokers in sorted(request.assignments)]
     return NewTopic(name=request.name, partitions=partitions, replicas=replicas, configs=configs)
 
 
@@ -117,6 +121,11 @@ def check_collision(name: str, state: ClusterState) -> None:
 
 def _check_counts(request: TopicRequest, state: ClusterState, settings: Settings) -> int:
     partitions, replicas = request.partitions, request.replicas
+    brokers = sum(not node.is_fenced for node in state.nodes.values())
+    if replicas != DEFAULT and replicas < 1:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor, "Replication factor must be larger than 0."
+        )
     if partitions == DEFAULT:
         partitions = settings.num_partitions
     if partitions < 1:
@@ -124,11 +133,10 @@ def _check_counts(request: TopicRequest, state: ClusterState, settings: Settings
             ErrorCode.invalid_partitions, "Number of partitions must be larger than 0."
         )
     _check_partition_count(partitions)
-    brokers = sum(not node.is_fenced for node in state.nodes.values())
-    if replicas != DEFAULT and not 1 <= replicas <= max(REPLICAS_MAX, brokers):
+    if replicas > max(REPLICAS_MAX, brokers):
         raise KafkaError(
             ErrorCode.invalid_replication_factor,
-            f"Replication factor {replicas} is not in 1 to {max(REPLICAS_MAX, brokers)}.",
+            f"Replication factor {replicas} is above {max(REPLICAS_MAX, brokers)}.",
         )
     return partitions
 
@@ -146,15 +154,15 @@ def _check_assignments(request: TopicRequest, state: ClusterState) -> int:
             ErrorCode.invalid_request,
             "With a manual assignment, partitions and replication factor must be -1.",
         )
-    if sorted(request.assignments) != list(range(len(request.assignments))):
+    if sorted(index for index, _ in request.assignments) != list(range(len(request.assignments))):
         raise KafkaError(
             ErrorCode.invalid_replica_assignment,
             "A manual assignment must be of partitions 0 to n - 1.",
         )
     _check_partition_count(len(request.assignments))
-    for brokers in request.assignments.values():
+    for _, brokers in request.assignments:
         _check_brokers(brokers, state)
-    if len({len(brokers) for brokers in request.assignments.values()}) > 1:
+    if len({len(brokers) for _, brokers in request.assignments}) > 1:
         raise KafkaError(
             ErrorCode.invalid_replica_assignment,
             "All partitions must have the same number of replicas.",

@@ -24,7 +24,7 @@ def ask(**changes: Any) -> Any:
         "name": "new",
         "partitions": -1,
         "replicas": -1,
-        "assignments": {},
+        "assignments": (),
         "configs": {},
     }
     return check_new_topic(TopicRequest(**(fields | changes)), STATE, SETTINGS)
@@ -34,7 +34,7 @@ def test_defaults_and_configs_are_filled_in() -> None:
     new = ask(configs={"retention.ms": "5"})
     assert (new.partitions, new.configs) == (6, {"retention.ms": "5"})
     assert ask(partitions=3, replicas=3).partitions == 3
-    assert ask(assignments={1: (0,), 0: (0,)}).partitions == 2
+    assert ask(assignments=[(1, (0,)), (0, (0,))]).partitions == 2
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,12 @@ def test_defaults_and_configs_are_filled_in() -> None:
         ({"partitions": 10_001}, ErrorCode.policy_violation),
         ({"replicas": 0}, ErrorCode.invalid_replication_factor),
         ({"replicas": 4}, ErrorCode.invalid_replication_factor),
-        ({"assignments": {0: (0,)}, "partitions": 1}, ErrorCode.invalid_request),
-        ({"assignments": {1: (0,)}}, ErrorCode.invalid_replica_assignment),
-        ({"assignments": {0: (7,)}}, ErrorCode.invalid_replica_assignment),
-        ({"assignments": {0: (0, 0)}}, ErrorCode.invalid_replica_assignment),
-        ({"assignments": {0: ()}}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (0,))], "partitions": 1}, ErrorCode.invalid_request),
+        ({"assignments": [(1, (0,))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (0,)), (0, (0,))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (7,))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, (0, 0))]}, ErrorCode.invalid_replica_assignment),
+        ({"assignments": [(0, ())]}, ErrorCode.invalid_replica_assignment),
         ({"configs": {"no.such": "1"}}, ErrorCode.invalid_config),
         ({"configs": {"retention.ms": "x"}}, ErrorCode.invalid_config),
     ],
@@ -64,6 +65,23 @@ def test_new_topics_are_refused_with_kafkas_codes(changes: Any, code: ErrorCode)
     with pytest.raises(KafkaError) as refused:
         ask(**changes)
     assert refused.value.code is code
+
+
+def test_of_things_that_are_wrong_the_name_comes_first_and_numbers_come_last() -> None:
+    wrong: dict[str, Any] = {"name": "a.b", "configs": {"retention.ms": "x"}}
+    wrong |= {"replicas": 0, "partitions": 0}
+    told = []
+    for name, right in (("name", "new"), ("configs", {}), ("replicas", 1), ("partitions", 1)):
+        with pytest.raises(KafkaError) as refused:
+            ask(**wrong)
+        told.append(refused.value.code)
+        wrong[name] = right
+    assert told == [
+        ErrorCode.topic_already_exists,
+        ErrorCode.invalid_config,
+        ErrorCode.invalid_replication_factor,
+        ErrorCode.invalid_partitions,
+    ]
 
 
 @pytest.mark.parametrize(
