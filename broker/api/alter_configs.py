@@ -23,6 +23,5 @@ def _changes(resource: Any, present: Configs, definitions: Definitions) -> Chang
     for config in resource.configs:
         if config.value is None:
             raise refused(f"Null value not supported for : {config.name}")
-        definitions(config.name)
         changes[config.name] = config.value
     return changes

@@ -92,18 +92,20 @@ async def _change(
 
 
 def _plan_topic(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+    # What is wrong is told in Kafka's order: whether the topic is there comes last.
     name = resource.resource_name
+    topic = state.topics.get(name)
+    present: Configs = Map() if topic is None else topic.configs
+    changes = changes_of(resource, present, known_topic_config)
     if not name:
         raise refused("Default topic resources are not allowed.")
-    topic = state.topics.get(name)
     if topic is None and not is_valid_name(name):
         raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: '{name}'")
+    check_topic_configs(changes, present)
     if topic is None:
         raise KafkaError(
             ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
         )
-    changes = changes_of(resource, topic.configs, known_topic_config)
-    check_topic_configs(changes, topic.configs)
     return [TopicConfig(topic_id=topic.topic_id, configs=changes)] if changes else []
 
 

@@ -21,7 +21,8 @@ from storage.errors import LakeheadError
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11))
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = range(-1, -7, -1)
+SPECIAL = range(-1, -7, -1)
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = SPECIAL
 SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 """First version that may ask for each of the special timestamps."""
 
@@ -57,6 +58,7 @@ async def _answer(
     name: str, asked: Any, context: RequestContext, *, is_leader: bool, is_committed: bool
 ) -> Any:
     try:
+        _check_time(asked.timestamp, context.version)
         if not is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         topic = context.node.topics.by_name.get(name)
@@ -64,9 +66,7 @@ async def _answer(
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(asked.partition_index)
         partition.check_epoch(getattr(asked, "current_leader_epoch", -1))
-        offset, timestamp = await _find(
-            partition, asked.timestamp, context.version, is_committed=is_committed
-        )
+        offset, timestamp = await _find(partition, asked.timestamp, is_committed=is_committed)
         epoch = partition.epoch_at(offset) if offset >= 0 else -1
     except LakeheadError as caught:
         return _result(asked, context, error=error_code(caught))
@@ -93,12 +93,14 @@ def _result(
     )
 
 
-async def _find(
-    partition: Partition, timestamp: int, version: int, *, is_committed: bool
-) -> tuple[int, int]:
-    """Return (offset, timestamp); the timestamp only where a record was looked for."""
-    if version < SINCE.get(timestamp, 1):
+def _check_time(timestamp: int, version: int) -> None:
+    """Raise UNSUPPORTED_VERSION for a special timestamp that the version does not know."""
+    if timestamp < 0 and (timestamp not in SPECIAL or version < SINCE.get(timestamp, 1)):
         raise KafkaError(ErrorCode.unsupported_version)
+
+
+async def _find(partition: Partition, timestamp: int, *, is_committed: bool) -> tuple[int, int]:
+    """Return (offset, timestamp); the timestamp only where a record was looked for."""
     if timestamp == LATEST:
         end = partition.last_stable_offset if is_committed else partition.high_watermark
         return end, -1
@@ -106,8 +108,6 @@ async def _find(
         return partition.log_start_offset, -1
     if timestamp in {LATEST_TIERED, EARLIEST_PENDING}:
         return NOTHING
-    if timestamp < 0 and timestamp != MAX_TIMESTAMP:
-        raise KafkaError(ErrorCode.unsupported_version)
     stream = partition.stream
     if timestamp == MAX_TIMESTAMP:
         found = await stream.offset_of_max_timestamp()

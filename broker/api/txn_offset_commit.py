@@ -4,7 +4,8 @@
 TRANSACTION_ABORTABLE · 5 adds the group's partition to the transaction (KIP-890).
 
 The transaction's coordinator is asked first whether the group's partition is in the transaction,
-and what it said holds only while no transaction of the producer began or ended there since.
+and what it said holds only while no transaction of the producer began or ended there since. As in
+Kafka that, and whether the member is of the group, is said before metadata that is too long.
 """
 
 from typing import Any
@@ -35,8 +36,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     for topic in request.topics:
         for partition in topic.partitions:
             where = topic.name, partition.partition_index
-            codes[where] = _check(where, partition, context)
-            if codes[where] is ErrorCode.none:
+            codes[where] = ErrorCode.unknown_topic_or_partition
+            if context.node.partition_leaders.exists(where):
+                codes[where] = ErrorCode.none
                 offsets[where] = CommittedOffset(
                     offset=partition.committed_offset,
                     leader_epoch=getattr(partition, "committed_leader_epoch", -1),
@@ -44,11 +46,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
                     commit_timestamp_ms=context.node.clock.now_ms(),
                 )
     if offsets:
+        most = context.node.settings.offset_metadata_max_bytes
+        long = {where for where, one in offsets.items() if len(one.metadata) > most}
+        kept = {where: one for where, one in offsets.items() if where not in long}
+        codes |= dict.fromkeys(long, ErrorCode.offset_metadata_too_large)
         try:
-            await _commit(request, offsets, context)
+            await _commit(request, kept, context)
         except LakeheadError as error:
-            code = _code(error, context.version)
-            codes |= dict.fromkeys(offsets, code)
+            codes |= dict.fromkeys(offsets, _code(error, context.version))
     return _response(request, codes, context)
 
 
@@ -88,15 +93,6 @@ async def _commit(
         getattr(request, "generation_id", -1),
     )
     await groups.commit_in_transaction(member, producer, offsets, is_confirmed)
-
-
-def _check(where: tuple[str, int], partition: Any, context: RequestContext) -> ErrorCode:
-    if not context.node.partition_leaders.exists(where):
-        return ErrorCode.unknown_topic_or_partition
-    metadata = partition.committed_metadata or ""
-    if len(metadata) > context.node.settings.offset_metadata_max_bytes:
-        return ErrorCode.offset_metadata_too_large
-    return ErrorCode.none
 
 
 def _code(error: LakeheadError, version: int) -> ErrorCode:

@@ -157,6 +157,9 @@ class CoordinatorLog:
         """Append records of a producer's transaction, as `append`; they count when its commit
         marker is there (`end_transaction`).
         """
+        if not records:
+            on_done(None)
+            return
         try:
             self._append_undecided(records, producer_id, producer_epoch, on_done)
         except LakeheadError as error:
