@@ -2,9 +2,22 @@
 
 import asyncio
 from collections import Counter
+from types import ModuleType
+from typing import Any
+
+from kio.schema.errors import ErrorCode
 
 from broker.node import Node
-from storage.metadata.records import DrainNode
+from broker.protocol.messages import entity
+from storage.metadata.records import (
+    AssignStreams,
+    CreateStream,
+    CreateTopic,
+    DrainNode,
+    FenceNode,
+    OpenStream,
+    RegisterNode,
+)
 from storage.metadata.state import ClusterState
 from tests.support.node_cluster import NodeCluster, node_cluster
 
@@ -79,3 +92,48 @@ async def test_a_node_alone_closes_what_it_has() -> None:
         assert await seconds(node) < QUICK_S
         assert not node.state.nodes[1].is_draining
         assert led_by(node.state).total() == 0
+
+
+async def unregister(cluster: NodeCluster, node_id: int) -> ErrorCode:
+    """Ask node 1 to forget a broker."""
+
+    def build(module: ModuleType) -> Any:
+        return entity(module, "UnregisterBrokerRequest", broker_id=node_id)
+
+    code: ErrorCode = (await cluster.client(1).ask(64, 0, build)).error_code
+    return code
+
+
+async def test_a_node_that_has_stopped_is_forgotten_and_may_come_back() -> None:
+    async with node_cluster() as cluster:
+        await with_topic(cluster)
+        state = cluster.nodes[1].state
+        assert await unregister(cluster, 2) is ErrorCode.invalid_request, "it is live"
+        assert await unregister(cluster, 1) is ErrorCode.invalid_request, "it is asked itself"
+        assert await unregister(cluster, 9) is ErrorCode.broker_id_not_registered
+        assert cluster.nodes[1].state.nodes == state.nodes
+        await cluster.stop(2)
+        await cluster.until(lambda: cluster.nodes[1].state.nodes[2].is_fenced)
+        assert await unregister(cluster, 2) is ErrorCode.none
+        assert await unregister(cluster, 2) is ErrorCode.broker_id_not_registered
+        await cluster.until(lambda: set(cluster.nodes[3].state.nodes) == {1, 3})
+        await cluster.start(2)
+        await cluster.until(cluster.is_whole)
+        assert cluster.nodes[3].state.nodes[2].epoch == state.nodes[2].epoch + 1
+
+
+async def test_a_node_whose_log_waits_to_be_recovered_is_not_forgotten() -> None:
+    async with node_cluster(1) as cluster:
+        metadata = cluster.nodes[1].engine.metadata
+        await metadata.commit(
+            [
+                RegisterNode(node_id=2, epoch=0, incarnation="x", host="127.0.0.1", port=1),
+                CreateTopic(name="t", topic_id="7" * 32),
+                CreateStream(stream_id=0, topic_id="7" * 32, partition=0),
+                AssignStreams(node_id=2, stream_ids=(0,)),
+                OpenStream(stream_id=0, epoch=0, node_id=2, node_epoch=0),
+                FenceNode(node_id=2, epoch=0),
+            ]
+        )
+        assert await unregister(cluster, 2) is ErrorCode.request_timed_out
+        assert 2 in cluster.nodes[1].state.nodes

@@ -1,0 +1,57 @@
+"""UnregisterBroker, key 64, version 0: forget a broker that is gone for good (KIP-500).
+
+Its id may be had by a new broker later. One that is not registered is BROKER_ID_NOT_REGISTERED. A
+broker that lives is refused with INVALID_REQUEST, where Kafka would forget it until it registers
+again. While others still recover what it led the answer is REQUEST_TIMED_OUT, upon which clients
+ask again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import KafkaError, error_code, error_message
+from broker.protocol.messages import entity
+from storage.errors import LakeheadError
+from storage.metadata.records import Record, RetireNode
+from storage.metadata.state import ClusterState
+
+API = Api(key=64, name="UnregisterBroker", versions=(0, 0))
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer once the metadata knows nothing of the broker."""
+    code, message = ErrorCode.none, None
+
+    def plan(state: ClusterState) -> Sequence[Record]:
+        return [_retirement(state, request.broker_id)]
+
+    try:
+        await context.node.engine.metadata.commit_with(plan)
+    except (LakeheadError, TimeoutError) as error:
+        code, message = error_code(error), error_message(error)
+    return entity(
+        context.response, "UnregisterBrokerResponse", error_code=code, error_message=message
+    )
+
+
+def _retirement(state: ClusterState, node_id: int) -> RetireNode:
+    node = state.nodes.get(node_id)
+    if node is None:
+        raise KafkaError(
+            ErrorCode.broker_id_not_registered, f"Broker ID {node_id} is not currently registered"
+        )
+    if not node.is_fenced:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"Broker {node_id} is live: stop it first; what it leads goes to other brokers.",
+        )
+    led = sum(stream.is_open and stream.node_id == node_id for stream in state.streams.values())
+    if led:
+        raise KafkaError(
+            ErrorCode.request_timed_out,
+            f"What broker {node_id} led waits for its log to be recovered: {led} partitions.",
+        )
+    return RetireNode(node_id=node_id)
