@@ -26,6 +26,7 @@ from broker.cluster.namesake import refuse_namesake
 from broker.cluster.network import PeerNetwork, TcpNetwork
 from broker.cluster.peers import Peers
 from broker.cluster.session import Session
+from broker.configs.entries import BrokerValues, broker_values
 from broker.controller.controller import Controller, ControllerSettings
 from broker.controller.recovery import Recoveries
 from broker.coordinator.group.coordinator import GroupCoordinator
@@ -74,7 +75,7 @@ class Node:
         self.scope = TaskScope(self._crashed)
         self.store: CountedStore = CountedStore(store, clock=clock)
         self.dispatcher: Dispatcher = Dispatcher(self, api.registry())
-        self.server: Server = Server(settings, clock, self.dispatcher)
+        self.server: Server = Server(settings, clock, self.dispatcher, self.configs)
         self.fetch_sessions: FetchSessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, clock, rng
         )
@@ -112,6 +113,10 @@ class Node:
     def state(self) -> ClusterState:
         """The newest known cluster state."""
         return self.engine.metadata.state
+
+    def configs(self) -> BrokerValues:
+        """Return this broker's configs as they are now."""
+        return broker_values(self.state, self.settings)
 
     @property
     def topics(self) -> TopicRegistry:
@@ -359,7 +364,7 @@ class Node:
     async def _expire_producers(self) -> None:
         while True:
             await asyncio.sleep(EXPIRY_S)
-            before_ms = self.clock.now_ms() - self.settings.producer_id_expiration_ms
+            before_ms = self.clock.now_ms() - self.configs().number("producer.id.expiration.ms")
             for partition in list(self.catalog.led()):
                 await partition.expire_producers(before_ms)
 

@@ -12,6 +12,7 @@ import typer
 
 from broker.cli.app import app
 from broker.cli.sections import sections, shown_default
+from broker.configs.broker_table import BROKER_CONFIGS
 from broker.observability.measures import SUBJECTS
 from broker.setting_sources import Setting
 from docs.kafka_compatibility import compatibility_page
@@ -30,7 +31,14 @@ A node takes each setting from the first of these that has it:
 4. its default.
 
 Where Kafka has a setting, it has Kafka's name and meaning. Sizes are bytes and take `k`, `m`, `g`
-and `t` (powers of 1024); times are in the unit that the name ends with."""
+and `t` (powers of 1024); times are in the unit that the name ends with.
+
+Only the file may hold, since they are no flags: `log.retention.minutes` and `log.retention.hours`,
+which are read where `log.retention.ms` is not given, and those of
+[Kafka's settings](kafka-compatibility.md) that have no effect here.
+
+Also while nodes run, for one or for all of them and before everything above, `kafka-configs` sets:
+{live}."""
 
 _METRICS_INTRODUCTION = """\
 # Metrics
@@ -63,7 +71,9 @@ def pages() -> dict[str, str]:
 
 
 def _settings() -> str:
-    lines = [_SETTINGS_INTRODUCTION]
+    every = [setting.name for _, settings in sections() for setting in settings]
+    live = ", ".join(f"`{name}`" for name in every if BROKER_CONFIGS[name].is_dynamic)
+    lines = [_SETTINGS_INTRODUCTION.format(live=live)]
     for title, settings in sections():
         lines += [
             "",

@@ -37,9 +37,17 @@ _DIFFERENCES = """\
 - **The metadata quorum** that `kafka-metadata-quorum` shows is the metadata log in the object
   store: its leader is the controller, its offsets are numbers of entries, its voters the nodes
   that live.
-- **Configs of brokers** that can be set while they run are the defaults of topics, for one broker
-  or for all, and those without effect. Names that Kafka does not know are refused; Kafka keeps
-  them. Configs of loggers and of client metrics cannot be set.
+- **Configs of brokers** can be set while they run, for one broker or for all, where the tables
+  below say so. Names that Kafka does not know are refused; Kafka keeps them. What Kafka's brokers
+  only read when they start is refused here too, with Kafka's error: say it by flag, environment or
+  file ([settings](settings.md)).
+- **Loggers**: a node has one, `root`. `kafka-configs --entity-type broker-loggers` sets its level
+  until the process ends.
+- **Client metrics** (KIP-714) are not taken: setting their configs is refused with
+  INVALID_REQUEST, there are none to list, and clients are not asked for any.
+- **Unregistering a broker** (`kafka-cluster unregister`) forgets one that has stopped; its id may
+  come back later. One that lives is refused, where Kafka would forget it too. Be sure that its
+  process has ended, not that it is only cut off: nothing keeps an id fenced that is forgotten.
 - **Features** (`kafka-features`) stay at the level of the release.
 - **Log directories**: there is one, the cluster's place in the object store.
 - **Quotas** of clients are kept and shown; nobody is slowed down by them yet.

@@ -1,8 +1,8 @@
 """What AlterConfigs and IncrementalAlterConfigs share: resources, validation, the commit.
 
 Each resource is changed on its own: all of its changes, or none. Topics and groups have configs;
-brokers have those that can be set while they run: defaults of topics, for one broker or (empty
-name) for all, and what is only kept.
+brokers have those that can be set while they run, for one broker or (empty name) for all; so have
+their loggers.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ from immutables import Map
 from kio.schema.errors import ErrorCode
 
 from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from broker.api.logger_levels import change_levels
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
 from broker.configs.entries import ALL_BROKERS
@@ -78,6 +79,9 @@ def _check_names(resource: Any) -> None:
 async def _change(
     resource: Any, validate_only: bool, context: RequestContext, changes_of: ChangesOf
 ) -> None:
+    if resource.resource_type == BROKER_LOGGER:  # no metadata: they are this process's
+        change_levels(resource, context.node.node_id, only_check=validate_only)
+        return
     planner = _PLANNERS.get(resource.resource_type)
     if planner is None:
         raise refused(f"Unknown resource type {resource.resource_type}")
@@ -148,10 +152,6 @@ def _check_broker_config(name: str, value: str) -> None:
     config.check(value, ErrorCode.invalid_request)
 
 
-def _refuse_logger(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
-    raise refused("What a node logs is set when it starts, with log.level.")
-
-
 def _refuse_metrics(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
     raise refused("This broker takes no metrics from clients.")
 
@@ -168,7 +168,6 @@ def _plan_group(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Se
 _PLANNERS: Mapping[int, Callable[[Any, ClusterState, ChangesOf], Sequence[Record]]] = {
     TOPIC: _plan_topic,
     BROKER: _plan_broker,
-    BROKER_LOGGER: _refuse_logger,
     CLIENT_METRICS: _refuse_metrics,
     GROUP: _plan_group,
 }

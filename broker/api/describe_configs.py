@@ -2,7 +2,7 @@
 
 v1: synonyms and sources (KIP-226). v3: types and documentation (KIP-569). v4: flexible.
 A broker is asked for its own configs, or (empty name) for those that were set for all brokers.
-Client metrics have none here; of loggers there is one, `root`, with log.level.
+Client metrics have none here; of loggers there is one, `root`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from broker.api.describe_log_dirs import log_dir
-from broker.configs.definition import ConfigType
+from broker.api.logger_levels import logger_entries
 from broker.configs.entries import (
     ALL_BROKERS,
     ConfigEntry,
-    ConfigSource,
     broker_entries,
     broker_values,
     group_entries,
@@ -29,8 +28,6 @@ from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
-
-_LEVELS = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -77,7 +74,7 @@ def _entries(kind: int, name: str, context: RequestContext) -> Sequence[ConfigEn
     if kind in {BROKER, BROKER_LOGGER}:
         _check_broker(name, node.node_id)
         if kind == BROKER_LOGGER:
-            return [_logger(node.settings.log_level)]
+            return logger_entries()
         return broker_entries(broker_values(node.state, node.settings, _facts(context)))
     if kind in {CLIENT_METRICS, GROUP}:
         if name == "":
@@ -111,19 +108,6 @@ def _facts(context: RequestContext) -> Mapping[str, str]:
         "node.id": str(node.node_id),
         "process.roles": "broker,controller",
     }
-
-
-def _logger(level: str) -> ConfigEntry:
-    return ConfigEntry(
-        name="root",
-        value=_LEVELS.get(level, level.upper()),
-        source=ConfigSource.STATIC_BROKER,
-        is_read_only=True,
-        is_sensitive=False,
-        kind=ConfigType.STRING,
-        documentation="What a node logs is set when it starts, with log.level.",
-        synonyms=(),
-    )
 
 
 def _config(entry: ConfigEntry, request: Any, context: RequestContext) -> Any:

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs, key 44, versions 0-1: set, reset, add to or take from configs (KIP-339).
 
-v1: flexible. Topics, and what brokers let change while they run (see `config_changes`); loggers and
-client metrics are refused with INVALID_REQUEST.
+v1: flexible. Topics, groups, loggers, and what brokers let change while they run (see
+`config_changes`); client metrics are refused with INVALID_REQUEST.
 """
 
 from typing import Any

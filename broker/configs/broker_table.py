@@ -9,7 +9,15 @@ from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.setting_sources import SETTINGS, Setting
 
 _TYPES = {"bool": ConfigType.BOOLEAN, "int": ConfigType.LONG, "str": ConfigType.STRING}
-_DEFAULTS_OF_TOPICS = frozenset(config.synonym for config in TOPIC_CONFIGS.values())
+_READ_WHILE_RUNNING = frozenset(
+    (
+        *(config.synonym for config in TOPIC_CONFIGS.values()),
+        "log.cleaner.dedupe.buffer.size",
+        "max.connections",
+        "producer.id.expiration.ms",
+    )
+)
+"""Settings of nodes that may also be set for brokers while these run."""
 
 
 def shown(value: object) -> str:
@@ -25,14 +33,15 @@ def _definitions() -> Iterator[ConfigDefinition]:
 
 def _of_setting(setting: Setting) -> ConfigDefinition:
     known = KAFKA_CONFIGS.get(setting.name)
-    is_dynamic = setting.name in _DEFAULTS_OF_TOPICS
     if known is not None:
         return replace(
             known,
-            default=shown(setting.default),
+            default=None if known.default is None else shown(setting.default),
             note=setting.doc,
-            effect=known.effect if is_dynamic else Effect.HONOURED,
-            is_dynamic=is_dynamic,
+            effect=Effect.HONOURED,
+            is_dynamic=setting.name in _READ_WHILE_RUNNING,
+            least=setting.least if known.least is None else known.least,
+            most=setting.most if known.most is None else known.most,
         )
     return ConfigDefinition(
         name=setting.name,
@@ -48,5 +57,5 @@ BROKER_CONFIGS: Mapping[str, ConfigDefinition] = {
     config.name: config for config in sorted(_definitions(), key=lambda config: config.name)
 }
 """By name. `is_dynamic` says whether they can be set while brokers run: that is so of the defaults
-of topics, and of what is only kept.
+of topics, of what is looked up when it is needed, and of what is only kept.
 """

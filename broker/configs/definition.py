@@ -16,6 +16,7 @@ _SHORT_MAX = 2**15 - 1
 class ConfigType(IntEnum):
     """Types, as DescribeConfigs numbers them (v3+)."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3

@@ -1,6 +1,6 @@
 """Configs with their values and where these come from, as DescribeConfigs shows them (KIP-226)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -30,6 +30,7 @@ class ConfigSource(IntEnum):
     ALL_BROKERS = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    BROKER_LOGGER = 6
     GROUP = 8
 
 
@@ -76,6 +77,12 @@ class BrokerValues:
         if setting is not None:
             return shown(getattr(self.settings, setting.field))
         return BROKER_CONFIGS[name].default
+
+    def number(self, name: str) -> int:
+        """Return the value in force of a config that is a whole number."""
+        value = self.value(name)
+        assert value is not None
+        return int(value)
 
     def synonyms(self, name: str) -> list[Synonym]:
         """Return every place that has a value for a config, the one in force first."""
@@ -153,14 +160,16 @@ def shared_entries(shared: Mapping[str, str]) -> list[ConfigEntry]:
 
 def group_entries(configs: Mapping[str, str]) -> list[ConfigEntry]:
     """Return every config of a group that sets `configs`."""
-    source = ConfigSource.GROUP
     return [
-        _entry(
-            config,
-            [Synonym(name=name, value=configs[name], source=source)] if name in configs else [],
-        )
-        for name, config in GROUP_CONFIGS.items()
+        _entry(config, list(_group_synonyms(config, configs))) for config in GROUP_CONFIGS.values()
     ]
+
+
+def _group_synonyms(config: ConfigDefinition, configs: Mapping[str, str]) -> Iterator[Synonym]:
+    name = config.name
+    if name in configs:
+        yield Synonym(name=name, value=configs[name], source=ConfigSource.GROUP)
+    yield Synonym(name=name, value=config.default, source=ConfigSource.DEFAULT)
 
 
 def _entry(

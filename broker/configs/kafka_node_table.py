@@ -13,7 +13,7 @@ NODE_CONFIGS = (
         ),
         configs="""
 advertised.listeners list -
-broker.id int -
+broker.id int -1
 early.start.listeners list -
 inter.broker.listener.name string -
 listener.security.protocol.map string PLAINTEXT:PLAINTEXT dynamic

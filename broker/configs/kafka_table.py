@@ -8,7 +8,9 @@ from broker.configs.kafka_log_table import LOG_CONFIGS
 from broker.configs.kafka_node_table import NODE_CONFIGS
 from broker.configs.topic_table import TOPIC_CONFIGS
 
-_WITHOUT_DEFAULT = frozenset(("log.flush.interval.ms", "log.roll.jitter.ms", "log.roll.ms"))
+_WITHOUT_DEFAULT = frozenset(
+    ("log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms")
+)
 """Broker configs that are null unless they are set: topics have the default of their own then, and
 of Kafka's broker it is a config in hours that has it.
 """

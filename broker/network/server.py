@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
+from broker.configs.entries import BrokerValues
 from broker.network.connection import Connection, FrameHandler
 from broker.settings import Settings
 from storage.clock import Clock
@@ -18,9 +19,17 @@ _log = structlog.get_logger("broker.network")
 
 
 class Server:
-    """One listening socket and its connections. `handle` starts the request of a whole frame."""
+    """One listening socket and its connections. `handle` starts the request of a whole frame;
+    `configs` tells those of this broker as they are now.
+    """
 
-    def __init__(self, settings: Settings, clock: Clock, handle: FrameHandler) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        handle: FrameHandler,
+        configs: Callable[[], BrokerValues],
+    ) -> None:
         self.handle = handle
         self.request_max_bytes = settings.socket_request_max_bytes
         self.write_buffer_bytes = settings.write_buffer_bytes
@@ -33,6 +42,7 @@ class Server:
         self.lag_s: float = 0.0
         """How late the last tick was: the event loop's lag."""
         self.lag_max_s: float = 0.0
+        self._configs = configs
         self._settings = settings
         self._clock = clock
         self._socket: socket.socket | None = None
@@ -89,7 +99,7 @@ class Server:
     def opened(self, connection: Connection) -> None:
         """Take note of a new connection; refuse it when there are too many."""
         self.accepted_total += 1
-        if len(self.connections) >= self._settings.max_connections:
+        if len(self.connections) >= self._configs().number("max.connections"):
             self.refused_total += 1
             connection.abort()
             return

@@ -5,9 +5,31 @@ Several nodes of a machine share one log: a line is written at once, and says wh
 
 import logging
 import sys
+from collections.abc import Mapping
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
+
+LEVELS: Mapping[str, int] = {
+    "TRACE": logging.NOTSET,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+"""Levels, in Kafka's words."""
+_WORDS = {number: word for word, number in LEVELS.items()}
+
+
+def set_level(word: str) -> None:
+    """Write events of this process from a level of LEVELS on."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(LEVELS[word]))
+
+
+def level_word() -> str:
+    """Return the level of LEVELS that events of this process are written from."""
+    return _WORDS[structlog.get_logger().get_effective_level()]
 
 
 def configure_logs(level: str, node_id: int | None = None) -> None:

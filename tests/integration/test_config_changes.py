@@ -127,7 +127,13 @@ async def describe(client: ApiClient, kind: int, name: str) -> Any:
         (GROUP, "team", [("share.auto.offset.reset", SET, "by_duration:PT")], CONFIG),
         (GROUP, "team", [("nope", SET, "1")], CONFIG),
         (GROUP, "", [("consumer.session.timeout.ms", SET, "50000")], INVALID),
-        (BROKER_LOGGER, "0", [("root", SET, "DEBUG")], INVALID),
+        (BROKER, "", [("max.connections", SET, "0")], INVALID),
+        (BROKER_LOGGER, "0", [("root", SET, "LOUD")], CONFIG),
+        (BROKER_LOGGER, "0", [("root", SET, "INFO"), ("nope", SET, "INFO")], CONFIG),
+        (BROKER_LOGGER, "0", [("root", DELETE, None)], INVALID),
+        (BROKER_LOGGER, "0", [("root", APPEND, "INFO")], INVALID),
+        (BROKER_LOGGER, "77", [("root", SET, "INFO")], INVALID),
+        (BROKER_LOGGER, "", [("root", SET, "INFO")], INVALID),
         (CLIENT_METRICS, "m", [("interval.ms", SET, "1000")], INVALID),
         (99, KNOWN, [("retention.ms", SET, "1")], INVALID),
     ],
@@ -203,6 +209,18 @@ async def test_brokers_have_configs_of_one_and_of_all(client: ApiClient) -> None
     assert await change(client, (BROKER, "", [("message.max.bytes", DELETE, None)])) == [NONE]
     assert topic.rules.batch_size_max == usual
     assert ALL_BROKERS not in client.node.state.broker_configs
+
+
+async def test_the_level_of_the_log_is_set_while_a_node_runs(client: ApiClient) -> None:
+    for only_check, level in ((False, "WARN"), (False, "TRACE"), (False, "INFO"), (True, "FATAL")):
+        assert await change(
+            client, (BROKER_LOGGER, "0", [("root", SET, level)]), only_check=only_check
+        ) == [NONE]
+        shown = "INFO" if only_check else level
+        assert await describe(client, BROKER_LOGGER, "0") == {
+            "root": (shown, ConfigSource.BROKER_LOGGER)
+        }
+    assert await replace(client, BROKER_LOGGER, "0", ("root", "WARN")) is INVALID
 
 
 async def test_what_kafkas_tools_set_without_effect_is_kept(client: ApiClient) -> None:
