@@ -23,6 +23,7 @@ _LABELS = frozenset(state.label for state in TransactionState)
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer with those that pass every filter."""
     code, found = ErrorCode.none, list[Transaction]()
+    unknown = [name for name in request.state_filters if name not in _LABELS]
     now_ms = context.node.clock.now_ms()
     try:
         known = await context.node.transaction_coordinator.list_all()
@@ -30,12 +31,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(None, _selected, known, request, now_ms)
     except LakeheadError as error:
-        code = error_code(error)
+        code, unknown = error_code(error), []
     return entity(
         context.response,
         "ListTransactionsResponse",
         error_code=code,
-        unknown_state_filters=[name for name in request.state_filters if name not in _LABELS],
+        unknown_state_filters=unknown,
         transaction_states=[
             entity(
                 context.response,

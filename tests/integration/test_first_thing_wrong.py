@@ -115,6 +115,15 @@ async def test_metadata_that_is_too_long_comes_after_the_transaction(broker: Bro
     assert await commit_in_transaction(broker, known, ["short", long]) == ["none", nowhere]
 
 
+@pytest.mark.parametrize(("pattern", "unknown"), [("[a-", []), ("a", ["nope"])])
+async def test_a_pattern_that_is_wrong_comes_before_unknown_states(
+    broker: Broker, pattern: str, unknown: list[str]
+) -> None:
+    filters = {"state_filters": ["nope"], "duration_filter": -1}
+    answer = await ask(broker, 66, 2, {**filters, "transactional_id_pattern": pattern})
+    assert answer["unknown_state_filters"] == unknown
+
+
 @pytest.mark.parametrize(("epoch", "end_offset"), [(-1, -1), (-2, 0)])
 async def test_an_epoch_before_the_first_ends_where_that_begins(
     broker: Broker, epoch: int, end_offset: int
