@@ -55,10 +55,7 @@ class FetchSession:
         self.partitions: dict[tuple[TopicKey, int], Wanted] = {}
 
     def update(self, request: FetchRequest) -> None:
-        """Take over what a request adds, changes and forgets."""
-        for key, indexes in request.forgotten:
-            for index in indexes:
-                self.partitions.pop((key, index), None)
+        """Take over what a request adds, changes and forgets, in this order, as Kafka does."""
         for key, wants in request.topics:
             for want in wants:
                 wanted = self.partitions.get((key, want.partition))
@@ -66,6 +63,9 @@ class FetchSession:
                     self.partitions[key, want.partition] = Wanted(key, want)
                 else:
                     wanted.want = want
+        for key, indexes in request.forgotten:
+            for index in indexes:
+                self.partitions.pop((key, index), None)
 
     def sent(self, wanted: Wanted, result: PartitionResult) -> None:
         """Note what the client was told; a partition that gave records goes to the end."""
