@@ -12,7 +12,18 @@ from typing import Annotated
 import typer
 
 from broker import __version__
-from broker.cli import demo, inspection, maintain, materialize, nodes, sql, start, sweep, topics
+from broker.cli import (
+    compact,
+    demo,
+    inspection,
+    maintain,
+    materialize,
+    nodes,
+    sql,
+    start,
+    sweep,
+    topics,
+)
 from storage.errors import LakeheadError
 
 app = typer.Typer(
@@ -56,6 +67,9 @@ app.command("sql")(sql.sql)
 app.command("materialize")(materialize.materialize)
 app.add_typer(inspection.app, name="inspect")
 app.command("maintain")(maintain.maintain)
+app.command("compact")(compact.compact_objects)
+app.command("compact-topic")(compact.compact_topic)
+app.command("retain")(compact.retain)
 app.command("sweep")(sweep.sweep)
 app.command("leak-check")(sweep.leak_check)
 

@@ -1,10 +1,12 @@
-"""`lakehead maintain`: compaction and retention, as topics' configs ask for them.
+"""`lakehead maintain`: compaction, retention and merging, where configs and objects ask for it.
 
 `lakehead start` does the same when something is due, unless it is told not to.
 """
 
 import os
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 import typer
@@ -12,56 +14,63 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.maintenance.maintainer import Maintainer, MaintenanceFigures
-from broker.maintenance.rules import DueWork
 from broker.observability.event_log import configure_logs
 from broker.setting_sources import load
 from broker.settings import Settings
 from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
 from storage.clock import SystemClock
 from storage.errors import SettingsError
-from storage.object_store import ObjectStore
 
 _NICENESS = 5
 """Of maintenance beside nodes: they go first."""
 
 
+ConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        envvar="LAKEHEAD_CONFIG",
+        help="Settings of the nodes as TOML: the defaults of topics' configs.",
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")]
+
+
+def settings_of(config: str | None) -> Settings:
+    """Return the nodes' settings, as maintenance goes by them, and log as they say."""
+    settings = load({}, os.environ, config)
+    configure_logs(settings.log_level)
+    return settings
+
+
 def maintain(
     path: PathOption = DEFAULT_PATH,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="FILE",
-            envvar="LAKEHEAD_CONFIG",
-            help="Settings of the nodes as TOML: the defaults of topics' configs.",
-        ),
-    ] = None,
+    config: ConfigOption = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C or SIGTERM.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures at the end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compact topics by keys, and remove what retention is over for.
+    """Do what is due: compaction by keys, retention, merging of small objects.
 
-    What is due by cleanup.policy, retention.ms, min.cleanable.dirty.ratio and the like. Safe to run
-    beside a live cluster, to kill at any moment, and to run twice at once.
+    What is due by cleanup.policy, retention.ms, min.cleanable.dirty.ratio and the like, and by the
+    number and size of small objects. Safe to run beside a live cluster, to kill at any moment, and
+    to run twice at once.
     """
     if is_supervised(os.environ):
         stop_with_supervisor(os.environ)
         os.nice(_NICENESS)
-    settings = load({}, os.environ, config)
-    configure_logs(settings.log_level)
+    settings = settings_of(config)
     if dry_run:
-        rows = [
-            {"topic": one.topic, "partition": one.partition, "due": one.words}
-            for one in run(_due(path, settings))
-        ]
-        show_rows(rows, {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}, as_json)
+        show_rows(
+            run(_due(path, settings)),
+            {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"},
+            as_json,
+        )
         return
     figures = run(_maintain(path, settings, follow=follow))
     if not quiet:
@@ -71,6 +80,8 @@ def maintain(
                 "bytes before": figures.bytes_before,
                 "bytes after": figures.bytes_after,
                 "trimmed partitions": figures.trimmed,
+                "merged objects": figures.merged.objects_before,
+                "into objects": figures.merged.objects_after,
             },
             as_json,
         )
@@ -79,27 +90,33 @@ def maintain(
 
 
 async def _maintain(path: str, settings: Settings, *, follow: bool) -> MaintenanceFigures:
-    store = open_cluster(path)
-    try:
-        maintainer = await _maintainer(store, settings)
+    async with opened_maintainer(path, settings) as maintainer:
         if follow:
             await maintainer.run()
         else:
             await maintainer.turn()
         return maintainer.figures
-    finally:
-        await store.close()
 
 
-async def _due(path: str, settings: Settings) -> list[DueWork]:
+async def _due(path: str, settings: Settings) -> list[dict[str, object]]:
+    async with opened_maintainer(path, settings) as maintainer:
+        rows: list[dict[str, object]] = [
+            {"topic": one.topic, "partition": one.partition, "due": one.words}
+            for one in maintainer.due()
+        ]
+        merges = maintainer.due_merges()
+        if merges:
+            count = sum(len(one.sources) for one in merges)
+            rows.append({"topic": None, "partition": None, "due": f"merge {count} objects"})
+        return rows
+
+
+@asynccontextmanager
+async def opened_maintainer(path: str, settings: Settings) -> AsyncIterator[Maintainer]:
+    """Open the maintenance of the cluster at `path`. Raises SettingsError without one."""
     store = open_cluster(path)
     try:
-        maintainer = await _maintainer(store, settings)
-        return list(maintainer.due())
+        metadata = await open_log(store, writer="maintenance")
+        yield Maintainer(store, metadata, SystemClock(), random.SystemRandom(), settings)
     finally:
         await store.close()
-
-
-async def _maintainer(store: ObjectStore, settings: Settings) -> Maintainer:
-    metadata = await open_log(store, writer="maintenance")
-    return Maintainer(store, metadata, SystemClock(), random.SystemRandom(), settings)

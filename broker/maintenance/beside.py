@@ -15,6 +15,7 @@ import structlog
 
 from broker.configs.broker_table import shown
 from broker.configs.entries import broker_values
+from broker.maintenance.merging import due_merges
 from broker.maintenance.rules import DueWork, due_of, is_compacted
 from broker.partition.topic import INTERNAL_TOPICS
 from broker.setting_sources import SETTINGS
@@ -47,6 +48,7 @@ class MaintenanceBeside:
         self._clock = clock
         self._seen_entry, self._seen_at = -1, clock.monotonic()
         self._retained_at = clock.monotonic()
+        self._is_retention_time = False
         self._held: dict[int, tuple[int, float]] = {}
         """Streams in which a run has moved nothing: from which offset, and until when (monotonic
         seconds) no process is started for that.
@@ -68,7 +70,7 @@ class MaintenanceBeside:
         if is_lowest(self._metadata.state, self._settings.node_id):
             work = await self._due()
             self.due = len(work)
-            if work:
+            if work or await self._are_merges_due():
                 await self._maintain(work)
 
     async def _due(self) -> list[DueWork]:
@@ -77,7 +79,7 @@ class MaintenanceBeside:
         """
         state, now = self._metadata.state, self._clock.monotonic()
         interval_s = self._settings.log_retention_check_interval_ms / 1000
-        is_retention_time = now - self._retained_at >= interval_s
+        is_retention_time = self._is_retention_time = now - self._retained_at >= interval_s
         if is_retention_time:
             self._retained_at = now
         elif state.next_entry == self._seen_entry and now - self._seen_at < _LAG_S:
@@ -94,6 +96,14 @@ class MaintenanceBeside:
             if is_retention_time or is_compacted(topic, values):
                 found += due_of(state, topic, values, now_ms)
         return [one for one in found if self._held.get(one.stream_id, (-1, 0))[0] != one.offset]
+
+    async def _are_merges_due(self) -> bool:
+        """Whether small objects are to be merged; looked at when retention is."""
+        if not self._is_retention_time:
+            return False
+        state = self._metadata.state
+        values = broker_values(state, self._settings)
+        return bool(await asyncio.to_thread(due_merges, state, values))
 
     async def _maintain(self, work: list[DueWork]) -> None:
         self.runs += 1

@@ -8,17 +8,20 @@ What fails in one partition is logged, counted and tried again in a later turn; 
 import asyncio
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from broker.configs.entries import broker_values
+from broker.maintenance.merging import due_merges, merge_all
 from broker.maintenance.rules import DueWork, due_of, youngest_ms
 from broker.partition.topic import INTERNAL_TOPICS
 from broker.settings import Settings
 from storage.clock import Clock
 from storage.compaction.job import Compaction, CompactionSettings
+from storage.compaction.merge_plan import MergeItem
 from storage.errors import LakeheadError
+from storage.jobs.compact import CompactFigures
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import Record, TrimStream
 from storage.metadata.state import ClusterState
@@ -39,6 +42,8 @@ class MaintenanceFigures:
     bytes_after: int = 0
     trimmed: int = 0
     """Partitions of which retention removed something."""
+    merged: CompactFigures = field(default_factory=CompactFigures)
+    """Small objects that were merged."""
     failures: int = 0
 
 
@@ -77,7 +82,7 @@ class Maintainer:
             await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
 
     async def turn(self) -> None:
-        """Do what is due; retention every log.retention.check.interval.ms.
+        """Do what is due; retention and merging every log.retention.check.interval.ms.
 
         Raises StoreUnavailable, UnsupportedFormat.
         """
@@ -89,7 +94,26 @@ class Maintainer:
         for work in self.due():
             is_time = work.is_compaction or is_retention_time
             if is_time and self._held_until.get(work.stream_id, now) <= now:
-                await self._perform(work)
+                await self.perform(work)
+        if is_retention_time:
+            figures, failures = await merge_all(
+                self.due_merges(), self._store, self._metadata, self._clock, self._rng
+            )
+            self.figures.merged = self.figures.merged.plus(figures)
+            self.figures.failures += failures
+
+    def size_of(self, work: DueWork) -> int:
+        """Return the bytes of batches that a work is about."""
+        stream = self._metadata.state.streams.get(work.stream_id)
+        extents = () if stream is None else stream.extents
+        return sum(
+            one.size for one in extents if work.is_compaction or one.end_offset <= work.offset
+        )
+
+    def due_merges(self) -> tuple[MergeItem, ...]:
+        """Return which small objects are to be merged, by the metadata alone."""
+        state = self._metadata.state
+        return due_merges(state, broker_values(state, self._settings))
 
     def due(self) -> Iterator[DueWork]:
         """Yield what is due, by the metadata alone."""
@@ -100,7 +124,8 @@ class Maintainer:
             if name not in INTERNAL_TOPICS:
                 yield from due_of(state, topic, values, now_ms)
 
-    async def _perform(self, work: DueWork) -> None:
+    async def perform(self, work: DueWork) -> None:
+        """Do what is due of one partition. What fails is logged and counted."""
         try:
             if work.is_compaction:
                 await self._compact(work)

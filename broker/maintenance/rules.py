@@ -3,7 +3,8 @@
 Compaction is due when the dirty share of a partition's bytes is above min.cleanable.dirty.ratio, or
 its oldest dirty object is older than max.compaction.lag.ms. Retention takes whole objects, as Kafka
 takes whole segments: those of which every record is older than retention.ms, and the oldest ones
-without which a partition still has retention.bytes.
+without which a partition still has retention.bytes. Of a topic that declares a table it takes
+nothing that the table does not hold yet.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from broker.configs.entries import BrokerValues, topic_value
 from storage.compaction.plan import Dirtiness, dirtiness
 from storage.metadata.extents import Extent
 from storage.metadata.state import ClusterState, StreamState, TopicState
+from storage.metadata.table_declaration import is_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,10 @@ def due_of(
         if stream is None:
             continue
         offset, is_compaction = retained_from(state, stream, rules, now_ms), False
+        if offset is not None and is_declared(topic):
+            # What its table does not hold yet stays, however old it is.
+            offset = min(offset, held_by_table(state, topic, stream.partition))
+            offset = offset if offset > stream.start_offset else None
         if offset is None and rules.is_compacted:
             found = dirtiness(state, stream, until_ms=youngest_ms(rules, now_ms))
             if is_compaction_due(found, rules, now_ms):
@@ -95,6 +101,12 @@ def due_of(
                 is_compaction=is_compaction,
                 rules=rules,
             )
+
+
+def held_by_table(state: ClusterState, topic: TopicState, partition: int) -> int:
+    """Return up to which offset a declared table surely holds a partition."""
+    table = state.tables.get(topic.topic_id)
+    return 0 if table is None else table.end_offset(partition)
 
 
 def youngest_ms(rules: TopicRules, now_ms: int) -> int:

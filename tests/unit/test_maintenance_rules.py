@@ -131,3 +131,18 @@ def test_the_process_is_told_the_settings_of_its_node(monkeypatch: pytest.Monkey
     settings = Settings(log_retention_ms=5, data="d", node_id=3, auto_create_topics_enable=False)
     told = dict(environment(settings))
     assert load({}, told, None) == settings
+
+
+def test_retention_waits_for_a_declared_table() -> None:
+    state = uploads((100, 5), (100, 6), (100, 7))
+    state = state.apply(entry(r.TopicConfig(topic_id=TOPIC, configs={"retention.ms": "10"})))
+    assert words(due(state, 100)) == ["trim to 30"]
+    state = state.apply(
+        entry(r.TopicConfig(topic_id=TOPIC, configs={"lakehead.table.enable": "true"}))
+    )
+    assert words(due(state, 100)) == []
+    take = r.TakeTable(topic_id=TOPIC, holder="a", term=0, until_ms=99)
+    state = state.apply(entry(take))
+    for held, expected in ((0, []), (13, ["trim to 13"]), (30, ["trim to 30"])):
+        progress = r.TableProgress(topic_id=TOPIC, term=0, offsets=(held,))
+        assert words(due(state.apply(entry(progress)), 100)) == expected

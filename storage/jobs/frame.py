@@ -1,0 +1,54 @@
+"""What all jobs share: how work items are run, and how progress is told.
+
+A runner maps a function over work items, in any order: in this process (`here`), in a pool of
+processes of this machine, or as tasks of Spark (both in `lake.jobs`). Function, items and results
+must be picklable. What an item does is durable, or visible, by itself: a runner may run it again.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+Progress = Callable[[int, int], None]
+"""Told (bytes that are done, bytes of all work items)."""
+
+
+class Runner(Protocol):
+    """Works items through."""
+
+    def __call__(
+        self, work: Callable[[Item], Result], items: Sequence[Item]
+    ) -> Iterator[tuple[Item, Result]]:
+        """Yield (item, work(item)) as they are done. Raises the first error of an item."""
+
+
+def here(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+    """Work in this process, one item after the other."""
+    for item in items:
+        yield item, work(item)
+
+
+def untold(_done: int, _total: int) -> None:
+    """Progress for nobody."""
+
+
+def worked_through(
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    size: Callable[[Item], int],
+    runner: Runner = here,
+    on_progress: Progress = untold,
+) -> Iterator[Result]:
+    """Yield the results of all items as they are done, and tell progress by their sizes in bytes.
+
+    Raises the first error of an item: what was done by then stays done.
+    """
+    total, done = sum(map(size, items)), 0
+    on_progress(0, total)
+    for item, result in runner(work, items):
+        done += size(item)
+        on_progress(done, total)
+        yield result

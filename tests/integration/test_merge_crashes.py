@@ -1,0 +1,79 @@
+"""`lakehead compact`: what it shows and does; and kill -9 at each of its fail-points."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lake
+from storage.failpoints import KILLED
+from tests.integration.test_compaction_crashes import in_log, leaks
+from tests.integration.test_crashes import MERGE_ALONE
+from tests.support.command_line import CommandLine
+from tests.support.topic_writer import write_topic
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACES = (*sorted(MERGE_ALONE), "metadata_entry_planned", "metadata_entry_put")
+UPLOADS = 6
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    for number in range(UPLOADS):
+        values = {p: [b"%d %d" % (number, n) for n in range(20)] for p in range(2)}
+        write_topic(tmp_path / "store", "t", values, partitions=2, batch_records=3)
+    return tmp_path
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    return list(lake.scan(str(folder / "store"), "t").read_all().to_pylist())
+
+
+def compact(folder: Path, *, failpoint: str = "") -> "subprocess.CompletedProcess[str]":
+    command = ("compact", "--path", str(folder), "--count", "3", "--json")
+    return subprocess.run(
+        [sys.executable, "-m", "broker.cli", *command],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_what_is_due_is_shown_and_done(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lakehead = CommandLine(monkeypatch, capsys)
+    path = ("--path", str(cluster), "--count", "3", "--json")
+    before = rows(cluster)
+    shown = [json.loads(line) for line in lakehead("compact", "--dry-run", *path).out.splitlines()]
+    assert [(one["topic"], one["partition"], one["objects"]) for one in shown] == [
+        ("t", 0, UPLOADS),
+        ("t", 1, UPLOADS),
+    ]
+    figures = json.loads(lakehead("compact", *path).out)
+    assert (figures["items"], figures["objects after"]) == (2, 2)
+    assert figures["batches before"] == 2 * 7 * UPLOADS
+    assert figures["batches after"] == 2 * UPLOADS, "one for each epoch"
+    assert rows(cluster) == before
+    assert lakehead("compact", "--dry-run", *path).out == ""
+    assert "no cluster" in lakehead.fails("compact", "--path", str(cluster / "elsewhere"))
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_killed_at_each_of_its_failpoints_it_is_finished_by_the_next(
+    cluster: Path, name: str
+) -> None:
+    before = rows(cluster)
+    assert compact(cluster, failpoint=name).returncode == KILLED
+    assert rows(cluster) == before
+    again = compact(cluster)
+    assert again.returncode == 0, again.stderr
+    assert rows(cluster) == before
+    assert [len(one.extents) for one in in_log(cluster).streams.values()] == [1, 1]
+    report = leaks(cluster)
+    assert (report.missing, report.leaked, report.strange) == ((), (), ())

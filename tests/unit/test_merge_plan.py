@@ -1,0 +1,97 @@
+"""Which small objects are merged: by the metadata alone."""
+
+from collections.abc import Sequence
+
+from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges, stream_merges
+from storage.metadata import records as r
+from storage.metadata.state import ClusterState
+from tests.unit.test_maintenance_rules import compacted, uploads
+from tests.unit.test_metadata_rules import TOPIC, entry
+
+RULES = MergeRules(target_bytes=1000, count_min=4)
+
+
+def sizes(state: ClusterState, items: Sequence[MergeItem]) -> list[list[int]]:
+    """The sizes of the extents in each item."""
+    (stream,) = state.streams.values()
+    held = {extent.object_key: extent.size for extent in stream.extents}
+    return [[held[key] for key in item.sources] for item in items]
+
+
+def planned(*object_sizes: int) -> list[list[int]]:
+    state = uploads(*((size, 1) for size in object_sizes))
+    return sizes(state, plan_merges(state, RULES))
+
+
+def test_few_and_small_wait() -> None:
+    assert planned() == planned(10) == planned(10, 10, 10) == []
+    assert planned(10, 10, 10, 10) == [[10, 10, 10, 10]]
+    assert planned(250, 250) == [[250, 250]], "half of the target is worth while"
+
+
+def test_no_merge_is_larger_than_the_target() -> None:
+    assert planned(*[300] * 7) == [[300] * 3, [300] * 3]
+    assert planned(499, 499, 499) == [[499, 499]]
+
+
+def test_large_objects_stay_and_part_their_neighbours() -> None:
+    assert planned(10, 10, 500, 10, 10) == []
+    assert planned(10, 10, 10, 10, 900, 10, 10, 10, 10) == [[10] * 4, [10] * 4]
+
+
+def test_what_was_merged_waits_until_as_much_has_come() -> None:
+    assert planned(200, 10, 10, 10, 10) == [[10, 10, 10, 10]]
+    assert planned(200, 40, 10, 10, 10) == []
+    assert planned(80, 40, 20, 20, 20) == [[80, 40, 20, 20, 20]]
+
+
+def test_what_is_compacted_by_keys_is_left_alone() -> None:
+    state = compacted(uploads(*[(10, 1)] * 6), 20, 5)
+    assert sizes(state, plan_merges(state, RULES)) == [[10] * 4]
+    assert plan_merges(state, RULES, excluded=frozenset({0})) == ()
+
+
+def shared(objects: int, streams: int, size: int = 50) -> ClusterState:
+    """Objects of the same streams, which have `size` bytes each in them."""
+    state = uploads()
+    for stream_id in range(1, streams):
+        state = state.apply(
+            entry(
+                r.CreateStream(stream_id=stream_id, topic_id=TOPIC, partition=stream_id),
+                r.OpenStream(stream_id=stream_id, epoch=0, node_id=0, node_epoch=0),
+            )
+        )
+    for number in range(objects):
+        ranges = tuple(
+            r.CommittedRange(
+                stream_id=stream_id,
+                epoch=0,
+                start_offset=number,
+                end_offset=number + 1,
+                max_timestamp=1,
+                size=size,
+            )
+            for stream_id in range(streams)
+        )
+        made = r.CommittedObject(
+            key=f"wal/0/0/{number}",
+            kind="wal",
+            size=streams * size,
+            created_ms=number,
+            ranges=ranges,
+        )
+        state = state.apply(entry(r.CommitObjects(node_id=0, node_epoch=0, objects=(made,))))
+    return state
+
+
+def test_what_many_streams_share_is_read_once_for_all() -> None:
+    rules = MergeRules(target_bytes=100_000, count_min=4)
+    (item,) = plan_merges(shared(9, 6), rules)
+    assert (len(item.sources), item.streams, item.size) == (9, tuple(range(6)), 9 * 300)
+    (item,) = plan_merges(shared(9, 6), rules, excluded=frozenset({2}))
+    assert item.streams == (0, 1, 3, 4, 5)
+    assert [len(one.streams) for one in plan_merges(shared(9, 3), rules)] == [1, 1, 1]
+    large = MergeRules(target_bytes=300 * 8, count_min=4)
+    assert [len(one.streams) for one in plan_merges(shared(9, 6), large)] == [1] * 6
+    state = shared(9, 6)
+    assert not list(stream_merges(state, state.streams[0], rules, {*state.objects}))
