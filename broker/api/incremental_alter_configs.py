@@ -26,6 +26,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
 def _changes(resource: Any, present: Configs, definitions: Definitions) -> Changes:
     changes: Changes = {}
     for change in resource.configs:
+        if change.value is None and change.config_operation != _DELETE:
+            raise refused(f"Null value not supported for : {change.name}")
+    for change in resource.configs:
         value = _new_value(change, present, definitions)
         if value is not None or change.name in present:
             changes[change.name] = value
@@ -36,9 +39,7 @@ def _new_value(change: Any, present: Configs, definitions: Definitions) -> str |
     operation, name = change.config_operation, change.name
     if operation == _DELETE:
         return None
-    value: str | None = change.value
-    if value is None:
-        raise refused(f"Null value not supported for : {name}")
+    value: str = change.value
     if operation == _SET:
         return value
     if operation not in {_APPEND, _SUBTRACT}:

@@ -78,6 +78,16 @@ async def test_that_there_is_no_such_topic_comes_after_its_configs(
     assert answer["responses"][0]["error_code"] == code
 
 
+async def test_a_value_that_is_missing_comes_before_values_that_are_wrong(broker: Broker) -> None:
+    configs = [
+        {"name": "retention.ms", "config_operation": 2, "value": "7"},
+        {"name": "max.message.bytes", "config_operation": 0, "value": None},
+    ]
+    resources = [{"resource_type": 2, "resource_name": "t", "configs": configs}]
+    answer = await ask(broker, 44, 1, {"resources": resources, "validate_only": False})
+    assert answer["responses"][0]["error_code"] == "invalid_request"
+
+
 async def commit_in_transaction(broker: Broker, producer_id: int, metadata: list[str]) -> list[str]:
     parts = [
         {
