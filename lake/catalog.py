@@ -47,6 +47,19 @@ class PartitionLog:
     state_extents: tuple[Extent, ...] = ()
 
 
+async def open_metadata(store: ObjectStore) -> MetadataLog:
+    """Return a cluster's metadata log, to be read. Raises as `Catalog.open`."""
+    log = await MetadataLog.open(
+        store, writer_id="reader", clock=SystemClock(), rng=random.Random(0)
+    )
+    if not log.state.next_entry:
+        raise SettingsError(
+            f"there is no Lakehead cluster at {store.uri}: path must name the folder or bucket "
+            "prefix that a broker writes to"
+        )
+    return log
+
+
 class Catalog:
     """A snapshot of a cluster's metadata."""
 
@@ -61,14 +74,7 @@ class Catalog:
         Raises SettingsError where there is no cluster, UnsupportedFormat, CorruptObject,
         StoreUnavailable.
         """
-        log = await MetadataLog.open(
-            store, writer_id="reader", clock=SystemClock(), rng=random.Random(0)
-        )
-        if not log.state.next_entry:
-            raise SettingsError(
-                f"there is no Lakehead cluster at {store.uri}: path must name the folder or bucket "
-                "prefix that a broker writes to"
-            )
+        log = await open_metadata(store)
         return cls(log.state, store.uri)
 
     def topics(self) -> tuple[str, ...]:

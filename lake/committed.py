@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lake.catalog import PartitionLog
-from lake.store_reader import StoreReader
+from lake.store_reader import ObjectReader
 from storage.errors import CorruptObject
 from storage.format.partition_state import PartitionState, decode_state
 from storage.format.producer_headers import StateBatch, parse_producer_headers
@@ -21,7 +21,7 @@ from storage.metadata.extents import Extent
 _INDEXES_MAX = 32
 
 
-def committed(reader: StoreReader, logs: Sequence[PartitionLog]) -> tuple[PartitionLog, ...]:
+def committed(reader: ObjectReader, logs: Sequence[PartitionLog]) -> tuple[PartitionLog, ...]:
     """Return partitions as readers of committed records see them: up to the first record that is
     not decided, and with the transactions that were aborted.
 

@@ -2,15 +2,18 @@
 source.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from lake.catalog import PartitionLog, TopicPartition
 from lake.errors import DataLoss
 from lake.planner import OffsetRange, plan_splits
-from lake.store_reader import StoreReader
+from lake.store_reader import ObjectReader
 from storage.errors import SettingsError
+
+_SEARCHES_AT_ONCE = 16
 
 
 class Position(NamedTuple):
@@ -41,26 +44,35 @@ class Bounds:
 
 
 def resolve(
-    reader: StoreReader, logs: Sequence[PartitionLog], bounds: Bounds
+    reader: ObjectReader, logs: Sequence[PartitionLog], bounds: Bounds
 ) -> tuple[OffsetRange, ...]:
     """Return the offsets to read of each partition in `logs`; empty ranges are left out.
 
     Raises DataLoss for offsets that are not (or no longer) there, unless told not to fail: then
     what is there is read. Raises SettingsError for positions that name other partitions.
     """
-    starts = _per_partition("startingOffsets", bounds.starting, logs)
-    ends = _per_partition("endingOffsets", bounds.ending, logs)
-    ranges = []
-    for log in logs:
-        start = _start(reader, log, starts[log.id], bounds)
-        end = _end(reader, log, ends[log.id], bounds)
-        if start < end:
-            ranges.append(OffsetRange(log=log, start=start, end=end))
-    return tuple(ranges)
+    starts = start_offsets(reader, logs, bounds)
+    positions = _per_partition("endingOffsets", bounds.ending, logs)
+    ends = _side_by_side(lambda log: _end(reader, log, positions[log.id], bounds), logs)
+    return tuple(
+        OffsetRange(log=log, start=starts[log.id], end=end)
+        for log, end in zip(logs, ends, strict=True)
+        if starts[log.id] < end
+    )
 
 
-def offset_for_timestamp(reader: StoreReader, log: PartitionLog, timestamp: int) -> int | None:
-    """Return the offset of the first record whose timestamp is >= `timestamp` (milliseconds).
+def start_offsets(
+    reader: ObjectReader, logs: Sequence[PartitionLog], bounds: Bounds
+) -> dict[TopicPartition, int]:
+    """Return the offset to start from of each partition in `logs`. Raises as `resolve`."""
+    positions = _per_partition("startingOffsets", bounds.starting, logs)
+    starts = _side_by_side(lambda log: _start(reader, log, positions[log.id], bounds), logs)
+    return {log.id: start for log, start in zip(logs, starts, strict=True)}
+
+
+def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int) -> int | None:
+    """Return the offset of the first record whose timestamp is >= `timestamp` (milliseconds), below
+    the log's end.
 
     Index items that hold only older records are not fetched.
     """
@@ -70,10 +82,11 @@ def offset_for_timestamp(reader: StoreReader, log: PartitionLog, timestamp: int)
 
     decoder = RecordDecoder(("offset", "timestamp"))
     for extent in log.extents:
-        if extent.max_timestamp < timestamp or extent.end_offset <= log.start_offset:
-            continue
         start = max(extent.start_offset, log.start_offset)
-        whole = OffsetRange(log=log, start=start, end=extent.end_offset)
+        end = min(extent.end_offset, log.end_offset)
+        if extent.max_timestamp < timestamp or start >= end:
+            continue
+        whole = OffsetRange(log=log, start=start, end=end)
         indexes = reader.read_indexes([extent.object_key])
         newest = {
             item.position: item.max_timestamp
@@ -89,6 +102,16 @@ def offset_for_timestamp(reader: StoreReader, log: PartitionLog, timestamp: int)
                     if stamp >= timestamp * 1000:
                         return int(offset)
     return None
+
+
+def _side_by_side(work: Callable[[PartitionLog], int], logs: Sequence[PartitionLog]) -> list[int]:
+    """Return `work(log)` of each: a timestamp takes a few requests, and there are many partitions.
+    What decoding the few blocks takes at most is bounded by how many are at work at once.
+    """
+    if len(logs) < 2:
+        return [work(log) for log in logs]
+    with ThreadPoolExecutor(min(len(logs), _SEARCHES_AT_ONCE)) as pool:
+        return list(pool.map(work, logs))
 
 
 def _per_partition(
@@ -108,7 +131,7 @@ def _per_partition(
     return positions
 
 
-def _start(reader: StoreReader, log: PartitionLog, position: Position, bounds: Bounds) -> int:
+def _start(reader: ObjectReader, log: PartitionLog, position: Position, bounds: Bounds) -> int:
     match position.kind:
         case "earliest":
             return log.start_offset
@@ -125,7 +148,7 @@ def _start(reader: StoreReader, log: PartitionLog, position: Position, bounds: B
     return log.end_offset if found is None else found
 
 
-def _end(reader: StoreReader, log: PartitionLog, position: Position, bounds: Bounds) -> int:
+def _end(reader: ObjectReader, log: PartitionLog, position: Position, bounds: Bounds) -> int:
     match position.kind:
         case "earliest":
             return log.start_offset

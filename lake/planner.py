@@ -20,6 +20,10 @@ SPLIT_BYTES_MIN = 8 * 1024 * 1024
 """Below this, the start of a task costs more than what it shares out."""
 
 
+WAL_PREFIX = "wal/"
+"""What the keys of WAL objects begin with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
     """Offsets [start, end) of a partition: what is asked for."""
@@ -89,33 +93,48 @@ def plan_splits(
     split_bytes: int = SPLIT_BYTES,
     splits_min: int = 1,
     splits_wanted: int = 1,
+    offsets_max: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> tuple[Split, ...]:
     """Return splits of even size, at most about `split_bytes` each, that cover what is asked.
 
     `splits_wanted` asks for more of at least `SPLIT_BYTES_MIN`, so that all cores have work;
-    `splits_min` for more still, down to one index item each. An object without an index in
-    `indexes` is lost: DataLoss, or left out.
+    `splits_min` for more still, down to one index item each; no split has more than `offsets_max`
+    offsets, for which several may read one item. An object without an index in `indexes` is lost:
+    DataLoss, or left out.
     """
     pieces = [piece for range_ in asked for piece in _pieces(range_, indexes, fail_on_data_loss)]
+    if offsets_max is not None:
+        pieces = _cut(pieces, offsets_max)
     total = sum(piece.length for piece in pieces)
     spread = min(splits_wanted, total // SPLIT_BYTES_MIN)
     count = max(-(-total // split_bytes), spread, splits_min, 1)
     target = max(-(-total // count), 1)
     splits: list[Split] = []
     held: list[ByteRange] = []
-    cut, taken = target, 0
+    cut, taken, offsets = target, 0, 0
     for piece in pieces:
+        offsets += piece.end_offset - piece.first_offset
+        is_full = offsets_max is not None and offsets > offsets_max
         # cut where the middle of the piece is nearer to the next split
-        if held and taken + piece.length // 2 >= cut:
+        if held and (is_full or taken + piece.length // 2 >= cut):
             splits.append(Split(ranges=_joined(held)))
-            held = []
+            held, offsets = [], piece.end_offset - piece.first_offset
             cut = max(cut + target, taken + 1)
         held.append(piece)
         taken += piece.length
     if held:
         splits.append(Split(ranges=_joined(held)))
     return tuple(splits)
+
+
+def _cut(pieces: list[ByteRange], most: int) -> list[ByteRange]:
+    """Cut pieces to `most` offsets: each part of an item is read with all of the item's bytes."""
+    return [
+        replace(piece, first_offset=start, end_offset=min(start + most, piece.end_offset))
+        for piece in pieces
+        for start in range(piece.first_offset, piece.end_offset, most)
+    ]
 
 
 def _pieces(
@@ -175,17 +194,19 @@ def _covering(index: ObjectIndex, stream_id: int, start: int, end: int) -> list[
 
 
 def _joined(pieces: Sequence[ByteRange]) -> tuple[ByteRange, ...]:
-    """Join ranges that lie next to each other."""
+    """Join ranges that lie next to each other, and parts of one item.
+
+    WAL objects are deleted as soon as what they hold is elsewhere: their items stay ranges of their
+    own, which are read at once or not at all.
+    """
     joined: list[ByteRange] = []
     for piece in pieces:
         last = joined[-1] if joined else None
-        if (
-            last is not None
-            and last.key == piece.key
-            and last.stream_id == piece.stream_id
-            and last.position + last.length == piece.position
-            and last.end_offset == piece.first_offset
-        ):
+        if last is None or not _continues(last, piece):
+            joined.append(piece)
+        elif last.position + last.length - last.items[-1][0] == piece.position:
+            joined[-1] = replace(last, end_offset=piece.end_offset)
+        elif last.position + last.length == piece.position and not piece.key.startswith(WAL_PREFIX):
             joined[-1] = replace(
                 last,
                 length=last.length + piece.length,
@@ -196,3 +217,11 @@ def _joined(pieces: Sequence[ByteRange]) -> tuple[ByteRange, ...]:
         else:
             joined.append(piece)
     return tuple(joined)
+
+
+def _continues(last: ByteRange, piece: ByteRange) -> bool:
+    return (
+        last.key == piece.key
+        and last.stream_id == piece.stream_id
+        and last.end_offset == piece.first_offset
+    )

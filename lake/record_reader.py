@@ -6,33 +6,39 @@ import pyarrow as pa
 
 from lake.decode.decoder import Abort, BlockRange, RecordDecoder
 from lake.planner import ByteRange
-from lake.store_reader import StoreReader
+from lake.store_reader import Fetched, ObjectReader
 
 
 def read_records(
-    reader: StoreReader, ranges: Sequence[ByteRange], decoder: RecordDecoder
+    reader: ObjectReader, ranges: Sequence[ByteRange], decoder: RecordDecoder
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `ranges`, in their order and offset order within each.
 
     A batch never holds records of two ranges. Raises CorruptObject, ObjectNotFound,
     StoreUnavailable.
     """
-    for range_, position, data in reader.read(ranges):
-        source = BlockRange(
-            key=range_.key,
-            position=position,
-            stream_id=range_.stream_id,
-            topic=range_.topic,
-            partition=range_.partition,
-            first_offset=range_.first_offset,
-            end_offset=range_.end_offset,
-            aborted=tuple(
-                Abort(
-                    producer_id=abort.producer_id,
-                    first_offset=abort.first_offset,
-                    last_offset=abort.last_offset,
-                )
-                for abort in range_.aborted
-            ),
-        )
-        yield from decoder.decode(data, source)
+    for fetched in reader.read(ranges):
+        yield from decode_fetched(fetched, decoder)
+
+
+def decode_fetched(fetched: Fetched, decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one piece of a range. Raises CorruptObject."""
+    range_, position, data = fetched
+    source = BlockRange(
+        key=range_.key,
+        position=position,
+        stream_id=range_.stream_id,
+        topic=range_.topic,
+        partition=range_.partition,
+        first_offset=range_.first_offset,
+        end_offset=range_.end_offset,
+        aborted=tuple(
+            Abort(
+                producer_id=abort.producer_id,
+                first_offset=abort.first_offset,
+                last_offset=abort.last_offset,
+            )
+            for abort in range_.aborted
+        ),
+    )
+    yield from decoder.decode(data, source)

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from crc32c import crc32c
 
@@ -36,6 +36,16 @@ class Fetched(NamedTuple):
     data: bytes
 
 
+class ObjectReader(Protocol):
+    """What plans and decoders need of a `StoreReader`."""
+
+    def read_indexes(self, keys: Sequence[str]) -> dict[str, ObjectIndex]:
+        """See `StoreReader.read_indexes`."""
+
+    def read(self, ranges: Sequence[ByteRange]) -> Iterator[Fetched]:
+        """See `StoreReader.read`."""
+
+
 class StoreReader:
     """One store, for blocking callers. Safe for use by several threads."""
 
@@ -44,13 +54,17 @@ class StoreReader:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._run, name="store-reader", daemon=True).start()
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Carry out work with the store, on its loop, and return the result."""
+        return self._submit(work).result()
+
     def open_catalog(self) -> Catalog:
         """Return the newest snapshot of the metadata. Raises as `Catalog.open`."""
-        return self._submit(Catalog.open(self.store)).result()
+        return self.run(Catalog.open(self.store))
 
     def read_indexes(self, keys: Sequence[str]) -> dict[str, ObjectIndex]:
         """Return the indexes of objects, read side by side; an object that is gone is left out."""
-        return self._submit(self._read_indexes(keys)).result()
+        return self.run(self._read_indexes(keys))
 
     def read(self, ranges: Sequence[ByteRange]) -> Iterator[Fetched]:
         """Yield the bytes of `ranges` in order, in pieces of about `FETCH_BYTES`.

@@ -3,7 +3,7 @@
 from storage.wal.object.batching import BatchingSettings
 from storage.wal.object.log import ObjectWal
 from storage.wal.object.names import WalName, is_tombstone_size, wal_key
-from storage.wal.object.seal import LogSealer
+from storage.wal.object.seal import LogSealer, sealed_object
 from storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "ObjectWalStats",
     "WalName",
     "is_tombstone_size",
+    "sealed_object",
     "wal_key",
 ]

@@ -219,8 +219,12 @@ class LogSealer:
                 f"{key} was written as {index.kind} of node {index.node_id} in epoch "
                 f"{index.node_epoch}"
             )
-        sealed = SealedObject(key, index.size, index.created_ms, _ranges(index))
-        return sealed, index.writer_id
+        return sealed_object(index), index.writer_id
+
+
+def sealed_object(index: ObjectIndex) -> SealedObject:
+    """Return what a WAL object holds, by its index."""
+    return SealedObject(index.key, index.size, index.created_ms, _ranges(index))
 
 
 def _ranges(index: ObjectIndex) -> tuple[SealedRange, ...]:

@@ -1,0 +1,77 @@
+"""Streams of the Spark source. Spark makes one reader where the query is planned, which lives as
+long as a run of the query, and sends another, without state, to the tasks.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from lake.source.option_values import LONG_MAX
+from lake.source.options import ReadOptions
+from lake.source.splits import plan_partitions, read_split
+from lake.source.stream_offsets import StreamOffsets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lake.source.stream_planner import StreamPlanner
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream of topics, in batches from offset to offset. Offsets live in the checkpoint."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._made: StreamPlanner | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new stream starts, by the options."""
+        return self._planner().initial().form()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return a limit that is not that of `once`: who asks for all must be told apart. The
+        options have limits that Spark's Python interface has no form for, and `latest` keeps them.
+        """
+        return ReadMaxRows(self._options.offsets_max or LONG_MAX)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the batch from `start` on ends."""
+        is_unlimited = isinstance(limit, ReadAllAvailable)
+        end = self._planner().latest(StreamOffsets.parse(start), is_unlimited=is_unlimited)
+        return end.form()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return where everything that is there ends."""
+        newest = self._planner().newest
+        return None if newest is None else newest.form()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read up to what is there now, and no further."""
+        self._planner().stop_at_present()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the splits of a batch."""
+        if start == end:
+            return []
+        begin, until = StreamOffsets.parse(start), StreamOffsets.parse(end)
+        return self._planner().plan(begin, until, partial(plan_partitions, self._options))
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        """Yield the records of a split as Arrow batches."""
+        yield from read_split(self._options, self._columns, partition)
+
+    def _planner(self) -> "StreamPlanner":
+        if self._made is None:
+            from lake.source.stream_planner import StreamPlanner
+
+            self._made = StreamPlanner(self._options)
+        return self._made
