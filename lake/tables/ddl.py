@@ -1,7 +1,7 @@
 """Schemas in Spark's DDL notation, without Spark: `carrier STRING, delay DOUBLE, tags ARRAY<INT>`.
 
-Types are those that JSON values, Arrow, Parquet and a Delta table of protocol (1, 2) have in
-common. All columns are nullable: a record may lack any field.
+Types are those that Arrow, Parquet and a Delta table of protocol (1, 2) have in common. All
+columns are nullable: a record may lack any field.
 """
 
 import re
@@ -31,6 +31,7 @@ _SIMPLE: dict[str, Any] = {
     "DOUBLE": pa.float64(),
     "DATE": pa.date32(),
     "TIMESTAMP": TIMESTAMP,
+    "BINARY": pa.binary(),
 }
 _NAMES = {kind: name for name, kind in reversed(_SIMPLE.items())}
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([\w$.-]+)|([<>(),:]))")
@@ -87,6 +88,8 @@ def type_name(kind: Any) -> str:
         return f"STRUCT<{inner}>"
     if pa.types.is_list(kind):
         return f"ARRAY<{type_name(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"MAP<{type_name(kind.key_type)}, {type_name(kind.item_type)}>"
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     return _NAMES.get(kind) or str(kind).upper()
@@ -104,8 +107,8 @@ def _containers(schema: Any) -> list[list[Any]]:
     for container in found:
         for field in container:
             kind = field.type
-            while pa.types.is_list(kind):
-                kind = kind.value_type
+            while pa.types.is_list(kind) or pa.types.is_map(kind):
+                kind = kind.value_type if pa.types.is_list(kind) else kind.item_type
             if pa.types.is_struct(kind):
                 found.append([kind.field(i) for i in range(kind.num_fields)])
     return found
@@ -159,14 +162,27 @@ class _Parser:
             inner = self._type(depth + 1)
             self._expect(">")
             return pa.list_(inner)
+        if name == "MAP":
+            return self._map(depth)
         if name in ("DECIMAL", "DEC", "NUMERIC"):
             return self._decimal()
         if name not in _SIMPLE:
             raise SettingsError(
                 f"type {name} of the schema is not known: use STRING, BOOLEAN, INT, BIGINT, "
-                "DOUBLE, DECIMAL(p, s), DATE, TIMESTAMP, ARRAY<...>, STRUCT<name: ...>"
+                "DOUBLE, DECIMAL(p, s), DATE, TIMESTAMP, BINARY, ARRAY<...>, MAP<..., ...>, "
+                "STRUCT<name: ...>"
             )
         return _SIMPLE[name]
+
+    def _map(self, depth: int) -> Any:
+        if depth > _DEPTH_MAX:
+            raise self._error("types nested so deep")
+        self._expect("<")
+        key = self._type(depth + 1)
+        self._expect(",")
+        value = self._type(depth + 1)
+        self._expect(">")
+        return pa.map_(key, value)
 
     def _decimal(self) -> Any:
         precision, scale = 10, 0

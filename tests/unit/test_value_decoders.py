@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import parse_schema
+from lake.tables.ddl import parse_schema, to_ddl
 from lake.tables.values.decoder import NO_SCHEMA, ValueSpec
 from lake.tables.values.formats import open_decoder
 from storage.errors import SettingsError
@@ -42,6 +42,13 @@ def test_the_schema_of_json_values_is_declared_or_inferred() -> None:
     assert declared.schema_of(sample) == parse_schema("a DOUBLE")
     inferred = open_decoder(ValueSpec(value_format="json"))
     assert inferred.schema_of(sample) == parse_schema("a BIGINT, b ARRAY<BOOLEAN>")
+
+
+@pytest.mark.parametrize("schema", ["a BINARY", "a ARRAY<STRUCT<b: MAP<STRING, INT>>>"])
+def test_json_has_no_bytes_and_no_maps(schema: str) -> None:
+    assert to_ddl(parse_schema(schema)) == schema
+    with pytest.raises(SettingsError, match="column a cannot be"):
+        open_decoder(ValueSpec(value_format="json", schema=schema))
 
 
 def test_a_declaration_that_cannot_work_is_refused() -> None:

@@ -10,6 +10,8 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
+from storage.errors import LakeheadError
+
 ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
 """What a topic's values are, as it declares them."""
 
@@ -22,6 +24,14 @@ the schema of its id cannot be columns (recursive, or not of this format).
 
 NO_SCHEMA = -1
 """Schema id of a value that names none."""
+
+
+class UnusableSchema(LakeheadError):
+    """A schema cannot be read, or cannot be columns. The message says why."""
+
+
+class MisfitSchema(LakeheadError):
+    """A schema can be columns, but not those of the table. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

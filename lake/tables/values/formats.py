@@ -1,5 +1,6 @@
 """Opens the decoder that a topic declares."""
 
+from lake.tables.registry import schema_registry
 from lake.tables.values.decoder import ValueDecoder, ValueSpec
 from storage.errors import SettingsError
 
@@ -14,4 +15,9 @@ def open_decoder(spec: ValueSpec) -> ValueDecoder:
         from lake.tables.values.json_values import JsonValues
 
         return JsonValues(spec)
-    raise SettingsError(f"value format {spec.value_format!r} is not one of raw, json")
+    registry = schema_registry(spec.registry) if spec.registry else None
+    if spec.value_format == "avro":
+        from lake.tables.values.avro_values import AvroValues
+
+        return AvroValues(spec, registry)
+    raise SettingsError(f"value format {spec.value_format!r} is not one of raw, json, avro")

@@ -4,10 +4,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.tables.ddl import parse_schema
+from lake.tables.ddl import parse_schema, type_name
 from lake.tables.json_columns import json_columns
 from lake.tables.json_inference import infer_schema
 from lake.tables.values.decoder import Decoded, Fault, ValueSpec
+from storage.errors import SettingsError
 
 
 class JsonValues:
@@ -15,6 +16,12 @@ class JsonValues:
 
     def __init__(self, spec: ValueSpec) -> None:
         self._declared = parse_schema(spec.schema) if spec.schema else None
+        for field in self._declared or ():
+            if not _is_json(field.type):
+                raise SettingsError(
+                    f"column {field.name} cannot be {type_name(field.type)}: JSON has no BINARY, "
+                    "and an object is a STRUCT"
+                )
 
     def schema_of(self, batch: pa.RecordBatch) -> Any:
         """Return the declared schema, or one that every value of the sample fits."""
@@ -32,3 +39,11 @@ class JsonValues:
             for row, reason in parsed.faults
         )
         return Decoded(columns=parsed.columns, rows=parsed.rows, faults=faults)
+
+
+def _is_json(kind: Any) -> bool:
+    if pa.types.is_list(kind):
+        return _is_json(kind.value_type)
+    if pa.types.is_struct(kind):
+        return all(_is_json(field.type) for field in kind)
+    return not (pa.types.is_map(kind) or pa.types.is_binary(kind))

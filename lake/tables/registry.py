@@ -1,0 +1,211 @@
+"""A schema registry's client: schemas by id, over the REST API that Confluent's registry has.
+
+Two answers are kept apart: *there is no such schema* is a fact about a record, *the registry cannot
+be asked* is none. A schema never changes under its id, so what was read once is kept.
+
+Credentials come from the environment and not from a topic's configs, which every client may read:
+`LAKEHEAD_SCHEMA_REGISTRY` holds URLs with user and password (or `:token@` for a bearer token),
+separated by commas, and each is used for the registry of its scheme, host and port alone.
+`LAKEHEAD_SCHEMA_REGISTRY_CA_FILE`, `_CERT_FILE` and `_KEY_FILE` name PEM files for TLS.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError
+
+from storage.clock import Clock, SystemClock
+from storage.errors import LakeheadError, SettingsError
+
+CREDENTIALS = "LAKEHEAD_SCHEMA_REGISTRY"
+_UNKNOWN_CODES = (40402, 40403)  # version not found, schema not found
+_UNKNOWN_KEPT_S = 30.0
+_ANSWER_BYTES_MAX = 16 << 20
+_REFERENCES_MAX = 1000
+
+
+class RegistryUnavailable(LakeheadError):
+    """The registry cannot be asked now: pause, no record is at fault. The message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """A schema that another one uses, by the name it uses it under."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """A schema and those it refers to, each after those it needs itself."""
+
+    schema_id: int
+    kind: str  # AVRO, JSON, PROTOBUF
+    text: str
+    references: tuple[Reference, ...] = ()
+
+
+class SchemaRegistry:
+    """Schemas of one registry, kept once read. `urls` are its nodes, separated by commas."""
+
+    def __init__(
+        self, urls: str, *, environment: Mapping[str, str], clock: Clock, retries: int = 4
+    ) -> None:
+        self._urls = [_checked(url.strip()) for url in urls.split(",") if url.strip()]
+        if not self._urls:
+            raise SettingsError("the URL of the schema registry is empty")
+        self._environment = environment
+        self._clock = clock
+        self._known: dict[int, RegisteredSchema] = {}
+        self._unknown: dict[int, float] = {}
+        self._pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(connect=5, read=10),
+            retries=urllib3.Retry(
+                total=retries,
+                redirect=2,
+                backoff_factor=0.2,
+                status_forcelist=(429, 500, 502, 503, 504),
+                allowed_methods=("GET",),
+                raise_on_status=False,
+            ),
+            ca_certs=environment.get(f"{CREDENTIALS}_CA_FILE"),
+            cert_file=environment.get(f"{CREDENTIALS}_CERT_FILE"),
+            key_file=environment.get(f"{CREDENTIALS}_KEY_FILE"),
+        )
+
+    def schema(self, schema_id: int) -> RegisteredSchema | None:
+        """Return the schema of an id, None if the registry has none.
+
+        Raises RegistryUnavailable.
+        """
+        known = self._known.get(schema_id)
+        if known is not None:
+            return known
+        now = self._clock.monotonic()
+        if self._unknown.get(schema_id, -_UNKNOWN_KEPT_S) > now - _UNKNOWN_KEPT_S:
+            return None
+        found = self._get(f"/schemas/ids/{schema_id}")
+        if found is None:
+            self._unknown[schema_id] = now
+            return None
+        references: dict[str, Reference] = {}
+        self._follow(found, references, f"schema {schema_id}")
+        schema = RegisteredSchema(
+            schema_id=schema_id,
+            kind=str(found.get("schemaType") or "AVRO").upper(),
+            text=_text(found),
+            references=tuple(references.values()),
+        )
+        self._known[schema_id] = schema
+        return schema
+
+    def _follow(self, schema: dict[str, Any], found: dict[str, Reference], what: str) -> None:
+        """Read what a schema refers to, depth first."""
+        for reference in schema.get("references") or ():
+            name, subject = str(reference["name"]), quote(str(reference["subject"]), safe="")
+            if name in found:
+                continue
+            if len(found) >= _REFERENCES_MAX:
+                raise RegistryUnavailable(f"{what} refers to more than {_REFERENCES_MAX} others")
+            target = self._get(
+                f"/subjects/{subject}/versions/{int(reference['version'])}?deleted=true"
+            )
+            if target is None:
+                raise RegistryUnavailable(
+                    f"{what} refers to version {reference['version']} of subject "
+                    f"{reference['subject']}, which {self._urls[0]} does not have"
+                )
+            self._follow(target, found, what)
+            found[name] = Reference(name=name, text=_text(target))
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """The answer as an object, None if the registry says that it has no such thing."""
+        problem = ""
+        for url in self._urls:
+            try:
+                answer = self._pool.request(
+                    "GET", url + path, headers=self._headers(url), preload_content=False
+                )
+                body = answer.read(_ANSWER_BYTES_MAX + 1)
+                answer.release_conn()
+            except (HTTPError, OSError) as error:
+                problem = f"{url} cannot be asked: {_short(error)}"
+                continue
+            decoded = _decoded(body)
+            if answer.status == 200 and "schema" in decoded:
+                return decoded
+            if answer.status == 404 and decoded.get("error_code") in _UNKNOWN_CODES:
+                return None
+            problem = f"{url}{path} answers {answer.status}{_advice(answer.status, decoded)}"
+        raise RegistryUnavailable(f"schema registry {problem}")
+
+    def _headers(self, url: str) -> dict[str, str]:
+        headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}
+        for entry in self._environment.get(CREDENTIALS, "").split(","):
+            given = urlsplit(entry.strip())
+            if _origin(given) != _origin(urlsplit(url)):
+                continue
+            if given.username:
+                pair = f"{unquote(given.username)}:{unquote(given.password or '')}"
+                headers |= urllib3.make_headers(basic_auth=pair)
+            elif given.password:
+                headers["authorization"] = f"Bearer {unquote(given.password)}"
+        return headers
+
+
+@lru_cache(maxsize=16)
+def schema_registry(urls: str) -> SchemaRegistry:
+    """Return this process's client of a registry: its schemas are read once."""
+    return SchemaRegistry(urls, environment=os.environ, clock=SystemClock())
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(f"{url!r} is not the URL of a schema registry: https://host:port")
+    if parts.username or parts.password:
+        raise SettingsError(
+            f"the URL of the schema registry {parts.hostname} holds a password, which every client "
+            f"of the topic could read: put it into the environment as {CREDENTIALS}"
+        )
+    return url.rstrip("/")
+
+
+def _origin(parts: Any) -> tuple[str, str | None, int | None]:
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    return parts.scheme, parts.hostname, port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    try:
+        decoded = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _text(found: dict[str, Any]) -> str:
+    return str(found["schema"])
+
+
+def _advice(status: int, decoded: dict[str, Any]) -> str:
+    if status in (401, 403):
+        return f": set {CREDENTIALS}=https://user:password@host:port in the environment"
+    if status == 200 or (status == 404 and not decoded):
+        return ": it is no schema registry"
+    return f": {decoded.get('message', '')}"[:200].rstrip(": ")
+
+
+def _short(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or error
+    return " ".join(str(reason).split())[:200]

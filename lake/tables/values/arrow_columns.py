@@ -1,0 +1,244 @@
+"""Filled cells to Arrow arrays, by shape.
+
+What a kernel does not look at is checked here, a column at a time: that text is UTF-8, that
+decimals and timestamps fit their types. A cell that fails is traced to its row; the caller decodes
+the other rows again, which only bad input costs.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lake.decode.binary import gather
+from lake.tables.values.cells import ROWS, SIZE_BITS, SIZE_MASK, Cells
+from lake.tables.values.shape import Constant, Instant, Items, Leaf, Record, Shape
+
+_NOTHING = np.zeros(1, np.uint8)
+_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
+_UUID_DIGITS = [i for i in range(36) if i not in (8, 13, 18, 23)]
+_DECIMAL_BYTES_MAX = 64
+_SECONDS = range(-62_135_596_800, 253_402_300_800)  # protobuf: years 1 to 9999
+
+
+class ArrowColumns:
+    """Builds the arrays of one decode. `faults` are (row among the rows held -> why)."""
+
+    def __init__(self, data: Any, cells: Cells) -> None:
+        self._data = data
+        self._cells = cells
+        self._lists: dict[int, Items] = {}
+        self.faults: dict[int, str] = {}
+
+    def build(self, shape: Shape) -> Any:
+        """Return the array of a shape: as long as its domain."""
+        if isinstance(shape, Constant):
+            return self._constant(shape)
+        if isinstance(shape, Record):
+            validity = None if shape.slot < 0 else self._validity(shape.slot)
+            children = [self.build(field) for field in shape.fields]
+            length = self._cells.length(shape.domain)
+            return pa.Array.from_buffers(shape.type, length, [validity], children=children)
+        if isinstance(shape, Items):
+            return self._items(shape)
+        return self._instant(shape) if isinstance(shape, Instant) else self._leaf(shape)
+
+    def _constant(self, shape: Constant) -> Any:
+        length = self._cells.length(shape.domain)
+        if shape.value is None:
+            return pa.nulls(length, shape.type)
+        return pa.repeat(pa.scalar(shape.value, shape.type), length)
+
+    def _items(self, shape: Items) -> Any:
+        self._lists[shape.items] = shape
+        counts, _ = self._cells.slot(shape.slot)
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
+        validity = None if shape.always else self._validity(shape.slot)
+        buffers = [validity, pa.py_buffer(offsets)]
+        children = [self.build(shape.item)]
+        return pa.Array.from_buffers(shape.type, len(counts), buffers, children=children)
+
+    def _leaf(self, shape: Leaf) -> Any:
+        values, _ = self._cells.slot(shape.slot)
+        validity = None if shape.always else self._validity(_valid_by(shape))
+        match shape.kind:
+            case "integer":
+                return self._integer(shape, values, validity)
+            case "unsigned":
+                wide = np.zeros((len(values), 2), np.int64)
+                wide[:, 0] = values
+                return _fixed(shape.type, wide, len(values), validity)
+            case "float32":
+                floats = values.astype(np.uint32).view(np.float32)
+                return _fixed(shape.type, _as(floats, shape.type), len(values), validity)
+            case "float64":
+                return _fixed(shape.type, _as(values.view(np.float64), shape.type), None, validity)
+            case "boolean":
+                return _fixed(
+                    shape.type, np.packbits(values != 0, bitorder="little"), len(values), validity
+                )
+            case "bytes" | "text":
+                return self._binary(shape, values)
+            case "enum":
+                return self._enum(shape, values, validity)
+            case "decimal":
+                return self._decimal(shape, values, validity)
+            case "uuid":
+                return self._uuid(shape, values, validity)
+
+    # ------------------------------------------------------------------------------- by kind
+
+    def _integer(self, shape: Leaf, values: Any, validity: Any) -> Any:
+        if shape.numerator != 1:
+            most = np.iinfo(np.int64).max // shape.numerator
+            outside = (values > most) | (values < -most)
+            if outside.any():
+                self._fault(shape.domain, outside, "a time that no calendar holds")
+            values = values * shape.numerator
+        if shape.denominator != 1:
+            values = values // shape.denominator
+        return _fixed(shape.type, _as(values, shape.type), len(values), validity)
+
+    def _binary(self, shape: Leaf, values: Any) -> Any:
+        sizes = (values & SIZE_MASK).astype(np.int32)
+        total = int(sizes.sum(dtype=np.int64))
+        nulls = np.zeros(0, np.uint8)
+        if not shape.always:
+            _, valid = self._cells.slot(_valid_by(shape))
+            if not valid.all():
+                sizes[valid == 0] = -1
+                nulls = np.zeros((len(values) + 7) // 8, np.uint8)
+        offsets = np.empty(len(values) + 1, np.int32)
+        held = np.empty(max(total, 1), np.uint8)
+        gather(
+            self._data,
+            _NOTHING,
+            (values >> SIZE_BITS).astype(np.int32),
+            sizes,
+            0,
+            offsets,
+            held,
+            nulls,
+        )
+        buffers = [pa.py_buffer(nulls) if len(nulls) else None, pa.py_buffer(offsets)]
+        array = pa.Array.from_buffers(shape.type, len(values), [*buffers, pa.py_buffer(held)])
+        if pa.types.is_string(shape.type):
+            self._check(shape, array, "text that is not UTF-8", _is_text)
+        return array
+
+    def _enum(self, shape: Leaf, values: Any, validity: Any) -> Any:
+        numbers = np.array([number for number, _ in shape.names], np.int64)
+        names = pa.array([name for _, name in shape.names], pa.string())
+        at = np.minimum(np.searchsorted(numbers, values), len(numbers) - 1)
+        unknown = numbers[at] != values
+        if not shape.always:
+            unknown &= self._cells.slot(_valid_by(shape))[1] != 0
+        if unknown.any():  # an open enum: a newer writer's, by its number
+            fresh = sorted(set(values[unknown].tolist()))
+            names = pa.concat_arrays([names, pa.array([str(n) for n in fresh], pa.string())])
+            at[unknown] = len(numbers) + np.searchsorted(fresh, values[unknown])
+        return names.take(_fixed(pa.int64(), at, len(at), validity))
+
+    def _decimal(self, shape: Leaf, values: Any, validity: Any) -> Any:
+        _, valid = self._cells.slot(_valid_by(shape))
+        sizes = np.where(valid != 0, values & SIZE_MASK, 0)
+        places = values >> SIZE_BITS
+        digits = np.zeros((len(values), 16), np.uint8)  # little-endian
+        bad = sizes > _DECIMAL_BYTES_MAX
+        for size in np.unique(sizes[~bad]).tolist():
+            if not size:
+                continue
+            rows = np.flatnonzero(sizes == size)
+            block = self._data[places[rows][:, None] + np.arange(size)]
+            low = block[:, -16:]
+            sign = np.where(low[:, :1] & 0x80, 0xFF, 0).astype(np.uint8)
+            bad[rows] |= (block[:, :-16] != sign).any(axis=1)
+            wide = np.repeat(sign, 16, axis=1)
+            wide[:, 16 - low.shape[1] :] = low
+            digits[rows] = wide[:, ::-1]
+        native = shape.native
+        digits[bad] = 0
+        reason = f"a number beyond DECIMAL({native.precision}, {native.scale})"
+        if bad.any():
+            self._fault(shape.domain, bad, reason)
+        array = _fixed(native, digits, len(values), validity)
+        self._check(shape, array, reason, lambda each: _fits(each, native))
+        return array if native == shape.type or self.faults else array.cast(shape.type)
+
+    def _uuid(self, shape: Leaf, values: Any, validity: Any) -> Any:
+        block = self._data[(values >> SIZE_BITS)[:, None] + np.arange(16)]
+        text = np.full((len(values), 36), ord("-"), np.uint8)
+        nibbles = np.stack([block >> 4, block & 0x0F], axis=2).reshape(len(values), 32)
+        text[:, _UUID_DIGITS] = _HEX[nibbles]
+        offsets = np.arange(len(values) + 1, dtype=np.int32) * 36
+        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(text)]
+        return pa.Array.from_buffers(shape.type, len(values), buffers)
+
+    def _instant(self, shape: Instant) -> Any:
+        seconds, _ = self._cells.slot(shape.seconds)
+        nanos, _ = self._cells.slot(shape.nanos)
+        bad = (seconds < _SECONDS.start) | (seconds >= _SECONDS.stop)
+        bad |= (nanos < 0) | (nanos > 999_999_999)
+        if bad.any():
+            self._fault(shape.domain, bad, "a time that no calendar holds")
+        micros = seconds * 1_000_000 + nanos // 1000
+        return _fixed(shape.type, micros, len(micros), self._validity(shape.slot))
+
+    # -------------------------------------------------------------------------- what is wrong
+
+    def _check(self, shape: Leaf, array: Any, reason: str, is_good: Any) -> None:
+        """Let Arrow look at a whole column; look for the culprits only if it complains."""
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            bad = np.array([not is_good(each) for each in array], np.bool_)
+            self._fault(shape.domain, bad, reason)
+
+    def _fault(self, domain: int, bad: Any, reason: str) -> None:
+        """Trace bad cells to the rows that hold them."""
+        found = np.flatnonzero(bad)
+        while domain != ROWS:
+            shape = self._lists[domain]
+            ends = np.cumsum(self._cells.slot(shape.slot)[0])
+            found = np.searchsorted(ends, found, side="right")
+            domain = shape.domain
+        for row in found.tolist():
+            self.faults.setdefault(row, reason)
+
+    def _validity(self, slot: int) -> Any:
+        _, valid = self._cells.slot(slot)
+        return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _valid_by(shape: Leaf) -> int:
+    return shape.slot if shape.valid_by is None else shape.valid_by
+
+
+def _fixed(kind: Any, values: Any, length: int | None, validity: Any) -> Any:
+    values = np.ascontiguousarray(values)
+    count = len(values) if length is None else length
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(values)])
+
+
+def _as(values: Any, kind: Any) -> Any:
+    """Numbers in the width of an Arrow type."""
+    if pa.types.is_timestamp(kind):
+        return values
+    return values.astype(np.int32 if pa.types.is_date32(kind) else kind.to_pandas_dtype())
+
+
+def _is_text(scalar: Any) -> bool:
+    buffer = scalar.as_buffer()
+    if buffer is None:
+        return True
+    try:
+        buffer.to_pybytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _fits(scalar: Any, kind: Any) -> bool:
+    number = scalar.as_py()
+    return number is None or abs(int(number.scaleb(kind.scale))) < 10**kind.precision

@@ -1,0 +1,165 @@
+"""How a table's schema may follow its values: which changes are safe, and which are a conflict.
+
+Safe is what leaves every row that is there as it was for every reader: a new column (null in the
+rows of before), a wider number, an order of fields that changed, a field that went missing (null
+from now on). All columns are nullable, so nothing needs relaxing. Everything else is a conflict.
+
+Adding a column is a change of metadata alone. A wider number is not: data files keep the narrow
+type, which readers of a table without Delta's type widening may refuse, and delta-rs has no such
+table. `widened` says that the files of before must be written anew.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lake.tables.ddl import type_name
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widening:
+    """A column (`a.b.element` for what is inside) and its types before and after."""
+
+    path: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.path} from {type_name(self.before)} to {type_name(self.after)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """A column whose values are of a type that its table's can never become."""
+
+    path: str
+    table: Any
+    values: Any
+
+    def __str__(self) -> str:
+        return f"{self.path} is {type_name(self.table)}, but values are {type_name(self.values)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolution:
+    """What a table's schema becomes. With conflicts, `schema` holds all that has none."""
+
+    schema: Any  # pa.Schema
+    added: tuple[str, ...] = ()
+    widened: tuple[Widening, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the table's schema does not hold what values have."""
+        return bool(self.added or self.widened or self.conflicts)
+
+
+def evolve(table: Any, found: Any) -> Evolution:
+    """Return what the schema `table` must become to hold values that have the schema `found`.
+
+    Columns keep their places; new ones follow. Names that differ in case alone are a conflict.
+    """
+    rules = _Rules()
+    fields = rules.fields(list(table), list(found), "")
+    return Evolution(
+        schema=pa.schema(fields, metadata=table.metadata),
+        added=tuple(rules.added),
+        widened=tuple(rules.widened),
+        conflicts=tuple(rules.conflicts),
+    )
+
+
+def holds(table: Any, values: Any) -> bool:
+    """Whether a column of type `table` holds every value of type `values` without a change."""
+    if table == values:
+        return True
+    rules = _Rules()
+    rules.kind(table, values, "")
+    return not (rules.added or rules.widened or rules.conflicts)
+
+
+def merged(first: Any, second: Any) -> Any:
+    """The schema that holds values of both schemas, as far as there is one."""
+    return evolve(first, second).schema
+
+
+class _Rules:
+    """Walks two schemas side by side."""
+
+    def __init__(self) -> None:
+        self.added: list[str] = []
+        self.widened: list[Widening] = []
+        self.conflicts: list[Conflict] = []
+
+    def fields(self, table: list[Any], found: list[Any], path: str) -> list[Any]:
+        by_name = {field.name: field for field in found}
+        known = {field.name.lower(): field for field in table}
+        result = []
+        for field in table:
+            other = by_name.get(field.name)
+            if other is not None:
+                field = field.with_type(
+                    self.kind(field.type, other.type, _joined(path, field.name))
+                )
+            result.append(field)
+        for field in found:
+            same = known.get(field.name.lower())
+            if same is None:
+                known[field.name.lower()] = field
+                self.added.append(_joined(path, field.name))
+                result.append(field.with_nullable(True))
+            elif same.name != field.name:
+                self.conflicts.append(
+                    Conflict(path=_joined(path, field.name), table=same.type, values=field.type)
+                )
+        return result
+
+    def kind(self, table: Any, found: Any, path: str) -> Any:
+        """The type that a column of type `table` becomes."""
+        if table == found or pa.types.is_null(found):
+            return table
+        if pa.types.is_struct(table) and pa.types.is_struct(found):
+            return pa.struct(self.fields(_children(table), _children(found), path))
+        if pa.types.is_list(table) and pa.types.is_list(found):
+            return pa.list_(self.kind(table.value_type, found.value_type, f"{path}.element"))
+        if pa.types.is_map(table) and pa.types.is_map(found) and table.key_type == found.key_type:
+            return pa.map_(
+                table.key_type, self.kind(table.item_type, found.item_type, f"{path}.value")
+            )
+        wider = _wider(table, found)
+        if wider is None:
+            self.conflicts.append(Conflict(path=path, table=table, values=found))
+            return table
+        if wider != table:
+            self.widened.append(Widening(path=path, before=table, after=wider))
+        return wider
+
+
+def _wider(table: Any, found: Any) -> Any:
+    """The type that holds all values of both, None if there is none (Delta's type widening)."""
+    if table in _INTEGERS and found in _INTEGERS:
+        return max(table, found, key=_INTEGERS.index)
+    floats = (pa.float32(), pa.float64())
+    if table in floats and found in floats:
+        return pa.float64()
+    for one, other in ((table, found), (found, table)):
+        # A double holds an INT exactly, and not a BIGINT.
+        if one == pa.float64() and other in _INTEGERS[:3]:
+            return pa.float64()
+    if pa.types.is_decimal(table) and pa.types.is_decimal(found):
+        scale = max(table.scale, found.scale)
+        whole = max(table.precision - table.scale, found.precision - found.scale)
+        return pa.decimal128(whole + scale, scale) if whole + scale <= 38 else None
+    return None
+
+
+def _children(kind: Any) -> list[Any]:
+    return [kind.field(i) for i in range(kind.num_fields)]
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

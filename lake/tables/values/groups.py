@@ -1,0 +1,127 @@
+"""Values by the schema they were written with: each group decoded by its program, rows in order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from lake.tables.values.arrow_columns import ArrowColumns
+from lake.tables.values.cells import Cells
+from lake.tables.values.decoder import NO_SCHEMA, Decoded, ErrorClass, Fault
+from lake.tables.values.evolution import evolve, merged
+from lake.tables.values.framing import Values
+from lake.tables.values.shape import Record
+
+
+class Program(Protocol):
+    """A compiled schema."""
+
+    @property
+    def domains(self) -> tuple[int, ...]:
+        """The domain of each slot."""
+
+    @property
+    def domain_count(self) -> int:
+        """How many domains there are."""
+
+    @property
+    def shape(self) -> Record:
+        """The columns that come of it."""
+
+    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
+        """Fill `cells`; return a fault for each value, 0 = good."""
+
+    def fault_text(self, fault: int) -> str:
+        """A fault of `run` in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Rows of a batch whose values one program made columns of."""
+
+    rows: Any  # int64, ascending
+    columns: Any  # pa.Table
+
+
+def decode_rows(
+    program: Program, values: Values, rows: Any, schema: Any
+) -> tuple[Group, list[tuple[int, str]]]:
+    """Decode the values of `rows`; return those that are good, and (row, why) of the others."""
+    faults: list[tuple[int, str]] = []
+    while True:
+        cells = Cells(program.domains, program.domain_count, len(rows))
+        codes = program.run(values.data, values.starts[rows], values.ends[rows], cells)
+        bad = np.flatnonzero(codes)
+        faults += [(int(rows[i]), program.fault_text(int(codes[i]))) for i in bad]
+        good = rows[codes == 0] if len(bad) else rows
+        builder = ArrowColumns(values.data, cells)
+        columns = [builder.build(field) for field in program.shape.fields]
+        if not builder.faults:
+            return Group(rows=good, columns=pa.Table.from_arrays(columns, schema=schema)), faults
+        # Seen only in whole columns: once more, without their rows.
+        faults += [(int(good[i]), reason) for i, reason in builder.faults.items()]
+        rows = np.delete(good, list(builder.faults))
+
+
+class DecodedRows:
+    """Gathers groups and faults of one batch into the answer of a decoder."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._groups: list[Group] = []
+        self._faults: list[Fault] = []
+        self._found: Any = None
+
+    def add(self, group: Group) -> None:
+        """Rows that became columns."""
+        if len(group.rows):
+            self._groups.append(group)
+
+    def fault(self, row: int, reason: str, error: ErrorClass, schema_id: int = NO_SCHEMA) -> None:
+        """A row that cannot be one."""
+        self._faults.append(Fault(row=row, reason=reason, error=error, schema_id=schema_id))
+
+    def find(self, columns: Any) -> None:
+        """What values have: noted if the schema that was asked for does not hold it."""
+        if evolve(self._schema, columns).is_needed:
+            self._found = columns if self._found is None else merged(self._found, columns)
+
+    def nulls(self, rows: Any) -> None:
+        """Null values: rows of nulls."""
+        arrays = [pa.nulls(len(rows), field.type) for field in self._schema]
+        self.add(Group(rows=rows, columns=pa.Table.from_arrays(arrays, schema=self._schema)))
+
+    def decoded(self) -> Decoded:
+        """The answer."""
+        groups = self._groups
+        if not groups:
+            columns, rows = self._schema.empty_table(), np.zeros(0, np.int64)
+        elif len(groups) == 1:
+            columns, rows = groups[0].columns, groups[0].rows
+        else:
+            rows = np.concatenate([group.rows for group in groups])
+            order = np.argsort(rows, kind="stable")
+            columns = pa.concat_tables([group.columns for group in groups])
+            columns, rows = columns.take(int64_array(order)), rows[order]
+        return Decoded(
+            columns=columns,
+            rows=int64_array(rows),
+            faults=tuple(sorted(self._faults, key=lambda fault: fault.row)),
+            found=self._found,
+        )
+
+
+def int64_array(numbers: Any) -> Any:
+    """An Arrow array over numpy's memory (`pa.array` would import pandas)."""
+    numbers = np.ascontiguousarray(numbers, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def by_value(numbers: Any, rows: Any) -> Sequence[tuple[int, Any]]:
+    """`rows` by the number that each has in `numbers`."""
+    found = numbers[rows]
+    if len(found) and (found == found[0]).all():
+        return [(int(found[0]), rows)]
+    return [(int(number), rows[found == number]) for number in np.unique(found)]
