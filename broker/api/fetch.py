@@ -37,7 +37,7 @@ from broker.protocol.frame import RequestHeader
 from broker.protocol.node_endpoints import NodeEndpoint
 from broker.protocol.produce import TopicKey
 from storage.errors import StorageError
-from storage.format.record_batch import read_header
+from storage.format.record_batch import iter_headers, read_header
 
 API = Api(key=1, name="Fetch", versions=(4, 18))
 
@@ -310,10 +310,25 @@ def _below(end: int, batches: Records) -> Records:
 
 def _aborted(partition: Partition, batches: Records) -> Sequence[tuple[int, int]]:
     """Return (producer id, first offset) of the aborted transactions that have records in these
-    batches.
+    batches. One of which compaction has left none may have no marker any more: a consumer that knew
+    of it would wait for that, and take what the producer committed since for aborted.
     """
     if not batches:
         return ()
     start, end = read_header(batches[0]).base_offset, read_header(batches[-1]).end_offset
     found = partition.aborted_among(start, end)
-    return [(entry.producer_id, entry.first_offset) for entry in found]
+    if not found:
+        return ()
+    written: dict[int, list[int]] = {}
+    for piece in batches:
+        for _, header in iter_headers(piece):
+            if header.is_transactional and not header.is_control and header.record_count:
+                written.setdefault(header.producer_id, []).append(header.base_offset)
+    return [
+        (entry.producer_id, entry.first_offset)
+        for entry in found
+        if any(
+            entry.first_offset <= offset < entry.last_offset
+            for offset in written.get(entry.producer_id, ())
+        )
+    ]

@@ -29,7 +29,7 @@ class Patience:
         waiting = self._waiting
         while waiting and waiting[0].future.done():
             waiting.popleft()
-        loop = asyncio.get_running_loop()
+        loop = future.get_loop()
         waiting.append(_Waiting(loop.time() + self._patience_s, future))
         if self._timer is None:
             self._timer = loop.call_at(waiting[0].until, self._look)

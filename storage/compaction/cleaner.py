@@ -1,10 +1,9 @@
 """The second pass: what becomes of each batch, as Kafka's cleaner decides it.
 
 Batches come in the order of offsets, from the stream's start. A record stays if no newer one of its
-key was scanned. Records of aborted transactions go; a commit's marker goes `delete.retention.ms`
-after the last record of its transaction; an abort's marker stays, since partitions may remember the
-transaction and name it to consumers, who then wait for its end. The last batch of a producer stays,
-empty if need be, for a day.
+key was scanned. Records of aborted transactions go; a marker goes `delete.retention.ms` after the
+last record of its transaction. What is last of a producer stays, empty if need be, for a day: the
+last batch with records, for its sequence; a marker of another epoch, for that.
 """
 
 from dataclasses import dataclass
@@ -45,12 +44,16 @@ class Cleaner:
         self._rules = rules
         self._kept_in_transaction: set[int] = set()
         """Producers of whose transaction at this place something stays."""
+        self._epochs: dict[int, int] = {}
+        """Under which epoch each producer sent its last batch before this place."""
 
     def clean(self, stored: StoredBatch) -> memoryview | None:
         """Return what is left of the next batch: itself where nothing changes; None: nothing."""
         header = read_header(stored.payload)
         if header.is_control:
-            return self._clean_marker(header, stored.payload)
+            return self._clean_marker(header, stored)
+        if header.producer_id != NO_PRODUCER_ID:
+            self._epochs[header.producer_id] = header.producer_epoch
         left = None
         if header.record_count > 0 and not self._scan.is_aborted(header):
             left = self._clean_records(stored.payload)
@@ -88,18 +91,36 @@ class Cleaner:
             return False
         return self._scan.last_batches.get(header.producer_id, end_offset) == end_offset
 
-    def _clean_marker(self, header: BatchHeader, payload: memoryview) -> memoryview | None:
+    def _is_last_marker(self, header: BatchHeader, end_offset: int) -> bool:
+        """Whether a marker may be what tells of a producer's epoch."""
+        if header.max_timestamp < self._rules.now_ms - PRODUCER_EXPIRY_MS:
+            return False
+        if self._epochs.get(header.producer_id) == header.producer_epoch:
+            return False  # its last batch stays, and tells too
+        scan, producer_id = self._scan, header.producer_id
+        return (
+            scan.last_batches.get(producer_id, -1) < end_offset
+            and scan.last_markers.get(producer_id, end_offset) == end_offset
+        )
+
+    def _clean_marker(self, header: BatchHeader, stored: StoredBatch) -> memoryview | None:
+        payload = stored.payload
         try:
             marker = read_marker(payload)
         except ValueError:
             return payload
         has_records = header.producer_id in self._kept_in_transaction
         self._kept_in_transaction.discard(header.producer_id)
-        if marker is None or not marker.is_commit or has_records:
+        is_bare = header.record_count == 0
+        if has_records or (marker is None and not is_bare):
             return payload
         horizon, rules = delete_horizon(header), self._rules
-        if horizon is not None:
-            return payload if horizon > rules.now_ms else None
-        data, records = keyed_records(header, payload)
-        gone_at_ms = rules.now_ms + rules.delete_retention_ms
-        return memoryview(with_records(header, data, records, gone_at_ms))
+        if horizon is None and not is_bare:
+            data, records = keyed_records(header, payload)
+            gone_at_ms = rules.now_ms + rules.delete_retention_ms
+            return memoryview(with_records(header, data, records, gone_at_ms))
+        if horizon is not None and horizon > rules.now_ms:
+            return payload
+        if not self._is_last_marker(header, stored.end_offset):
+            return None
+        return payload if is_bare else memoryview(without_records(header))

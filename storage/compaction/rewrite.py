@@ -65,15 +65,15 @@ class _Part:
     info: StreamInfo | None = None
     aborted: tuple[AbortedTransaction, ...] = ()
 
-    def add(self, base_offset: int, batch: StoredBatch) -> None:
-        """Add a batch, and before it what bridges a gap that is too long."""
-        while base_offset - self.end_offset > GAP_MAX:
-            self._fill(self.end_offset + GAP_MAX)
-        self.batches.append(batch)
-        self.end_offset = batch.end_offset
-
     def close(self) -> None:
-        """Go on to its end, if no batch ends there."""
+        """Bridge gaps that are too long, and go on to its end, if no batch ends there."""
+        batches, self.batches = self.batches, []
+        for batch in batches:
+            base_offset = read_header(batch.payload).base_offset
+            while base_offset - self.end_offset > GAP_MAX:
+                self._fill(self.end_offset + GAP_MAX)
+            self.batches.append(batch)
+            self.end_offset = batch.end_offset
         while self.end_offset < self.until:
             self._fill(min(self.until, self.end_offset + GAP_MAX))
 
@@ -116,6 +116,11 @@ class Rewrite:
         self._parts, self.is_changed = [], False
         for extent in extents:
             await self._add_extent(extent)
+        for part in self._parts:
+            if part.kind == COMPACTED:
+                needed = _needed(part.batches)
+                self.is_changed |= len(needed) < len(part.batches)
+                part.batches = needed
         return [self._finish(part) for part in self._parts]
 
     async def _add_extent(self, extent: Extent) -> None:
@@ -152,16 +157,15 @@ class Rewrite:
         return last
 
     def _add_batch(self, part: _Part, stored: StoredBatch) -> None:
-        base_offset = read_header(stored.payload).base_offset
         part.epoch = stored.epoch
         if part.kind != COMPACTED:
-            part.add(base_offset, stored)
+            part.batches.append(stored)
             return
         left = self._cleaner.clean(stored)
         # An empty batch of nobody's, which only filled a gap, is put there again if need be.
         self.is_changed |= left is not stored.payload and not _is_filler(stored.payload)
         if left is not None:
-            part.add(base_offset, stored._replace(payload=left))
+            part.batches.append(stored._replace(payload=left))
 
     @staticmethod
     def _carry_state(part: _Part, info: StreamInfo, sources: Sequence[Buffer]) -> None:
@@ -216,6 +220,28 @@ class Rewrite:
             ranges=(span,),
         )
         return committed, written
+
+
+def _needed(batches: Sequence[StoredBatch]) -> list[StoredBatch]:
+    """Leave out empty batches after which more of their producer comes: another batch for one that
+    had records, anything for a marker. Only now is it known that they are not the last.
+    """
+    kept: list[StoredBatch] = []
+    heard: set[int] = set()
+    sent: set[int] = set()
+    for batch in reversed(batches):
+        header = read_header(batch.payload)
+        producer_id = header.producer_id
+        if producer_id != NO_PRODUCER_ID:
+            later = heard if header.is_control else sent
+            if header.record_count == 0 and producer_id in later:
+                continue
+            heard.add(producer_id)
+            if not header.is_control:
+                sent.add(producer_id)
+        kept.append(batch)
+    kept.reverse()
+    return kept
 
 
 def _is_filler(batch: memoryview) -> bool:

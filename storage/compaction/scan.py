@@ -37,6 +37,8 @@ class DirtyScan:
         """Batches that hold no records that can be read; they stay as they are."""
         self.last_batches: dict[int, int] = {}
         """The end offset of the last batch with records of each producer."""
+        self.last_markers: dict[int, int] = {}
+        """The end offset of each producer's last marker."""
         self._aborted: dict[int, list[tuple[int, int]]] = {}
         self._open: dict[int, _Open] = {}
         self._waiting = 0
@@ -64,6 +66,7 @@ class DirtyScan:
             self.is_full = True
             return False
         if header.is_control:
+            self.last_markers[header.producer_id] = stored.end_offset
             self._end_transaction(header, stored.payload)
         elif header.record_count > 0:
             self._add_records(header, stored)
