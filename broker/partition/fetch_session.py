@@ -115,7 +115,7 @@ class FetchSessions:
                 self._sessions.pop(request.session_id, None)
             wanted = [Wanted(key, want) for key, wants in request.topics for want in wants]
             session = None
-            if request.session_epoch == INITIAL_EPOCH and wanted:
+            if request.session_epoch == INITIAL_EPOCH:
                 session = self._create(wanted, by_id)
             return FetchPlan(wanted, session, incremental=False)
         session = self._sessions.get(request.session_id)

@@ -25,3 +25,13 @@ async def test_a_session_of_which_everything_is_forgotten_is_over() -> None:
         client.fetch({}, session=(session, 1), wait_ms=0, forgotten=[0])
         answer = await client.receive()
         assert (answer.error_code, answer.session_id) == (0, 0)
+
+
+async def test_a_session_may_begin_with_nothing() -> None:
+    async with running() as node:
+        client = await with_topic(node)
+        client.fetch({}, session=(0, 0), wait_ms=0)
+        session = (await client.receive()).session_id
+        assert session > 0
+        client.fetch({0: 0}, session=(session, 1), wait_ms=0)
+        assert list(await client.fetched()) == [0]
