@@ -19,6 +19,7 @@ from storage.metadata.records import (
     CommittedRange,
     CreateStream,
     CreateTopic,
+    DeleteTopic,
     OpenStream,
     RegisterNode,
     TrimStream,
@@ -34,6 +35,7 @@ class LakeCluster:
         self._objects = 0
         self._streams: dict[tuple[str, int], int] = {}
         self._topic_ids: dict[str, str] = {}
+        self._topics_made = 0
 
         async def create(log: MetadataLog) -> None:
             await log.create_cluster("test-cluster")
@@ -44,26 +46,35 @@ class LakeCluster:
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         async def create(log: MetadataLog) -> None:
-            topic_id = f"{len(self._topic_ids) + 1:032x}"
-            first = log.state.next_stream_id
-            streams = range(first, first + partitions)
-            await log.commit(
-                [
-                    CreateTopic(name=name, topic_id=topic_id),
-                    *(
-                        CreateStream(stream_id=stream, topic_id=topic_id, partition=number)
-                        for number, stream in enumerate(streams)
-                    ),
-                    *(
-                        OpenStream(stream_id=stream, epoch=0, node_id=1, node_epoch=0)
-                        for stream in streams
-                    ),
-                ]
-            )
+            self._topics_made += 1
+            topic_id = f"{self._topics_made:032x}"
+            await log.commit([CreateTopic(name=name, topic_id=topic_id)])
             self._topic_ids[name] = topic_id
-            self._streams |= {(name, number): stream for number, stream in enumerate(streams)}
 
         self._run(create)
+        self.add_partitions(name, partitions)
+
+    def add_partitions(self, name: str, count: int) -> None:
+        async def add(log: MetadataLog) -> None:
+            topic_id, known = self._topic_ids[name], len(log.state.topics[name].partitions)
+            streams = range(log.state.next_stream_id, log.state.next_stream_id + count)
+            added = {(name, known + place): stream for place, stream in enumerate(streams)}
+            created = [
+                CreateStream(stream_id=stream, topic_id=topic_id, partition=number)
+                for (_, number), stream in added.items()
+            ]
+            opened = [OpenStream(stream_id=s, epoch=0, node_id=1, node_epoch=0) for s in streams]
+            await log.commit([*created, *opened])
+            self._streams |= added
+
+        self._run(add)
+
+    def delete_topic(self, name: str) -> None:
+        async def delete(log: MetadataLog) -> None:
+            await log.commit([DeleteTopic(topic_id=self._topic_ids[name])])
+
+        self._run(delete)
+        self._streams = {id_: one for id_, one in self._streams.items() if id_[0] != name}
 
     def write(
         self,
