@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from crc32c import crc32c
 
@@ -19,7 +19,10 @@ from lake.catalog import Catalog
 from lake.planner import ByteRange
 from storage.errors import CorruptObject, ObjectNotFound
 from storage.format.stream_object import ObjectIndex, read_index
-from storage.object_store import ObjectStore, open_retrying_store
+from storage.object_store import Buffer, ObjectStore, open_retrying_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -33,7 +36,7 @@ class Fetched(NamedTuple):
 
     range: ByteRange
     position: int
-    data: bytes
+    data: "Buffer | pa.Buffer"
 
 
 class ObjectReader(Protocol):
@@ -72,19 +75,26 @@ class StoreReader:
         The next few pieces are fetched while the caller works on one, so what is in memory is
         bounded. Raises CorruptObject, ObjectNotFound, StoreUnavailable.
         """
-        waiting: deque[tuple[_Piece, Future[bytes]]] = deque()
+        # Only what reads records needs Arrow: planners start quicker without.
+        from pyarrow import allocate_buffer
+
+        waiting: deque[tuple[_Piece, pa.Buffer, Future[None]]] = deque()
         pieces = _pieces(ranges)
         try:
             while True:
                 while len(waiting) <= _FETCHES_AHEAD and (piece := next(pieces, None)):
-                    work = self.store.get_range(piece.range.key, piece.position, piece.length)
-                    waiting.append((piece, self._submit(work)))
+                    # Arrow's pool hands out again what was read before, see lake.decode.memory.
+                    data = allocate_buffer(piece.length)
+                    target = memoryview(data).cast("B")  # Arrow's bytes have a sign
+                    work = self.store.get_range_into(piece.range.key, piece.position, target)
+                    waiting.append((piece, data, self._submit(work)))
                 if not waiting:
                     return
-                piece, future = waiting.popleft()
-                yield _checked(piece, future.result())
+                piece, data, future = waiting.popleft()
+                future.result()
+                yield _checked(piece, data)
         finally:
-            for _, future in waiting:
+            for _, _, future in waiting:
                 future.cancel()
 
     def end(self) -> None:
@@ -170,7 +180,7 @@ def _pieces(ranges: Sequence[ByteRange]) -> Iterator[_Piece]:
             yield _Piece(range_, position, length, range_.items[first:])
 
 
-def _checked(piece: _Piece, data: bytes) -> Fetched:
+def _checked(piece: _Piece, data: "pa.Buffer") -> Fetched:
     view = memoryview(data)
     start = 0
     for size, crc in piece.items:

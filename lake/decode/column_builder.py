@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from lake.decode import binary
 from lake.decode.columns import HEADERS
-from storage.object_store.protocol import Buffer
+from lake.decode.memory import empty, zeros
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -41,11 +41,11 @@ class Named(Protocol):
 class RecordColumns:
     """Parsed records, by column. Arrays of columns that are not asked for have length 0.
 
-    A position is >= 0 in `data` (the array over `buffer`), else `~position` in `inflated`; a size
-    of -1 is a null.
+    A position is >= 0 in `data`, else `~position` in `inflated`; a size of -1 is a null. `buffer`
+    is what views into `data` are to keep alive, and begins where it does.
     """
 
-    buffer: Buffer
+    buffer: pa.Buffer
     data: Bytes
     inflated: Bytes
     offsets: Longs
@@ -133,17 +133,16 @@ def _binary(
 ) -> pa.Array:
     sizes = size[start : start + count]
     nulls = int(np.count_nonzero(sizes < 0))
-    validity = np.zeros((count + 7) // 8 if nulls else 0, np.uint8)
+    validity = zeros((count + 7) // 8 if nulls else 0, np.uint8)
     buffers = [pa.py_buffer(validity) if nulls else None]
     if pa.types.is_binary_view(kind):
-        views = np.zeros(count * 16, np.uint8)
+        views = zeros(count * 16, np.uint8)
         binary.build_views(columns.data, columns.inflated, at, size, start, count, views, validity)
-        buffers += [pa.py_buffer(views), pa.py_buffer(columns.buffer)]
-        buffers.append(pa.py_buffer(columns.inflated))
+        buffers += [pa.py_buffer(views), columns.buffer, pa.py_buffer(columns.inflated)]
     else:
         total = int(sizes.sum(dtype=np.int64)) + nulls
-        offsets = np.empty(count + 1, np.int32)
-        values = np.empty(total, np.uint8)
+        offsets = empty(count + 1, np.int32)
+        values = empty(total, np.uint8)
         binary.gather(columns.data, columns.inflated, at, size, start, offsets, values, validity)
         buffers += [pa.py_buffer(offsets), pa.py_buffer(values)]
     return pa.Array.from_buffers(kind, count, buffers, nulls)

@@ -19,6 +19,7 @@ from lake.decode import batches as scan
 from lake.decode import records as parse
 from lake.decode.column_builder import ColumnBuilder, HeadersFault, RecordColumns
 from lake.decode.columns import HEADERS, arrow_schema
+from lake.decode.memory import empty
 from storage.errors import CorruptObject
 from storage.format.compression import BufferTooSmall, Inflater
 from storage.format.record_batch import ATTRIBUTES_POSITION, CODEC_MASK, TRANSACTIONAL
@@ -85,7 +86,7 @@ class RecordDecoder:
         self._inflater = Inflater()
         self._inflated = np.empty(0, np.uint8)
 
-    def decode(self, data: Buffer, source: BlockRange) -> Iterator[pa.RecordBatch]:
+    def decode(self, data: Buffer | pa.Buffer, source: BlockRange) -> Iterator[pa.RecordBatch]:
         """Yield the records of `data`, whole data blocks, in offset order.
 
         Raises CorruptObject, naming object and position, for bytes that are not what they should
@@ -93,7 +94,8 @@ class RecordDecoder:
         """
         if len(data) > _RANGE_SIZE_MAX:
             raise ValueError(f"a range of {len(data)} bytes: at most {_RANGE_SIZE_MAX} at once")
-        view = memoryview(data)
+        buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+        view = memoryview(buffer)
         table = self._scan(view, source)
         _check_crcs(view, table, source)
         table = _without_aborted(table, source.aborted)
@@ -101,7 +103,7 @@ class RecordDecoder:
         while first < len(table):
             group = self._inflate(view, table, first, source)
             first += len(group)
-            yield from self._parse(view, group, source)
+            yield from self._parse(buffer, group, source)
 
     def _scan(self, data: memoryview, source: BlockRange) -> npt.NDArray[_LONG]:
         rows_max = len(data) // scan.BATCH_SIZE_MIN + 1
@@ -127,7 +129,7 @@ class RecordDecoder:
         if not codecs.any():
             return table[first:]
         if self._views or not len(self._inflated):  # views keep the old buffer alive
-            self._inflated = np.empty(self._inflated_bytes_max, np.uint8)
+            self._inflated = empty(self._inflated_bytes_max, np.uint8)
         group = table[first:].copy()
         filled = 0
         for row, codec in enumerate(codecs.tolist()):
@@ -166,12 +168,10 @@ class RecordDecoder:
                     raise self._corrupt(
                         source, batch, f"its records inflate to more than {capacity} bytes"
                     ) from None
-                self._inflated = np.empty(
-                    min(2 * capacity, self._inflated_batch_bytes_max), np.uint8
-                )
+                self._inflated = empty(min(2 * capacity, self._inflated_batch_bytes_max), np.uint8)
 
     def _parse(
-        self, data: memoryview, table: npt.NDArray[_LONG], source: BlockRange
+        self, data: pa.Buffer, table: npt.NDArray[_LONG], source: BlockRange
     ) -> Iterator[pa.RecordBatch]:
         counts = table[:, scan.RECORD_COUNT]
         crowded = np.flatnonzero(counts * parse.RECORD_SIZE_MIN > table[:, scan.BODY_SIZE])
@@ -206,16 +206,16 @@ class RecordDecoder:
             row = int(np.searchsorted(table[:, scan.BASE_OFFSET], offset, "right")) - 1
             raise self._corrupt(source, table[row], f"offset {offset}: {error}") from None
 
-    def _empty_columns(self, data: memoryview, rows: int) -> RecordColumns:
+    def _empty_columns(self, data: pa.Buffer, rows: int) -> RecordColumns:
         def column(name: str) -> npt.NDArray[_INT]:
-            return np.empty(rows if name in self._columns else 0, _INT)
+            return empty(rows if name in self._columns else 0, _INT)
 
         return RecordColumns(
-            buffer=data.obj if isinstance(data.obj, bytes) else data,
+            buffer=data,
             data=np.frombuffer(data, np.uint8),
             inflated=self._inflated,
-            offsets=np.empty(rows, _LONG),
-            timestamps=np.empty(rows if "timestamp" in self._columns else 0, _LONG),
+            offsets=empty(rows, _LONG),
+            timestamps=empty(rows if "timestamp" in self._columns else 0, _LONG),
             timestamp_types=column("timestampType"),
             key_at=column("key"),
             key_size=column("key"),
