@@ -23,6 +23,7 @@ from broker.cli import (
     start,
     sweep,
     topics,
+    verify,
 )
 from storage.errors import LakeheadError
 
@@ -72,6 +73,7 @@ app.command("compact-topic")(compact.compact_topic)
 app.command("retain")(compact.retain)
 app.command("sweep")(sweep.sweep)
 app.command("leak-check")(sweep.leak_check)
+app.command("verify")(verify.verify_cluster)
 
 
 def main() -> None:

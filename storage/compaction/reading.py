@@ -1,6 +1,6 @@
 """Reads the batches of a stream back from its objects, each once, in order."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 from storage.errors import CorruptObject
@@ -28,7 +28,7 @@ async def stored_batches(
         for item in index.items_of(stream_id)
         if item.start_offset < extent.end_offset and item.end_offset > extent.start_offset
     ]
-    for run in _runs(items):
+    for run in item_runs(items):
         start = run[0].position
         size = run[-1].position + run[-1].size - start
         data = memoryview(await store.get_range(index.key, start, size))
@@ -44,7 +44,7 @@ async def stored_batches(
                 raise CorruptObject(index.key, item.position, str(error)) from error
 
 
-def _runs(items: list[IndexItem]) -> list[list[IndexItem]]:
+def item_runs(items: Sequence[IndexItem]) -> list[list[IndexItem]]:
     """Cut items into runs of neighbours that are read at once."""
     runs: list[list[IndexItem]] = []
     size, end = 0, -1

@@ -1,0 +1,223 @@
+"""Reads one object, every byte of it that streams refer to, and compares it with what it says of
+itself and with what the metadata say. Never more than some ten megabytes are in memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from storage.compaction.reading import item_runs
+from storage.errors import CorruptObject, ObjectNotFound, UnsupportedFormat
+from storage.format.partition_state import decode_state
+from storage.format.producer_headers import parse_producer_headers
+from storage.format.record_batch import (
+    HEADER_SIZE,
+    MAGIC,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    crc_ok,
+    read_header,
+)
+from storage.format.stream_object import (
+    IndexItem,
+    ObjectIndex,
+    StreamInfo,
+    check_item,
+    iter_records,
+    read_index,
+)
+from storage.metadata.records import COMPACTED
+from storage.object_store.protocol import ObjectStore
+from storage.verification.catalog import ExpectedObject, ExpectedRange
+from storage.verification.damage import Damage, corrupt, lost, misplaced, unreadable
+
+_SEQUENCE_END = 1 << 31
+_DAMAGES_MAX = 20
+"""Of one range: what comes after that is more of the same."""
+
+
+@dataclass(slots=True)
+class ObjectReport:
+    """What one object, or several, have shown. Bytes are of batches; `sequence_gaps` are places
+    where a producer's numbers do not go on, which may have a good reason.
+    """
+
+    objects: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    sequence_gaps: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+    def add(self, more: "ObjectReport") -> None:
+        """Count another report in."""
+        self.objects += more.objects
+        self.batches += more.batches
+        self.records += more.records
+        self.bytes += more.bytes
+        self.sequence_gaps += more.sequence_gaps
+        self.damages += more.damages
+
+
+async def verify_object(store: ObjectStore, expected: ExpectedObject) -> ObjectReport:
+    """Return what an object shows. Raises StoreUnavailable."""
+    report, key = ObjectReport(objects=1), expected.key
+    try:
+        index = await read_index(store, key)
+    except ObjectNotFound:
+        report.damages += [lost(held.place, key) for held in expected.ranges]
+        return report
+    except CorruptObject as error:
+        report.damages += [corrupt(held.place, key, error.reason) for held in expected.ranges]
+        return report
+    except UnsupportedFormat as error:
+        report.damages += [unreadable(held.place, key, str(error)) for held in expected.ranges]
+        return report
+    for held in expected.ranges:
+        found = list(_against_metadata(index, expected, held))
+        if not held.is_state and not found:
+            found = await _Reading(store, index, held, report).run()
+        report.damages += found
+    return report
+
+
+def _against_metadata(
+    index: ObjectIndex, expected: ExpectedObject, held: ExpectedRange
+) -> Iterator[Damage]:
+    """Yield where index and metadata disagree, and what the object says of a partition and cannot
+    be read.
+    """
+    key, place = index.key, held.place
+    info = index.streams.get(place.stream_id)
+    items = index.items_of(place.stream_id)
+    if index.size != expected.size:
+        yield misplaced(place, key, f"it has {index.size} bytes, not {expected.size}")
+    if info is None or not items:
+        yield misplaced(place, key, f"it does not hold stream {place.stream_id}")
+        return
+    if info.topic_id and info.topic_id != held.topic_id:
+        yield misplaced(place, key, f"it holds topic {info.topic} ({info.topic_id})")
+    at = place.start_offset
+    for item in items:
+        if item.start_offset != at:
+            yield misplaced(place, key, f"its index has offset {item.start_offset} after {at}")
+        at = item.end_offset
+    if at != place.end_offset:
+        yield misplaced(place, key, f"its index ends at {at}")
+    size = sum(item.size for item in items)
+    if size != held.size:
+        yield misplaced(place, key, f"its index has {size} bytes of the stream, not {held.size}")
+    if max(item.max_timestamp for item in items) != held.max_timestamp:
+        yield misplaced(place, key, "its newest timestamp is not what the metadata say")
+    yield from _partition_state(key, held, info)
+
+
+def _partition_state(key: str, held: ExpectedRange, info: StreamInfo) -> Iterator[Damage]:
+    try:
+        if info.state is not None:
+            decode_state(info.state)
+        for _ in parse_producer_headers(info.headers or b""):
+            pass
+    except UnsupportedFormat as error:
+        yield unreadable(held.place, key, str(error))
+    except Exception as error:  # noqa: BLE001 - whatever bytes make a decoder raise
+        yield corrupt(held.place, key, f"the partition's state cannot be read: {error!r}")
+
+
+class _Reading:
+    """Reads the batches of one range."""
+
+    def __init__(
+        self, store: ObjectStore, index: ObjectIndex, held: ExpectedRange, report: ObjectReport
+    ) -> None:
+        self._store = store
+        self._index = index
+        self._held = held
+        self._report = report
+        self._damages: list[Damage] = []
+        self._end = held.place.start_offset
+        self._epoch = -1
+        self._sequences: dict[int, tuple[int, int]] = {}
+
+    async def run(self) -> list[Damage]:
+        key = self._index.key
+        for run in item_runs(self._index.items_of(self._held.place.stream_id)):
+            if len(self._damages) >= _DAMAGES_MAX:
+                break
+            start = run[0].position
+            size = run[-1].position + run[-1].size - start
+            try:
+                data = memoryview(await self._store.get_range(key, start, size))
+            except CorruptObject as error:
+                self._say(run[0].start_offset, run[-1].end_offset, error.reason)
+                continue
+            except ObjectNotFound:
+                return [lost(self._held.place, key)]
+            for item in run:
+                at = item.position - start
+                self._check_item(item, data[at : at + item.size])
+        return self._damages
+
+    def _check_item(self, item: IndexItem, data: memoryview) -> None:
+        self._report.bytes += len(data)
+        self._end = item.start_offset
+        try:
+            check_item(self._index.key, item, data)
+            count = 0
+            for record in iter_records(data):
+                count += 1
+                if record.stream_id != item.stream_id:
+                    raise ValueError(f"a record of stream {record.stream_id}")
+                self._check_batch(
+                    record.epoch, record.base_offset, record.offset_count, record.payload, item
+                )
+            if count != item.record_count:
+                raise ValueError(f"{count} batches, not {item.record_count}")
+            if self._end != item.end_offset:
+                raise ValueError(f"its batches end at {self._end}, not {item.end_offset}")
+        except CorruptObject as error:
+            self._say(item.start_offset, item.end_offset, f"{error.reason} (byte {item.position})")
+        except ValueError as error:
+            self._say(item.start_offset, item.end_offset, f"byte {item.position}: {error}")
+        self._end = item.end_offset
+
+    def _check_batch(
+        self, epoch: int, base: int, count: int, payload: memoryview, item: IndexItem
+    ) -> None:
+        """Raises ValueError."""
+        if len(payload) < HEADER_SIZE:
+            raise ValueError(f"the batch at offset {base} is cut short")
+        header = read_header(payload)
+        if (header.base_offset, header.end_offset, header.size, header.magic) != (
+            base,
+            base + count,
+            len(payload),
+            MAGIC,
+        ):
+            raise ValueError(f"the batch at offset {base} is not what its record says")
+        if base != self._end and (self._index.kind != COMPACTED or base < self._end):
+            raise ValueError(f"offset {base} after {self._end}")
+        if not crc_ok(payload):
+            raise ValueError(f"the batch at offset {base} fails its own checksum")
+        if epoch < self._epoch:
+            raise ValueError(f"stream epoch {epoch} after {self._epoch} at offset {base}")
+        if header.record_count and header.max_timestamp > item.max_timestamp:
+            raise ValueError(f"offset {base} is newer than its index says")
+        self._end, self._epoch = base + count, epoch
+        self._report.batches += 1
+        self._report.records += header.record_count
+        self._follow_producer(header)
+
+    def _follow_producer(self, header: BatchHeader) -> None:
+        if header.producer_id == NO_PRODUCER_ID or header.is_control or header.base_sequence < 0:
+            return
+        known = self._sequences.get(header.producer_id)
+        end = (header.base_sequence + header.last_offset_delta + 1) % _SEQUENCE_END
+        self._sequences[header.producer_id] = (header.producer_epoch, end)
+        is_gap = known is not None and known != (header.producer_epoch, header.base_sequence)
+        if is_gap and known is not None and known[0] == header.producer_epoch:
+            self._report.sequence_gaps += self._index.kind != COMPACTED
+
+    def _say(self, start: int, end: int, reason: str) -> None:
+        if len(self._damages) < _DAMAGES_MAX:
+            place = replace(self._held.place, start_offset=start, end_offset=end)
+            self._damages.append(corrupt(place, self._index.key, reason))

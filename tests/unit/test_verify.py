@@ -1,0 +1,147 @@
+"""`verify`: what is unharmed passes; each kind of damage is found, named and located."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.compaction.merge_plan import MergeRules
+from storage.format.record_batch import patch, read_header
+from storage.format.stream_object import FOOTER_SIZE
+from storage.jobs.compact import CompactSettings, compact
+from storage.jobs.verify import VerifyReport, VerifySettings, verify
+from storage.metadata.extents import Extents
+from storage.metadata.records import TopicConfig
+from storage.verification.catalog import catalog_damages
+from tests.integration.test_compaction_crashes import in_log, maintain
+from tests.support.command_line import CommandLine
+from tests.support.lake_cluster import LakeCluster
+from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.topic_writer import write_topic
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    for number in range(3):
+        values = {
+            p: [TestRecord(offset=0, key=b"k%d" % (n % 5), value=b"%d" % number) for n in range(20)]
+            for p in range(2)
+        }
+        write_topic(tmp_path / "store", "t", values, partitions=2, batch_records=3, codec="zstd")
+    return tmp_path
+
+
+def verified(folder: Path, topic: str | None = None, sample: int = 100) -> VerifyReport:
+    path = str(folder / "store")
+    return verify(VerifySettings(path=path, topic=topic, sample_percent=sample))
+
+
+def data_files(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "store" / "data").rglob("*") if path.is_file())
+
+
+def test_what_is_unharmed_passes_before_and_after_every_job(cluster: Path) -> None:
+    report = verified(cluster)
+    assert report.damages == ()
+    assert (report.figures.objects, report.figures.records) == (3, 120)
+    compact(CompactSettings(path=str(cluster / "store"), rules=MergeRules(count_min=2)))
+    report = verified(cluster)
+    assert (report.damages, report.figures.objects, report.figures.records) == ((), 2, 120)
+    configs: dict[str, str | None] = {"cleanup.policy": "compact"}
+    in_log(cluster, TopicConfig(topic_id=in_log(cluster).topics["t"].topic_id, configs=configs))
+    assert maintain(cluster).returncode == 0
+    report = verified(cluster)
+    assert (report.damages, report.figures.records) == ((), 10)
+
+
+def test_any_byte_that_changes_is_found_where_it_is(cluster: Path) -> None:
+    rng = random.Random(5)
+    for _ in range(60):
+        path = rng.choice(data_files(cluster))
+        body = path.read_bytes()
+        at = rng.randrange(len(body) - FOOTER_SIZE)
+        changed = bytearray(body)
+        changed[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(changed)
+        report = verified(cluster)
+        assert report.damages, f"byte {at} of {path}"
+        for damage in report.damages:
+            assert (damage.place.topic, damage.place.end_offset > damage.place.start_offset) == (
+                "t",
+                True,
+            )
+            assert path.as_posix().endswith(damage.object_key)
+        path.write_bytes(body)
+    assert verified(cluster).damages == ()
+
+
+def test_objects_that_are_missing_or_cut_are_named(cluster: Path) -> None:
+    first, second, _ = data_files(cluster)
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-100])
+    found = {(damage.object_key, damage.what) for damage in verified(cluster).damages}
+    assert {what for key, what in found if first.as_posix().endswith(key)} == {
+        "the object is missing"
+    }
+    assert any(second.as_posix().endswith(key) for key, _ in found)
+    places = [damage.place for damage in verified(cluster).damages]
+    assert sorted((one.partition, one.start_offset) for one in places if one.partition == 0) == [
+        (0, one.start_offset) for one in places if one.partition == 0
+    ]
+
+
+def test_a_batch_that_was_written_wrong_is_found_behind_right_checksums(tmp_path: Path) -> None:
+    def batch(base: int, count: int) -> bytes:
+        return encode_batch([TestRecord(offset=base + n, value=b"v") for n in range(count)])
+
+    broken = bytearray(batch(3, 3))
+    broken[-1] ^= 1
+    wrong_base = bytearray(batch(6, 3))
+    patch(wrong_base, 0, 6, 0)
+    rig = LakeCluster(str(tmp_path / "store"))
+    rig.create_topic("t")
+    rig.write({("t", 0): [batch(0, 3), bytes(broken), bytes(wrong_base)]})
+    (damage,) = verified(tmp_path).damages
+    assert damage.what.endswith("the batch at offset 3 fails its own checksum")
+    assert read_header(broken).base_offset == 3
+
+
+def test_the_metadata_alone_tell_of_gaps(cluster: Path) -> None:
+    state = in_log(cluster)
+    assert list(catalog_damages(state, None)) == []
+    stream = state.streams[0]
+    for extents, what in (
+        (stream.extents[1:], "no object holds offsets 0 to 19"),
+        (stream.extents[:2], "objects end at 40, the stream at 60"),
+        ((stream.extents[0], stream.extents[2]), "offset 40 follows 20"),
+    ):
+        broken = replace(stream, extents=Extents.of(extents))
+        damaged = replace(state, streams=state.streams.set(0, broken))
+        assert what in [one.what for one in catalog_damages(damaged, "t")]
+
+
+def test_the_command_says_what_and_where_and_fails(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lakehead = CommandLine(monkeypatch, capsys)
+    path = ("--path", str(cluster))
+    done = lakehead("verify", *path, "--json")
+    assert (done.status, json.loads(done.out)["damages"]) == (0, [])
+    assert json.loads(lakehead("verify", *path, "--dry-run", "--json").out)["objects to read"] == 3
+    half = json.loads(lakehead("verify", *path, "--sample", "50", "--json").out)
+    assert half["objects"] < 3
+    damaged = data_files(cluster)[0]
+    body = bytearray(damaged.read_bytes())
+    body[100] ^= 1
+    damaged.write_bytes(body)
+    done = lakehead("verify", *path, "--json")
+    assert done.status == 1
+    (row,) = json.loads(done.out)["damages"]
+    assert (row["topic"], row["partition"]) == ("t", 0)
+    assert "kafka-delete-records.sh" in row["to do"]
+    shown = lakehead("verify", *path)
+    assert shown.status == 1
+    assert "fails its checksum" in shown.out
+    assert "does not exist" in lakehead.fails("verify", *path, "--topic", "u")
