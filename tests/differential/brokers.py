@@ -20,11 +20,16 @@ from tests.support.node_client import Client
 from tests.support.wire import Batch
 
 API_VERSIONS, METADATA, CREATE_TOPICS, LIST_TRANSACTIONS = 18, 3, 19, 66
-PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID, END_TXN = 0, 21, 22, 26
-CHANGING = frozenset({19, 20, 33, 37, 44})
-"""APIs that change topics."""
+PRODUCE, FETCH, DELETE_RECORDS, INIT_PRODUCER_ID, END_TXN = 0, 1, 21, 22, 26
+CHANGING = frozenset({19, 20, 33, 37, 44, 49})
+"""APIs whose changes are in the metadata."""
+_OF_EVERY_ROUND = frozenset({"transaction_states", "entries", "config_resources"})
+"""Fields of answers that list what there is in the cluster."""
 NO_ANSWER_S = 8.0
 _COORDINATED_S = 30.0
+_ENDED_S = 5.0
+"""Until what ends a transaction is written, if it can be."""
+_NO_SESSION = 12_345, 1
 _CLOSED_S = 0.1
 """Until a connection is closed, if it is to be."""
 _PASSING_S, _PAUSE_S = 3.0, 0.02
@@ -60,6 +65,31 @@ class ProducerEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderEpoch:
+    """The epoch of a partition's leader, moved by `off`."""
+
+    topic: str
+    index: int
+    off: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionId:
+    """The id of a fetch session, moved by `off`."""
+
+    name: str
+    off: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEpoch:
+    """The epoch of the next fetch in a session, moved by `off`."""
+
+    name: str
+    off: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
     """A record batch of a producer, None for one without an id."""
 
@@ -76,7 +106,7 @@ class Request:
     version: int
     tree: Mapping[str, Any]
     about: str = ""
-    """The producer whose id and epoch the answer tells."""
+    """The producer, or the fetch session, whose id and epoch the answer tells."""
 
     @property
     def name(self) -> str:
@@ -102,9 +132,13 @@ class Broker:
     port: int
     client: Client
     topic_ids: dict[str, UUID] = field(default_factory=dict)
+    prefix: str = ""
+    """What the names of this round begin with."""
     topics: dict[str, int] = field(default_factory=dict)
     """The topics there are, and how many partitions each has."""
+    leader_epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     producers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sessions: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     async def connect(cls, name: str, port: int) -> "Broker":
@@ -114,7 +148,11 @@ class Broker:
         if value is None or value in (-1, UUID(int=0)):
             return "none"
         of_topics = (name for name, one in self.topic_ids.items() if one == value)
-        of_producers = (name for name, (one, _) in self.producers.items() if one == value)
+        of_producers = (
+            name
+            for name, (one, _) in self.producers.items()
+            if one == value and name.startswith(self.prefix)
+        )
         return next(of_topics, None) or next(of_producers, "another")
 
     def resolved(self, tree: Tree) -> Tree:
@@ -126,6 +164,12 @@ class Broker:
                 return self.producers.get(name, (_unknown_producer(name), 0))[0] + off
             case ProducerEpoch(name, off):
                 return self.producers.get(name, (0, 0))[1] + off
+            case LeaderEpoch(topic, index, off):
+                return self.leader_epochs.get((topic, index), 0) + off
+            case SessionId(name, off):
+                return self.sessions.get(name, _NO_SESSION)[0] + off
+            case SessionEpoch(name, off):
+                return self.sessions.get(name, _NO_SESSION)[1] + off
             case Records(producer, epoch_off, fields):
                 given = dict(fields)
                 if producer is not None:
@@ -147,13 +191,28 @@ class Broker:
             await asyncio.sleep(_PAUSE_S)
             answer, tree = await self._ask_once(request)
         if request.about and not isinstance(answer, str):
-            await self._learn_producer(request, answer)
-            tree = answer_tree(answer, self._label)
+            if request.key == FETCH:
+                self._learn_session(request, answer)
+            else:
+                await self._learn_producer(request, answer)
+            tree = self._tree(answer)
         return tree
 
     async def _ask_once(self, request: Request) -> tuple[Any, Tree]:
         answer = await self._ask(request.key, request.version, request.tree)
-        return answer, answer if isinstance(answer, str) else answer_tree(answer, self._label)
+        return answer, answer if isinstance(answer, str) else self._tree(answer)
+
+    def _tree(self, answer: Any) -> Tree:
+        """Return what is compared of an answer: in lists of all that there is, what this round
+        made. Rounds before may have ended where the two began to differ.
+        """
+        tree = answer_tree(answer, self._label)
+        for name in _OF_EVERY_ROUND & tree.keys():
+            tree[name] = [one for one in tree[name] or () if self._is_of_round(str(one))]
+        return tree
+
+    def _is_of_round(self, shown: str) -> bool:
+        return self.prefix in shown or repr(address_of(self.prefix)) in shown
 
     async def _ask(self, key: int, version: int, tree: Tree) -> Any:
         asked = message(schema(key, version).request_class, self.resolved(tree))
@@ -182,13 +241,22 @@ class Broker:
             await self.client.writer.wait_closed()
         self.client = await Client.connect_to(self.port)
 
+    def _learn_session(self, request: Request, answer: Any) -> None:
+        if answer.error_code is not ErrorCode.none:
+            return
+        epoch = self.resolved(request.tree["session_epoch"])
+        if answer.session_id == 0:
+            self.sessions.pop(request.about, None)
+        else:
+            self.sessions[request.about] = (answer.session_id, epoch + 1)
+
     async def _learn_producer(self, request: Request, answer: Any) -> None:
         if answer.error_code is not ErrorCode.none:
             return
         if request.key == INIT_PRODUCER_ID or request.version >= 5:
             self.producers[request.about] = (answer.producer_id, answer.producer_epoch)
         name = request.tree.get("transactional_id")
-        while name:  # until what was ended is written
+        for _ in range(int(_ENDED_S / _PAUSE_S) if name else 0):
             told = await self._ask(LIST_TRANSACTIONS, 0, {})
             states = {
                 one.transactional_id: one.transaction_state for one in told.transaction_states
@@ -199,10 +267,16 @@ class Broker:
 
     async def learn_topics(self, prefix: str) -> None:
         """Learn which topics of this prefix there are."""
+        self.prefix = prefix
         answer = await self._ask(METADATA, 12, {"topics": None})
         found = [topic for topic in answer.topics if (topic.name or "").startswith(prefix)]
         self.topics = {topic.name: len(topic.partitions) for topic in found}
         self.topic_ids |= {topic.name: topic.topic_id for topic in found}
+        self.leader_epochs = {
+            (topic.name, part.partition_index): part.leader_epoch
+            for topic in found
+            for part in topic.partitions
+        }
 
     async def wait_coordinated(self) -> None:
         """Wait until groups and transactions have a coordinator."""
@@ -218,6 +292,12 @@ class Broker:
         """Return first and last version of each API that is served."""
         answer = await self._ask(API_VERSIONS, 2, {})
         return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+
+
+def address_of(prefix: str) -> str:
+    """Return an address for what is named by addresses."""
+    number = int("".join(filter(str.isdigit, prefix)) or 0)
+    return f"10.0.{number // 256 % 256}.{number % 256}"
 
 
 def _unknown_producer(name: str) -> int:

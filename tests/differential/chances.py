@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.differential.brokers import Request
+from tests.differential.brokers import Request, address_of
 
 Versions = Mapping[int, tuple[int, int]]
 
@@ -18,7 +18,10 @@ class Chances:
         self.names = [f"{prefix}{letter}" for letter in "abcd"]
         self.transactional = [f"{prefix}x", f"{prefix}y"]
         self.producers = [*self.transactional, f"{prefix}i"]
+        self.sessions = [f"{prefix}s", f"{prefix}t"]
+        """Fetch sessions: one by the ids of topics, one by their names."""
         self.group = f"{prefix}g"
+        self.address = address_of(prefix)
         self.sequences: dict[tuple[str, str, int], int] = {}
         self._versions = versions
         self.topics_seen: dict[str, int] = {}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from storage.format.record_batch import TRANSACTIONAL
-from tests.differential.brokers import Records, Request, TopicId
+from tests.differential.brokers import LeaderEpoch, Records, Request, TopicId
 from tests.differential.chances import Chances
 
 _BASE_MS = 1_700_000_000_000
@@ -55,8 +55,6 @@ def produce(c: Chances) -> Request:
     usual_id = producer if producer is not None and c.is_transactional(producer) else None
     given_id = c.mostly(usual_id, None, "nobody", rarity=0.05)
     acks = c.mostly(c.mostly(-1, 1, 0), 2, -2, rarity=0.03)
-    if usual_id is not None:  # Kafka adds to the transaction before it looks at acks
-        acks = max(-1, min(acks, 1))
     tree = {
         "transactional_id": given_id,
         "acks": acks,
@@ -129,8 +127,12 @@ def leader_epochs(c: Chances) -> Request:
             "partitions": [
                 {
                     "partition": index,
-                    "current_leader_epoch": c.mostly(-1, 1_000_000, rarity=0.1),
-                    "leader_epoch": c.rng.choice([-1, 1_000_000]),
+                    "current_leader_epoch": c.mostly(
+                        *(-1, 1_000_000, LeaderEpoch(name, index)), rarity=0.2
+                    ),
+                    "leader_epoch": c.rng.choice(
+                        [-1, 1_000_000, LeaderEpoch(name, index), LeaderEpoch(name, index, 1), -2]
+                    ),
                 }
                 for index in c.partitions(name)
             ],

@@ -30,6 +30,9 @@ from tests.support.node_client import close_clients
 
 ROUND = 60
 """Requests before both begin anew with other topics and producers."""
+KAFKAS_SETTINGS = {"log.initial.task.delay.ms": "86400000"}
+FLAGS = ("--node.id", "1", "--num.partitions", "4", "--no-maintain")
+"""Neither removes old records meanwhile: the times of all of them are old."""
 _SETTLED_S, _SAME_TIMES, _SETTLED_TIMES = 0.08, 2, 40
 """Until every broker of Kafka has what its controller decided."""
 
@@ -45,8 +48,8 @@ def main() -> None:
         folders = Path(name) / "kafka", Path(name) / "lakehead"
         for folder in folders:
             folder.mkdir()
-        flags = ("--node.id", "1", "--num.partitions", "4")
-        with kafka_server(folders[0]) as kafka, lakehead_server(folders[1], *flags) as lakehead:
+        kafkas = kafka_server(folders[0], settings=KAFKAS_SETTINGS)
+        with kafkas as kafka, lakehead_server(folders[1], *FLAGS) as lakehead:
             ports = kafka.port, lakehead.port
             report, longest = asyncio.run(_run(ports, given.seed, given.requests))
     if given.record is not None:

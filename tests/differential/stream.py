@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.differential import record_draw, topic_draw, transaction_draw
+from tests.differential import (
+    cluster_draw,
+    record_draw,
+    session_draw,
+    topic_draw,
+    transaction_draw,
+)
 from tests.differential.brokers import (
     CHANGING,
     CREATE_TOPICS,
@@ -24,13 +30,16 @@ from tests.differential.chances import Chances, Versions
 from tests.differential.trees import Tree, differences
 
 _SHOWN, _TRAIL, _TRAILED = 700, 240, 8
-_OF_EFFECT = CHANGING | {PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID, 24, 25, END_TXN, 28}
+_OF_EFFECT = CHANGING | {PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID, 24, 25, END_TXN, 27, 28}
 _WORDS = ("silent", "closed", "open")
 
 DRAWS: tuple[Callable[[Chances], Request], ...] = (
     *topic_draw.CHANGES,
     *topic_draw.CONFIG_CHANGES,
     *topic_draw.INQUIRIES,
+    *cluster_draw.DRAWS,
+    *session_draw.DRAWS,
+    *session_draw.DRAWS,
     *record_draw.DRAWS,
     *record_draw.DRAWS,
     *transaction_draw.DRAWS,
@@ -102,10 +111,12 @@ class Report:
         self.asked[request.name] += 1
         self.trail.append(f"{str(request)[:_TRAIL]}\n        {theirs!r:.{_TRAIL}}")
         found = False
-        for path, one, other in differences(theirs, ours):
-            is_effect = request.key in _OF_EFFECT and path.endswith("error_code")
+        for difference in differences(theirs, ours):
+            path, one, other, _ = difference
+            is_of_effect = request.key in _OF_EFFECT or bool(request.about)
+            is_effect = is_of_effect and path.endswith(("error_code", "session_id"))
             found = found or is_effect or theirs in _WORDS or ours in _WORDS
-            reason = reason_for(request, path, one, other)
+            reason = reason_for(request, difference)
             if reason is not None:
                 self.known[reason] += 1
                 continue

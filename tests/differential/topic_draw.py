@@ -164,7 +164,7 @@ def describe_cluster(c: Chances) -> Request:
 def describe_topic_partitions(c: Chances) -> Request:
     names = c.topics()
     cursor = None
-    if c.rng.random() < 0.3:
+    if c.rng.random() < 0.4:
         cursor = {"topic_name": c.topic(), "partition_index": c.mostly(0, 1, 9, -1, rarity=0.5)}
     return c.request(
         75,

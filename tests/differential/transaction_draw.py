@@ -33,6 +33,8 @@ def init_producer_id(c: Chances) -> Request:
         {
             "transactional_id": c.mostly(given, "", rarity=0.03),
             "transaction_timeout": c.mostly(60_000, 0, -1, 900_001, rarity=0.08),
+            "enable2_pc": c.mostly(False, True, rarity=0.03),
+            "keep_prepared_txn": c.mostly(False, True, rarity=0.03),
             **who,
         },
         about=name,
@@ -51,6 +53,63 @@ def add_partitions(c: Chances) -> Request:
         "v3_and_below_topics": topics,
     }
     return Request(key=24, version=version, tree=tree)
+
+
+def add_partitions_for_nodes(c: Chances) -> Request:
+    """As nodes ask: for several transactions, perhaps only whether they have the partitions."""
+    transactions = []
+    for name in c.some(c.transactional, 2):
+        topics = [{"name": topic, "partitions": c.partitions(topic)} for topic in c.topics()]
+        transactions.append(
+            {
+                "transactional_id": c.mostly(name, "nobody", "", rarity=0.1),
+                **_who(c, name),
+                "verify_only": c.mostly(True, False, rarity=0.4),
+                "topics": topics,
+            }
+        )
+    return Request(key=24, version=c.version(24, least=4), tree={"transactions": transactions})
+
+
+def write_markers(c: Chances) -> Request:
+    """As transaction coordinators end transactions in partitions, mostly out of turn."""
+    markers = []
+    for name in c.some(c.producers, 2):
+        topics = [{"name": t, "partition_indexes": c.partitions(t)} for t in c.topics()]
+        epoch = c.mostly(
+            *(ProducerEpoch(name, 1), ProducerEpoch(name), ProducerEpoch(name, -1), -1), rarity=0.4
+        )
+        markers.append(
+            {
+                "producer_id": c.mostly(ProducerId(name), ProducerId(name, 1000), -1),
+                "producer_epoch": epoch,
+                "transaction_result": c.rng.random() < 0.5,
+                "topics": topics,
+                "coordinator_epoch": c.mostly(0, -1),
+                "transaction_version": c.mostly(2, 0, 1, rarity=0.3),
+            }
+        )
+    return c.request(27, {"markers": markers})
+
+
+def list_transactions(c: Chances) -> Request:
+    states = (
+        *("Ongoing", "Empty", "CompleteCommit", "CompleteAbort", "PrepareCommit"),
+        *("Dead", "nope", "", "ongoing"),
+    )
+    patterns = (f"{c.prefix}x", f"{c.prefix}.*", ".*y", "x", "", "(", "[a-", "nobody|.*x")
+    name = c.rng.choice(c.transactional)
+    return c.request(
+        66,
+        {
+            "state_filters": c.mostly([], c.some(states), rarity=0.5),
+            "producer_id_filters": c.mostly(
+                [], [ProducerId(name)], [ProducerId(name), -1], [77], rarity=0.4
+            ),
+            "duration_filter": c.mostly(-1, 0, 3_600_000, -2, rarity=0.3),
+            "transactional_id_pattern": c.mostly(None, *patterns, rarity=0.5),
+        },
+    )
 
 
 def add_offsets(c: Chances) -> Request:
@@ -109,4 +168,5 @@ def fetch_offsets(c: Chances) -> Request:
 DRAWS = (
     *(init_producer_id, init_producer_id, add_partitions, add_partitions, add_offsets),
     *(commit_offsets, end_transaction, end_transaction, describe_transactions, fetch_offsets),
+    *(add_partitions_for_nodes, write_markers, list_transactions, list_transactions),
 )

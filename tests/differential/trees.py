@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 from uuid import UUID
 
 from tests.support.wire import BATCH_HEADER
@@ -27,10 +27,12 @@ _LEFT_OUT = frozenset(
 )
 _SIGN_ONLY = frozenset(
     {
-        *("leader_epoch", "session_id", "transaction_start_time", "log_append_time"),
+        *("leader_epoch", "transaction_start_time", "log_append_time"),
         *("coordinator_epoch", "log_append_time_ms"),
     }
 )
+_NOW_MS = range(1_750_000_000_000, 9_000_000_000_000)
+"""Times of these years; no record is drawn with one."""
 _IS_THERE_ONLY = frozenset({"error_message", "batch_index_error_message"})
 _LABELLED = frozenset({"topic_id", "producer_id"})
 _OURS = "lakehead."
@@ -118,11 +120,15 @@ def _masked(name: str, value: Any, label: Label) -> Tree:
         return [_batch_tree(*batch, label) for batch in _batches(value or b"")]
     if name in _LABELLED:
         return label(value)
+    if name == "session_id":
+        return "there" if value else "none"
     if name in _IS_THERE_ONLY:
         return "..." if value else None
     if name == "aborted_transactions":
         value = value or ()  # none and null are the same to every client
     tree = answer_tree(value, label)
+    if name == "timestamp" and tree in _NOW_MS:
+        return "a broker's clock"
     if name in _SIGN_ONLY and isinstance(tree, int):
         return "negative" if tree < 0 else "there"
     return tree
@@ -157,29 +163,37 @@ def _batch_tree(fields: tuple[int, ...], body: bytes, label: Label) -> Tree:
     return tree | {"first_at": first_at, "max_at": max_at, "body": body.hex()[:80]}
 
 
-def differences(theirs: Tree, ours: Tree, path: str = "") -> Iterator[tuple[str, Tree, Tree]]:
-    """Yield where two trees differ: the path, and what each has there."""
+class Difference(NamedTuple):
+    """Where two trees differ, and what each has there; None: nothing."""
+
+    path: str
+    theirs: Tree
+    ours: Tree
+    around: tuple[Tree, Tree]
+    """The innermost nested fields that have it."""
+
+
+def differences(
+    theirs: Tree, ours: Tree, path: str = "", around: tuple[Tree, Tree] = ({}, {})
+) -> Iterator[Difference]:
+    """Yield where two trees differ."""
     if isinstance(theirs, dict) and isinstance(ours, dict) and theirs.keys() == ours.keys():
+        around = theirs, ours
         codes = [name for name in theirs if name.endswith("error_code")]
         told = [name for name in codes if theirs[name] != ours[name]]
         for name in told or theirs:  # what comes with another code is of no interest
-            yield from differences(theirs[name], ours[name], f"{path}.{name}".lstrip("."))
+            where = f"{path}.{name}".lstrip(".")
+            yield from differences(theirs[name], ours[name], where, around)
     elif isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
         for mine, other in zip(theirs, ours, strict=True):
-            yield from differences(mine, other, path)
+            yield from differences(mine, other, path, around)
     elif isinstance(theirs, list) and isinstance(ours, list):
-        yield from _missing(theirs, ours, path)
+        for one in (one for one in theirs if one not in ours):
+            yield Difference(path, one, None, around)
+        for one in (one for one in ours if one not in theirs):
+            yield Difference(path, None, one, around)
     elif theirs != ours:
-        yield path, theirs, ours
-
-
-def _missing(theirs: list[Tree], ours: list[Tree], path: str) -> Iterator[tuple[str, Tree, Tree]]:
-    for one in theirs:
-        if one not in ours:
-            yield path, one, None
-    for one in ours:
-        if one not in theirs:
-            yield path, None, one
+        yield Difference(path, theirs, ours, around)
 
 
 def unknown_id(number: int) -> UUID:
