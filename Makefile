@@ -104,15 +104,17 @@ chaos: $(STAMP) ## A cluster of processes under faults, judged by the history ch
 	@$(BIN)/python -m tests.checker --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) \
 		--seed $(or $(SEED),1) --wal $(or $(WAL),block)
 
-clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go and Java in every codec; Spark's Kafka source and sink (npm, Go, JDK 17: cached)
+clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; Spark's Kafka source and sink (npm, Go, JDK 17: cached; apt: kcat)
 	@CLIENTS=1 $(BIN)/python -m pytest -q tests/clients
 
 conformance: $(STAMP) ## Foreign client suites against a broker, beside Kafka's results; SUITES=their folder, ONLY="suite ..." (needs Go, npm, JDK 17)
 	@$(BIN)/python -m tests.conformance --suites $(SUITES) $(ONLY)
 
-differential: $(STAMP) ## The same requests to Apache Kafka and to a node, answers compared; SEED=1, REQUESTS=1000, GROUPS=20
-	@$(BIN)/python -m tests.differential.requests --seed $(or $(SEED),1) --requests $(or $(REQUESTS),1000)
-	@$(BIN)/python -m tests.differential --seed $(or $(SEED),1) --groups $(or $(GROUPS),20)
+differential: $(STAMP) ## The same requests to Apache Kafka and to a node, answers compared; SEEDS="1 2", REQUESTS=1000, GROUPS=20 of each
+	@set -e; for seed in $(or $(SEEDS),1); do \
+		$(BIN)/python -m tests.differential.requests --seed $$seed --requests $(or $(REQUESTS),1000); \
+		$(BIN)/python -m tests.differential --seed $$seed --groups $(or $(GROUPS),20); \
+	done
 
 tools: $(STAMP) ## Kafka's command-line tools on Apache Kafka and on a node, what they say compared; writes docs/kafka-tools.md (needs JDK 17)
 	@$(BIN)/python -m tests.tools

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.apache_kafka.jars import jars_directory
 from bench.apache_kafka.tools import QUICK_START
@@ -165,8 +166,45 @@ def java() -> ForeignClient:
     )
 
 
+def kcat() -> ForeignClient:
+    """kcat, which the system's packages have, on an old librdkafka."""
+    if shutil.which("kcat") is None:
+        raise CannotBeHad("apt-get install kcat")
+    known = _run(["kcat", "-X", "list"])
+    codecs = tuple(codec for codec in CODECS if codec == "none" or codec in _features(known))
+    pairs = ((item.key or b"", item.value or b"") for item in ITEMS)
+    text = "".join(f"{key.decode()}\t{value.decode()}\n" for key, value in pairs)
+
+    def write(bootstrap: str, topic: str, codec: str) -> None:
+        place = ["-b", bootstrap, "-t", topic, "-p", "0"]
+        _run(["kcat", "-P", "-q", *place, "-z", codec, "-K", "\t"], text)
+
+    def read(bootstrap: str, topic: str) -> list[Item]:
+        place = ["-b", bootstrap, "-t", topic, "-p", "0"]
+        lines = _run(["kcat", "-C", "-q", "-J", *place, "-o", "beginning", "-c", str(len(ITEMS))])
+        return [_from_kcat(json.loads(line)) for line in lines.splitlines()]
+
+    return ForeignClient(name="kcat", write=write, read=read, codecs=codecs, exact=False)
+
+
+def _features(known: str) -> frozenset[str]:
+    """Return what the library of a kcat was built with, from all of its settings."""
+    (line,) = (line for line in known.splitlines() if line.startswith("builtin.features"))
+    return frozenset(line.split("|")[3].replace(" ", "").split(","))
+
+
+def _from_kcat(fields: Any) -> Item:
+    def encoded(text: str | None) -> bytes | None:
+        return None if text is None else text.encode()
+
+    parts = [text.encode() for text in fields.get("headers", ())]
+    headers = zip((name.decode() for name in parts[::2]), parts[1::2], strict=True)
+    return Item(encoded(fields["key"]), encoded(fields["payload"]), tuple(headers), fields["ts"])
+
+
 MAKERS: dict[str, Callable[[], ForeignClient]] = {
     "kafkajs": kafkajs,
     "franz-go": franz_go,
     "java": java,
+    "kcat": kcat,
 }

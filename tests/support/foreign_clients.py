@@ -49,13 +49,15 @@ ITEMS = tuple(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignClient:
     """A client: `write(bootstrap, topic, codec)` sends ITEMS to partition 0, `read(bootstrap,
-    topic)` returns all of them.
+    topic)` returns all of them. One that is not `exact` writes keys and values alone, null as
+    empty.
     """
 
     name: str
     write: Callable[[str, str, str], None]
     read: Callable[[str, str], list[Item]]
     codecs: tuple[str, ...] = CODECS
+    exact: bool = True
 
 
 def _confluent_writes(bootstrap: str, topic: str, codec: str) -> None:
