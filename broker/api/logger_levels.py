@@ -63,5 +63,5 @@ def _check(change: Any) -> None:
         raise KafkaError(
             ErrorCode.invalid_config,
             f"Cannot set the log level of {_ROOT} to {change.value} as it is not a supported log "
-            f"level. Valid log levels are {', '.join(LEVELS)}",
+            f"level. Valid log levels are {', '.join(sorted(LEVELS))}",
         )

@@ -1,6 +1,6 @@
 """Configs with their values and where these come from, as DescribeConfigs shows them (KIP-226)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -9,6 +9,7 @@ from immutables import Map
 from broker.configs.broker_table import BROKER_CONFIGS, shown
 from broker.configs.definition import ConfigDefinition, ConfigType
 from broker.configs.group_table import GROUP_CONFIGS
+from broker.configs.kafka_log_table import THROTTLES
 from broker.configs.topic_table import TOPIC_CONFIGS
 from broker.partition.record_rules import RecordRules
 from broker.setting_sources import SETTINGS
@@ -141,10 +142,11 @@ def _topic_synonyms(
 
 
 def broker_entries(values: BrokerValues) -> list[ConfigEntry]:
-    """Return every config of a broker."""
+    """Return every config of a broker; throttles where they are set, as Kafka does."""
     return [
         _entry(config, values.synonyms(name), is_read_only=not config.is_dynamic)
         for name, config in BROKER_CONFIGS.items()
+        if name not in THROTTLES or name in values.own or name in values.shared
     ]
 
 
@@ -160,16 +162,14 @@ def shared_entries(shared: Mapping[str, str]) -> list[ConfigEntry]:
 
 def group_entries(configs: Mapping[str, str]) -> list[ConfigEntry]:
     """Return every config of a group that sets `configs`."""
-    return [
-        _entry(config, list(_group_synonyms(config, configs))) for config in GROUP_CONFIGS.values()
-    ]
+    return [_entry(config, [_of_group(config, configs)]) for config in GROUP_CONFIGS.values()]
 
 
-def _group_synonyms(config: ConfigDefinition, configs: Mapping[str, str]) -> Iterator[Synonym]:
+def _of_group(config: ConfigDefinition, configs: Mapping[str, str]) -> Synonym:
     name = config.name
     if name in configs:
-        yield Synonym(name=name, value=configs[name], source=ConfigSource.GROUP)
-    yield Synonym(name=name, value=config.default, source=ConfigSource.DEFAULT)
+        return Synonym(name=name, value=configs[name], source=ConfigSource.GROUP)
+    return Synonym(name=name, value=config.default, source=ConfigSource.DEFAULT)
 
 
 def _entry(

@@ -164,3 +164,12 @@ transaction.two.phase.commit.enable boolean false
 """,
     ),
 )
+
+THROTTLES = frozenset(
+    (
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+)
+"""Configs that Kafka's brokers only have while they are set."""

@@ -53,11 +53,9 @@ _OTHER_DEFAULTS = (
     "broker.session.timeout.ms",
     "leader.imbalance.check.interval.seconds",
     "max.connections",
-    "node.id",
     "socket.receive.buffer.bytes",
 )
 _SET_ON_ONE_SIDE = (
-    "broker.id",
     "controller.listener.names",
     "controller.quorum.voters",
     "group.initial.rebalance.delay.ms",
@@ -82,7 +80,7 @@ _NOT_KAFKAS = (
     *("advertised.host", "advertised.port", "block.cache.size", "cache.size", "cluster.id"),
     *("cold.read.size", "data", "host", "host.id", "index.cache.size", "log.level", "maintain"),
     *("leader.imbalance.per.broker.percentage", "metrics.port", "nodes", "port", "store", "wal"),
-    *("shutdown.timeout.ms", "write.buffer.bytes", "broker.rack"),
+    *("shutdown.timeout.ms", "write.buffer.bytes"),
 )
 _NOT_KAFKAS_PREFIXES = (
     "garbage",
@@ -92,7 +90,6 @@ _NOT_KAFKAS_PREFIXES = (
     "upload",
     "wal",
 )
-_THROTTLES = ("leader.replication", "follower.replication", "replica.alter.log.dirs.io.max")
 
 
 def _named(names: Sequence[str], end: str = "=") -> str:
@@ -101,12 +98,6 @@ def _named(names: Sequence[str], end: str = "=") -> str:
 
 _ALL_OF_BROKER = r"--broker 1 --describe --all"
 _CONFIGS = (
-    Difference(
-        calls="kafka-configs (--entity-type topics|.*--describe --all)",
-        lines=r"^ ?(log\.)?retention\.ms=",
-        reason="The default of retention.ms is that of the setting log.retention.ms; Kafka has it "
-        "in log.retention.hours.",
-    ),
     Difference(
         calls="kafka-configs (--entity-type topics|.*--describe --all)",
         lines=r"^ ?lakehead\.table\.",
@@ -119,7 +110,7 @@ _CONFIGS = (
         reason="Kafka keeps broker configs that it does not know; here they are refused.",
     ),
     Difference(
-        calls=_ALL_OF_BROKER,
+        calls="--broker 1 --describe",
         lines=_named(_OTHER_DEFAULTS),
         reason="Other defaults (docs/settings.md).",
     ),
@@ -136,12 +127,7 @@ _CONFIGS = (
     Difference(
         calls=_ALL_OF_BROKER,
         lines=_named(_NOT_KAFKAS) + "|" + _named(_NOT_KAFKAS_PREFIXES, r"\."),
-        reason="Settings that Kafka does not have; what is not set is shown empty, not null.",
-    ),
-    Difference(
-        calls=_ALL_OF_BROKER,
-        lines=_named(_THROTTLES, r"\."),
-        reason="Throttles of replication are shown with their defaults.",
+        reason="Settings that Kafka does not have.",
     ),
     Difference(
         calls="broker-loggers",
@@ -158,11 +144,6 @@ _CONFIGS = (
 
 _CLUSTER = (
     Difference(
-        calls="kafka-cluster unregister",
-        lines=r"^status|nregist|rokerId",
-        reason="Nodes leave by `lakehead drain`; UnregisterBroker is not served.",
-    ),
-    Difference(
         calls="kafka-broker-api-versions",
         lines="Share|Streams|ConsumerGroup(Describe|Heartbeat)",
         reason=_NO_NEW_GROUPS,
@@ -174,8 +155,8 @@ _CLUSTER = (
     ),
     Difference(
         calls="kafka-broker-api-versions",
-        lines="RaftVoter|UnregisterBroker",
-        reason="There are no voters of a quorum, and nodes leave by `lakehead drain`.",
+        lines="RaftVoter",
+        reason="There are no voters of a quorum.",
     ),
     Difference(
         calls="kafka-broker-api-versions",

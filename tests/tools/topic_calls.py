@@ -138,6 +138,7 @@ _RECORDS = (
     ),
 )
 
+_LOGGERS = "kafka-configs --entity-type broker-loggers --entity-name 1"
 _LIFE = "kafka-configs --entity-type topics --entity-name life"
 _CONFIGS = calls(
     f"{_LIFE} --describe",
@@ -159,14 +160,23 @@ _CONFIGS = calls(
     "kafka-configs --broker-defaults --alter --add-config message.max.bytes=2000000",
     "kafka-configs --broker-defaults --describe",
     "kafka-configs --broker 1 --alter --add-config log.cleaner.threads=2",
+    "kafka-configs --broker 1 --alter --add-config max.connections=5000",
+    "kafka-configs --broker-defaults --alter --add-config producer.id.expiration.ms=3600000",
+    "kafka-configs --broker 1 --alter --add-config producer.id.expiration.ms=0",
     "kafka-configs --broker 1 --alter --add-config num.partitions=9",
     "kafka-configs --broker 1 --alter --add-config nope=9",
     "kafka-configs --broker 1 --describe",
     "kafka-configs --broker 1 --describe --all",
     "kafka-configs --broker 9 --describe",
-    "kafka-configs --broker 1 --alter --delete-config log.cleaner.threads",
+    "kafka-configs --broker 1 --alter --delete-config log.cleaner.threads,max.connections",
     "kafka-configs --broker-defaults --alter --delete-config message.max.bytes",
-    "kafka-configs --entity-type broker-loggers --entity-name 1 --describe",
+    "kafka-configs --broker-defaults --alter --delete-config producer.id.expiration.ms",
+    f"{_LOGGERS} --describe",
+    f"{_LOGGERS} --alter --add-config root=WARN",
+    f"{_LOGGERS} --describe",
+    f"{_LOGGERS} --alter --add-config root=LOUD",
+    f"{_LOGGERS} --alter --add-config nope=INFO",
+    f"{_LOGGERS} --alter --delete-config root",
     "kafka-configs --group team --alter --add-config consumer.session.timeout.ms=50000",
     "kafka-configs --group team --alter --add-config consumer.session.timeout.ms=1",
     "kafka-configs --group team --alter --add-config nope=1",

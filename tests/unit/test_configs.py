@@ -15,6 +15,7 @@ from broker.configs.entries import (
     ConfigSource,
     broker_entries,
     broker_values,
+    group_entries,
     record_rules,
     shared_entries,
     topic_entries,
@@ -167,3 +168,50 @@ def test_brokers_show_what_was_set_for_them_and_for_all() -> None:
     assert entries["ssl.key.password"].is_sensitive
     shown = shared_entries(state.broker_configs[ALL_BROKERS])
     assert [(entry.name, entry.value) for entry in shown] == [("log.retention.ms", "3")]
+
+
+def test_a_throttle_is_shown_while_it_is_set() -> None:
+    def shown(**values: Any) -> set[str]:
+        return {entry.name for entry in broker_entries(BrokerValues(settings=Settings(), **values))}
+
+    name = "leader.replication.throttled.rate"
+    assert name not in shown()
+    assert shown(own={name: "7"}) == shown(shared={name: "7"}) == shown() | {name}
+
+
+def test_a_group_shows_where_each_value_comes_from() -> None:
+    name = "consumer.session.timeout.ms"
+
+    def places(configs: dict[str, str]) -> list[tuple[str | None, ConfigSource]]:
+        (entry,) = (one for one in group_entries(configs) if one.name == name)
+        return [(one.value, one.source) for one in entry.synonyms]
+
+    assert places({}) == [("45000", ConfigSource.DEFAULT)]
+    assert places({name: "50000"}) == [("50000", ConfigSource.GROUP)]
+
+
+def test_what_is_null_in_kafka_is_null_here() -> None:
+    entries = {entry.name: entry for entry in broker_entries(BrokerValues(settings=Settings()))}
+    for name in ("broker.rack", "log.retention.ms", "log.retention.minutes"):
+        assert (entries[name].value, entries[name].synonyms) == (None, ())
+    racked = broker_entries(BrokerValues(settings=Settings(broker_rack="a", log_retention_ms=5)))
+    (rack,) = (entry for entry in racked if entry.name == "broker.rack")
+    assert [(one.value, one.source) for one in rack.synonyms] == [("a", ConfigSource.STATIC_BROKER)]
+    (retention,) = (entry for entry in racked if entry.name == "log.retention.ms")
+    assert retention.value == "5"
+
+
+@pytest.mark.parametrize(
+    "name", ["max.connections", "producer.id.expiration.ms", "log.cleaner.dedupe.buffer.size"]
+)
+def test_settings_that_are_looked_up_when_needed_can_be_set_within_their_bounds(name: str) -> None:
+    config = BROKER_CONFIGS[name]
+    assert config.is_dynamic
+    config.check("2000000")
+    with pytest.raises(KafkaError, match="must be at least"):
+        config.check("0")
+    values = BrokerValues(settings=Settings(), own={name: "7"}, shared={name: "9"})
+    assert values.number(name) == 7
+    assert BrokerValues(settings=Settings(), shared={name: "9"}).number(name) == 9
+    setting = next(setting for setting in SETTINGS if setting.name == name)
+    assert BrokerValues(settings=Settings()).number(name) == setting.default
