@@ -134,7 +134,7 @@ class SchemaRegistry:
                     "GET", url + path, headers=self._headers(url), preload_content=False
                 )
                 body = answer.read(_ANSWER_BYTES_MAX + 1)
-                answer.release_conn()
+                answer.close()
             except (HTTPError, OSError) as error:
                 problem = f"{url} cannot be asked: {_short(error)}"
                 continue
