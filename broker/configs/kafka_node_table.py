@@ -223,6 +223,15 @@ telemetry.max.bytes int 1048576
     ),
     Group(
         effect=Effect.NO_EFFECT,
+        reason="Not enforced yet, as no quota is: max.connections alone limits connections.",
+        configs="""
+max.connection.creation.rate int 2147483647 dynamic
+max.connections.per.ip int 2147483647 dynamic
+max.connections.per.ip.overrides string "" dynamic
+""",
+    ),
+    Group(
+        effect=Effect.NO_EFFECT,
         reason="A node is one event loop with bounds of its own: it has no such pool or queue.",
         configs="""
 background.threads int 10 dynamic
@@ -230,9 +239,6 @@ delete.records.purgatory.purge.interval.requests int 1
 fetch.purgatory.purge.interval.requests int 1000
 group.coordinator.append.linger.ms int -1
 group.coordinator.threads int 4
-max.connection.creation.rate int 2147483647 dynamic
-max.connections.per.ip int 2147483647 dynamic
-max.connections.per.ip.overrides string "" dynamic
 num.io.threads int 8 dynamic
 num.network.threads int 3 dynamic
 producer.purgatory.purge.interval.requests int 1000
