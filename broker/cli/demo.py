@@ -100,7 +100,8 @@ def demo(
 
 
 def _perform(stage: Stage, place: Place) -> None:
-    from lake.jobs.materialize import MaterializeSettings, materialize
+    from lake.jobs.materialize import materialize
+    from lake.jobs.table_settings import MaterializeSettings
     from lake.spark import spark_session
 
     tables = {dataset.topic: read_table(dataset) for dataset in DATASETS}

@@ -64,7 +64,7 @@ OnErrorOption = Annotated[
     typer.Option(
         "--on-error",
         metavar="pause|dead_letter|drop",
-        help="A record that cannot be read: stop before it, keep it in TABLE__dead_letters, or "
+        help="A record that cannot be read: stop before it, keep it in TABLE__dlq, or "
         "leave it out.",
     ),
 ]
@@ -77,8 +77,8 @@ def materialize(
     schema: SchemaOption = None,
     value_format: ValueFormatOption = ValueFormat.JSON,
     on_error: OnErrorOption = OnError.PAUSE,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, metavar="N", help="How many work at once.")
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, metavar="N", help="How many work at once.")
     ] = 2,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
@@ -91,8 +91,8 @@ def materialize(
     far it got. What a broker has not uploaded yet comes with the next run.
     """
     try:
-        from lake.jobs.materialize import MaterializeSettings
         from lake.jobs.materialize import materialize as run_job
+        from lake.jobs.table_settings import MaterializeSettings
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
     store = store_uri(path)
@@ -103,7 +103,7 @@ def materialize(
         value_format=value_format.value,
         schema=schema,
         on_error=on_error.value,
-        processes=processes,
+        workers=workers,
         dry_run=dry_run,
     )
     with ByteProgress(f"materialize {topic}", shown=not as_json) as progress:

@@ -1,11 +1,11 @@
 """One work item of `materialize`: byte ranges of a topic to data files of its table.
 
-Runs in any process: it reads objects, writes files that no commit names yet, and returns what the
-commit must know. Doing it twice, or half, changes nothing that anyone can see.
+Runs in any thread or process: it reads objects, writes files that no commit names yet, and returns
+what the commit must know. Doing it twice, or half, changes nothing that anyone can see.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,18 +14,25 @@ from lake.planner import Split
 from lake.record_reader import read_records
 from lake.store_reader import store_reader
 from lake.tables.data_file import DataFile, write_data_file
-from lake.tables.layout import DEAD_LETTERS, DECODED, TableLayout, dead_letters
+from lake.tables.layout import DECODED, TableLayout, TableRows, dead_letters
+from lake.tables.partitions import split_rows
+from lake.tables.values.decoder import Fault, ValueDecoder
+from lake.tables.values.evolution import merged
+from lake.tables.values.formats import open_decoder
 from storage.failpoints import failpoint
+from storage.metadata.table_declaration import OnError
 
-OnError = Literal["pause", "dead_letter", "drop"]
-
-FILE_BYTES_MAX = 256 << 20
-"""Rows of at most about this many bytes in memory go into one file."""
+FILE_BYTES = 128 << 20
+_MEMORY_RATIO = 2
+"""Bytes of rows in memory for one byte of a file, about, where nobody knows better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableItem:
-    """What one worker makes data files from."""
+    """What one worker makes data files from. With `stops_at_new_schema`, values that have more
+    than the table are for the job to look at, and nothing is written; with `new_schema_is_fault`
+    they cannot be rows.
+    """
 
     store_uri: str
     split: Split
@@ -33,6 +40,9 @@ class TableItem:
     table_uri: str
     dead_letters_uri: str
     on_error: OnError
+    stops_at_new_schema: bool = False
+    new_schema_is_fault: bool = False
+    file_bytes: int = FILE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,78 +62,129 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableItemResult:
-    """What was written. With `pause` and a record that cannot be read, nothing is."""
+    """What was written. With `pause` and a record that cannot be read, nothing is; nor where the
+    job has to look at a schema (`found`).
+    """
 
-    files: tuple[DataFile, ...]
-    dead_letters: tuple[DataFile, ...]
-    unreadable: tuple[Unreadable, ...]  # the first of each partition, if it pauses the job
-    dropped: int
+    files: tuple[DataFile, ...] = ()
+    dead_letters: tuple[DataFile, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()  # the first of each partition, if it pauses the job
+    dropped: int = 0
+    found: Any = None  # pa.Schema | None
 
 
 def make_table_files(item: TableItem) -> TableItemResult:
-    """Do a work item. Raises what reading and writing objects raises."""
-    decoder = RecordDecoder(DECODED)
-    rows = _Files(item.table_uri, item.layout.schema)
-    letters = _Files(item.dead_letters_uri, DEAD_LETTERS)
-    first_unreadable: dict[int, Unreadable] = {}
-    dropped = 0
-    pausing = item.on_error == "pause"
-    for batch in read_records(store_reader(item.store_uri), item.split.ranges, decoder):
-        made = item.layout.table_rows(batch, fault_count_max=1 if pausing else None)
-        if made.faults:
-            if pausing:
-                found = _unreadable(batch, *made.faults[0])
-                first_unreadable.setdefault(found.partition, found)
-            elif item.on_error == "dead_letter":
-                letters.add(dead_letters(batch, made.faults))
+    """Do a work item. Raises what reading and writing objects raises, SettingsError,
+    RegistryUnavailable.
+    """
+    return _Work(item).run()
+
+
+class _Work:
+    """A work item in progress."""
+
+    def __init__(self, item: TableItem) -> None:
+        self._item = item
+        self._values: ValueDecoder = open_decoder(item.layout.spec)
+        partition_columns = item.layout.partition_columns
+        self._rows = TableFiles(item.table_uri, partition_columns, file_bytes=item.file_bytes)
+        self._letters = TableFiles(item.dead_letters_uri, (), file_bytes=item.file_bytes)
+        self._unreadable: dict[int, Unreadable] = {}
+        self._dropped = 0
+        self._found: Any = None
+
+    def run(self) -> TableItemResult:
+        item = self._item
+        decoder = RecordDecoder(DECODED)
+        pausing = item.on_error == "pause"
+        for batch in read_records(store_reader(item.store_uri), item.split.ranges, decoder):
+            made = item.layout.table_rows(
+                batch, self._values, fault_count_max=1 if pausing else None
+            )
+            if made.found is None or not item.new_schema_is_fault:
+                self._take(batch, made)
             else:
-                dropped += len(made.faults)
-        if not first_unreadable:
-            rows.add(made.rows)
-    if first_unreadable:
-        # The job plans again, up to these records: a file is of no use.
+                self._take_one_by_one(batch)
+        if self._unreadable or self._found is not None:
+            # The job plans again, up to these records or with another schema: files are of no use.
+            return TableItemResult(unreadable=tuple(self._unreadable.values()), found=self._found)
         return TableItemResult(
-            files=(), dead_letters=(), unreadable=tuple(first_unreadable.values()), dropped=0
+            files=self._rows.finish(), dead_letters=self._letters.finish(), dropped=self._dropped
         )
-    return TableItemResult(
-        files=rows.finish(), dead_letters=letters.finish(), unreadable=(), dropped=dropped
-    )
+
+    def _take(self, batch: Any, made: TableRows) -> None:
+        if made.found is not None and self._item.stops_at_new_schema:
+            found = self._found
+            self._found = made.found if found is None else merged(found, made.found)
+        if made.faults:
+            self._take_faults(batch, made.faults)
+        if not self._unreadable and self._found is None:
+            self._rows.add(made.rows)
+
+    def _take_one_by_one(self, batch: Any) -> None:
+        """Find by halving the records that have what the table does not: they are faults."""
+        made = self._item.layout.table_rows(batch, self._values)
+        if made.found is None:
+            self._take(batch, made)
+        elif batch.num_rows == 1:
+            more = [f"{name} is new" for name in made.found.names]
+            self._take_faults(batch, (Fault(row=0, reason=", ".join(more), error="misfit"),))
+        else:
+            middle = batch.num_rows // 2
+            self._take_one_by_one(batch.slice(0, middle))
+            self._take_one_by_one(batch.slice(middle))
+
+    def _take_faults(self, batch: Any, faults: tuple[Fault, ...]) -> None:
+        if self._item.on_error == "pause":
+            found = _unreadable(batch, faults[0])
+            self._unreadable.setdefault(found.partition, found)
+        elif self._item.on_error == "dead_letter":
+            self._letters.add(dead_letters(batch, faults))
+        else:
+            self._dropped += len(faults)
 
 
-def _unreadable(batch: Any, row: int, reason: str) -> Unreadable:
+def _unreadable(batch: Any, fault: Fault) -> Unreadable:
     return Unreadable(
-        topic=batch.column("topic")[row].as_py(),
-        partition=batch.column("partition")[row].as_py(),
-        offset=batch.column("offset")[row].as_py(),
-        reason=reason,
+        topic=batch.column("topic")[fault.row].as_py(),
+        partition=batch.column("partition")[fault.row].as_py(),
+        offset=batch.column("offset")[fault.row].as_py(),
+        reason=fault.reason,
     )
 
 
-class _Files:
-    """Gathers rows and writes them as files of a bounded size."""
+class TableFiles:
+    """Gathers rows and writes them as files of a bounded size, each of one partition."""
 
-    def __init__(self, root: str, schema: Any) -> None:
+    def __init__(
+        self, root: str, partition_columns: tuple[str, ...], *, file_bytes: int = FILE_BYTES
+    ) -> None:
         self._root = root
-        self._schema = schema
+        self._partition_columns = partition_columns
+        self._bytes_max = file_bytes * _MEMORY_RATIO
         self._held: list[Any] = []
         self._held_bytes = 0
         self._files: list[DataFile] = []
 
     def add(self, rows: Any) -> None:
+        """Take rows, and write a file if there are enough."""
         if not rows.num_rows:
             return
         self._held.append(rows)
         self._held_bytes += rows.nbytes
-        if self._held_bytes >= FILE_BYTES_MAX:
+        if self._held_bytes >= self._bytes_max:
             self._write()
 
     def finish(self) -> tuple[DataFile, ...]:
+        """Write what is left, and return all files."""
         if self._held:
             self._write()
         return tuple(self._files)
 
     def _write(self) -> None:
-        self._files.append(write_data_file(self._root, pa.concat_tables(self._held)))
-        failpoint("materialize_file_written")
+        rows = pa.concat_tables(self._held)
         self._held = []
         self._held_bytes = 0
+        for part in split_rows(rows, self._partition_columns):
+            self._files.append(write_data_file(self._root, part.rows, part.values))
+            failpoint("materialize_file_written")

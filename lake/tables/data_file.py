@@ -1,18 +1,18 @@
 """Data files of a Delta table: Parquet under the table's root, unseen until a commit names them."""
 
-import asyncio
 import contextlib
-import random
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lake.store_reader import store_reader
 from lake.tables.file_statistics import file_statistics
+from lake.tables.partitions import partition_folder
 from storage.errors import ObjectExists, OutcomeUnknown
-from storage.object_store import open_retrying_store
 
 _ATTEMPTS = 4
 
@@ -25,10 +25,14 @@ class DataFile:
     size_bytes: int
     record_count: int
     statistics: str
+    partition: tuple[tuple[str, str | None], ...] = ()  # columns that are not in the file
 
 
-def write_data_file(root: str, rows: Any) -> DataFile:
-    """Write an Arrow table as one Parquet file (zstd) below `root`, durably.
+def write_data_file(
+    root: str, rows: Any, partition: Sequence[tuple[str, str | None]] = ()
+) -> DataFile:
+    """Write an Arrow table as one Parquet file (zstd) below `root`, durably; `partition` is that of
+    its rows, which lack these columns.
 
     The object store creates it whole or not at all, under a name that is never used again; a file
     that no commit names is removed by VACUUM.
@@ -38,53 +42,43 @@ def write_data_file(root: str, rows: Any) -> DataFile:
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", store_schema=False)
     body = sink.getvalue()
-    path = f"part-{secrets.token_hex(16)}.zstd.parquet"
-    _run(root, path, body)
+    path = f"{partition_folder(partition)}part-{secrets.token_hex(16)}.zstd.parquet"
+    create_file(root, path, body)
     return DataFile(
         path=path,
         size_bytes=body.size,
         record_count=rows.num_rows,
         statistics=file_statistics(rows),
+        partition=tuple(partition),
     )
 
 
 def delete_data_files(root: str, paths: list[str]) -> None:
     """Remove files that were never offered to a commit."""
-
-    async def delete() -> None:
-        store = open_retrying_store(root, rng=random.Random())
-        try:
-            await store.delete(paths)
-        finally:
-            await store.close()
-
-    asyncio.run(delete())
+    reader = store_reader(root)
+    reader.run(reader.store.delete(paths))
 
 
 def read_data_file(root: str, path: str) -> Any:
     """Return the rows of a file that was written by `write_data_file`."""
-
-    async def get() -> bytes:
-        store = open_retrying_store(root, rng=random.Random())
-        try:
-            return await store.get(path)
-        finally:
-            await store.close()
-
-    return pq.read_table(pa.BufferReader(asyncio.run(get())))
+    reader = store_reader(root)
+    return pq.read_table(pa.BufferReader(reader.run(reader.store.get(path))))
 
 
-def _run(root: str, path: str, body: Any) -> None:
+def create_file(root: str, path: str, body: Any) -> None:
+    """Create a file below `root`, durably, under a name that is ours alone.
+
+    Raises the errors of `ObjectStore.create`.
+    """
+    reader = store_reader(root)
+
     async def create() -> None:
-        store = open_retrying_store(root, rng=random.Random())
-        try:
-            # The name is ours alone: if it exists, an earlier try had got through.
-            with contextlib.suppress(ObjectExists):
-                for _ in range(_ATTEMPTS - 1):
-                    with contextlib.suppress(OutcomeUnknown):
-                        return await store.create(path, [memoryview(body)])
-                await store.create(path, [memoryview(body)])
-        finally:
-            await store.close()
+        # If it exists, an earlier try had got through.
+        with contextlib.suppress(ObjectExists):
+            for _ in range(_ATTEMPTS - 1):
+                with contextlib.suppress(OutcomeUnknown):
+                    await reader.store.create(path, [memoryview(body)])
+                    return
+            await reader.store.create(path, [memoryview(body)])
 
-    asyncio.run(create())
+    reader.run(create())

@@ -9,7 +9,7 @@ if any commit since then wrote one of our app ids. Whoever loses looks again.
 Nothing here runs before a fork: delta-rs hangs in a forked child whose parent used it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,8 +21,10 @@ from storage.object_store.s3.settings import parse_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from deltalake.transaction import AddAction
 
-_NOTHING = -1
+NOTHING = -1
+"""What a table records that was never set."""
 
 
 class TableMoved(LakeheadError):
@@ -41,7 +43,7 @@ def app_id(topic_id: str, partition: int) -> str:
 class Table:
     """One look at a Delta table of protocol (1, 2): its schema and its progress as of one version.
 
-    Not updated by commits: open it again to see them.
+    Not updated by commits: open it again, or have it `refreshed`, to see them.
     """
 
     def __init__(self, uri: str, handle: "DeltaTable") -> None:
@@ -49,73 +51,99 @@ class Table:
         self._handle = handle
         self.version = handle.version()
 
+    def refreshed(self) -> "Table":
+        """Return a look at the newest version; what is known of this one is not read again, and
+        this look is of no use any more. Raises TableUnavailable.
+        """
+        from deltalake.exceptions import DeltaError
+
+        try:
+            self._handle.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise TableUnavailable(f"cannot read table {self.uri}: {_one_line(error)}") from error
+        return Table(self.uri, self._handle)
+
     @property
     def schema(self) -> Any:
         """The Arrow schema, in the types that this package writes."""
         return _as_written(pa.schema(self._handle.schema().to_arrow()))
 
     @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        return tuple(self._handle.metadata().partition_columns)
+
+    @property
     def name(self) -> str | None:
         """The name that the table was created with: its topic's."""
         return self._handle.metadata().name
 
+    def marked(self, app: str) -> int:
+        """Return what the table records under the name `app`, -1 if nothing."""
+        version = self._handle.transaction_version(app)
+        return NOTHING if version is None else version
+
     def last_offset(self, topic_id: str, partition: int) -> int:
         """Return the last offset of a partition that the table holds, -1 if none."""
-        version = self._handle.transaction_version(app_id(topic_id, partition))
-        return _NOTHING if version is None else version
+        return self.marked(app_id(topic_id, partition))
 
     def commit(
         self,
         files: Sequence[DataFile],
-        progress: Mapping[tuple[str, int], int],
+        marks: Mapping[str, int],
         *,
         modified_ms: int,
         notes: Mapping[str, str],
+        replaced_by: Any = None,
     ) -> None:
-        """Add `files` and move `progress` ((topic id, partition) -> last offset), both or neither.
+        """Add `files` and set `marks` (such as `app_id` -> last offset), both or neither. With
+        `replaced_by`, an Arrow schema, the files take the place of all that the table holds, and
+        it gets this schema.
 
-        Raises TableMoved if another run has moved any of these partitions since this table was
-        opened, or the table's schema; TableUnavailable if the outcome could be neither reached nor
+        Raises TableMoved if another run has set any of these marks since this table was opened, or
+        changed the table's schema; TableUnavailable if the outcome could be neither reached nor
         read. After TableMoved the files are in no version of the table.
         """
-        from deltalake import CommitProperties, Transaction
+        from deltalake import CommitProperties, Schema, Transaction
         from deltalake.exceptions import DeltaError
-        from deltalake.transaction import AddAction, RemoveAction
 
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(
-                path=file.path,
-                size=file.size_bytes,
-                partition_values={},
-                modification_time=modified_ms,
-                data_change=True,
-                stats=file.statistics,
-            )
-            for file in files
-        ]
-        transactions = [
-            Transaction(app_id(topic_id, partition), last)
-            for (topic_id, partition), last in progress.items()
-        ]
         failpoint("table_commit_prepared")
         try:
             self._handle.create_write_transaction(
-                actions,
-                mode="append",
-                schema=self._handle.schema(),
+                [_add_action(file, modified_ms) for file in files],
+                mode="append" if replaced_by is None else "overwrite",
+                schema=self._handle.schema()
+                if replaced_by is None
+                else Schema.from_arrow(replaced_by),
+                partition_by=list(self.partition_columns),
                 commit_properties=CommitProperties(
-                    app_transactions=transactions, custom_metadata=dict(notes)
+                    app_transactions=[Transaction(app, mark) for app, mark in marks.items()],
+                    custom_metadata=dict(notes),
                 ),
             )
         except (DeltaError, OSError) as error:
-            self._resolve(files, progress, error)
+            self._resolve(files, marks, error)
         failpoint("table_committed")
 
+    def add_columns(self, fields: Sequence[Any]) -> None:
+        """Give the table more columns (Arrow fields), null in the rows of before.
+
+        Raises TableMoved if they cannot be added any more, TableUnavailable.
+        """
+        from deltalake import Schema
+        from deltalake.exceptions import DeltaError
+
+        try:
+            self._handle.alter.add_columns(Schema.from_arrow(pa.schema(fields)).fields)
+        except (DeltaError, OSError) as error:
+            table = open_table(self.uri)
+            if table is not None and table.schema != self.schema:
+                raise TableMoved(f"the schema of {self.uri} has changed") from error
+            raise TableUnavailable(f"cannot change {self.uri}: {_one_line(error)}") from error
+        failpoint("table_columns_added")
+
     def _resolve(
-        self,
-        files: Sequence[DataFile],
-        progress: Mapping[tuple[str, int], int],
-        error: Exception,
+        self, files: Sequence[DataFile], marks: Mapping[str, int], error: Exception
     ) -> None:
         """Find out by reading whether a commit that raised was done after all.
 
@@ -125,9 +153,9 @@ class Table:
         table = open_table(self.uri)
         if table is None:
             raise TableUnavailable(f"table {self.uri} is gone: {error}") from error
-        moved = any(table.last_offset(*key) != self.last_offset(*key) for key in progress)
+        moved = any(table.marked(app) != self.marked(app) for app in marks)
         if moved:
-            reached = all(table.last_offset(*key) >= last for key, last in progress.items())
+            reached = all(table.marked(app) >= mark for app, mark in marks.items())
             if reached and table.holds(files):
                 return
             raise TableMoved(f"another run has committed to {self.uri}") from error
@@ -138,11 +166,30 @@ class Table:
     def holds(self, files: Sequence[DataFile]) -> bool:
         """Whether the table's current version has every one of these files."""
         held = {uri.rsplit("/", 1)[-1] for uri in self._handle.file_uris()}
-        return all(file.path in held for file in files)
+        return all(file.path.rsplit("/", 1)[-1] in held for file in files)
+
+    def file_rows(self) -> Iterator[Any]:
+        """Yield the rows of the table, a file's at a time, with its partition columns."""
+        dataset = self._handle.to_pyarrow_dataset()
+        for fragment in dataset.get_fragments():
+            yield fragment.to_table(schema=dataset.schema)
 
     def rows(self, columns: Sequence[str], predicate: Any) -> Any:
         """Return some columns of the rows that a predicate (of `pyarrow.dataset`) selects."""
         return self._handle.to_pyarrow_dataset().to_table(columns=list(columns), filter=predicate)
+
+
+def _add_action(file: DataFile, modified_ms: int) -> "AddAction":
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=file.path,
+        size=file.size_bytes,
+        partition_values=dict(file.partition),
+        modification_time=modified_ms,
+        data_change=True,
+        stats=file.statistics,
+    )
 
 
 def open_table(uri: str) -> Table | None:
@@ -162,7 +209,9 @@ def open_table(uri: str) -> Table | None:
         raise TableUnavailable(f"cannot read table {uri}: {_one_line(error)}") from error
 
 
-def create_table(uri: str, schema: Any, *, name: str, description: str) -> Table:
+def create_table(
+    uri: str, schema: Any, *, name: str, description: str, partition_by: Sequence[str] = ()
+) -> Table:
     """Create an empty table and open it; if another run has just created one, open that one.
 
     Delta-rs refuses properties of our own, so what a table is made from is its name.
@@ -178,6 +227,7 @@ def create_table(uri: str, schema: Any, *, name: str, description: str) -> Table
             mode="error",
             name=name,
             description=description,
+            partition_by=list(partition_by),
             storage_options=options,
         )
     except (DeltaError, OSError) as error:
@@ -228,6 +278,8 @@ def _plain(kind: Any) -> Any:
         return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_plain(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_plain(field.type)) for field in kind])
     return kind

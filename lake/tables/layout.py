@@ -1,19 +1,24 @@
 """What a topic's table looks like, and how a batch of records becomes its rows.
 
-A table has the fields of the value (`json`) or the value's bytes (`raw`), and beside them where
-each record came from: `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`, `_headers`.
+A table has the fields of the value (flat) or one column `value` (nested, and raw values), beside
+them where each record came from: `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`,
+`_headers`; and the partition columns that are made of another one, `_date` and `_hour`.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from lake.decode.columns import arrow_schema
-from lake.tables.ddl import check_names, to_ddl
+from lake.tables.ddl import check_names
+from lake.tables.partitions import check_parts, generated_columns, generated_fields
+from lake.tables.values.decoder import Fault, ValueDecoder, ValueSpec
+from lake.tables.values.raw import RAW_SCHEMA
 from storage.errors import SettingsError
-
-ValueFormat = Literal["json", "raw"]
+from storage.metadata.table_declaration import PartitionPart, ValueLayout
 
 DECODED = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of a topic read that a table is made from."""
@@ -28,8 +33,8 @@ METADATA = {
 }
 """Columns of every table, by the column of a topic read that they hold."""
 
-_RAW_VALUE = "value"
-_ERROR = "error"
+VALUE = "value"
+"""The column of a nested or raw value."""
 
 
 def _metadata_fields() -> list[Any]:
@@ -38,78 +43,138 @@ def _metadata_fields() -> list[Any]:
 
 
 DEAD_LETTERS = pa.schema(
-    [*_metadata_fields(), pa.field(_RAW_VALUE, pa.binary()), pa.field(_ERROR, pa.string())]
+    [
+        *_metadata_fields(),
+        pa.field(VALUE, pa.binary()),
+        pa.field("error", pa.string()),
+        pa.field("error_class", pa.string()),
+        pa.field("schema_id", pa.int32()),
+    ]
 )
 """A record that could not become a row: its bytes, where it lies, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
-    """Rows of a batch, and (row of the batch, why) of the records that cannot be rows."""
+    """Rows of a batch, the records that cannot be rows, and what values have that the table does
+    not (see `Decoded.found`).
+    """
 
     rows: Any  # pa.Table
-    faults: tuple[tuple[int, str], ...]
+    faults: tuple[Fault, ...] = ()
+    found: Any = None  # pa.Schema | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """A table's value format and schema."""
+    """How values are read, and the table's columns."""
 
-    value_format: ValueFormat
+    spec: ValueSpec
     schema: Any  # pa.Schema of the whole table
+    parts: tuple[PartitionPart, ...] = ()
+    is_nested: bool = False
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The table's partition columns, in order."""
+        return tuple(name for part in self.parts for name in part.columns)
 
     def value_schema(self) -> Any:
         """The fields that come from the value."""
-        return pa.schema([field for field in self.schema if field.name not in METADATA])
+        made = {*METADATA, *(field.name for field in generated_fields(self.parts))}
+        fields = [field for field in self.schema if field.name not in made]
+        return pa.schema(list(fields[0].type) if self.is_nested else fields)
 
-    def table_rows(self, batch: Any, *, fault_count_max: int | None = None) -> TableRows:
+    def with_value_schema(self, value_schema: Any) -> "TableLayout":
+        """Return the layout for values that have other fields."""
+        return replace(
+            self, schema=_table_schema(value_schema, self.parts, is_nested=self.is_nested)
+        )
+
+    def table_rows(
+        self, batch: Any, decoder: ValueDecoder, *, fault_count_max: int | None = None
+    ) -> TableRows:
         """Return the rows for a batch with the columns `DECODED`.
 
         With `fault_count_max`, a batch with any fault has no rows.
         """
-        if self.value_format == "raw":
-            return TableRows(
-                rows=self._select(batch, {_RAW_VALUE: batch.column("value")}), faults=()
-            )
-        from lake.tables.json_columns import json_columns
-
-        parsed = json_columns(
-            batch.column("value"), self.value_schema(), fault_count_max=fault_count_max
+        decoded = decoder.decode(batch, self.value_schema(), fault_count_max=fault_count_max)
+        faults, found = decoded.faults, decoded.found
+        if faults and fault_count_max is not None:
+            return TableRows(rows=self.schema.empty_table(), faults=faults, found=found)
+        is_whole = not faults and len(decoded.rows) == batch.num_rows
+        kept = batch if is_whole and _is_every_row(decoded.rows) else batch.take(decoded.rows)
+        values = decoded.columns
+        columns = dict(zip(values.column_names, values.columns, strict=True))
+        if self.is_nested:
+            columns = {VALUE: _nested(values)}
+        columns |= {name: kept.column(source) for name, source in METADATA.items()}
+        columns |= generated_columns(columns, self.parts)
+        rows = pa.Table.from_arrays(
+            [columns[name] for name in self.schema.names], schema=self.schema
         )
-        if parsed.faults and fault_count_max is not None:
-            return TableRows(rows=self.schema.empty_table(), faults=parsed.faults)
-        kept = batch if len(parsed.rows) == batch.num_rows else batch.take(parsed.rows)
-        values = dict(zip(parsed.columns.column_names, parsed.columns.columns, strict=True))
-        return TableRows(rows=self._select(kept, values), faults=parsed.faults)
-
-    def _select(self, batch: Any, values: dict[str, Any]) -> Any:
-        columns = [
-            batch.column(METADATA[field.name]) if field.name in METADATA else values[field.name]
-            for field in self.schema
-        ]
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        return TableRows(rows=rows, faults=faults, found=found)
 
 
-def new_layout(value_format: ValueFormat, value_schema: Any | None) -> TableLayout:
-    """Return the layout of a new table. `value_schema` is what JSON values hold.
+def _is_every_row(rows: Any) -> bool:
+    """Whether as many rows as the batch has are each of them once."""
+    return bool(np.array_equal(rows.to_numpy(), np.arange(len(rows))))
 
-    Raises SettingsError for a field that has the name of a metadata column.
+
+def _nested(columns: Any) -> Any:
+    chunked = columns.combine_chunks()
+    arrays = [
+        column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        for column in chunked.columns
+    ]
+    return pa.StructArray.from_arrays(arrays, fields=list(columns.schema))
+
+
+def _table_schema(value_schema: Any, parts: Sequence[PartitionPart], *, is_nested: bool) -> Any:
+    fields = list(value_schema)
+    if is_nested:
+        fields = [pa.field(VALUE, pa.struct(fields))]
+    return pa.schema([*fields, *_metadata_fields(), *generated_fields(parts)])
+
+
+def new_layout(
+    spec: ValueSpec,
+    value_schema: Any,
+    *,
+    parts: Sequence[PartitionPart] = (),
+    value_layout: ValueLayout = "flat",
+) -> TableLayout:
+    """Return the layout of a new table for values of this schema.
+
+    Raises SettingsError for a field that has the name of a column that is made, and for partition
+    columns that cannot be.
     """
-    fields = [pa.field(_RAW_VALUE, pa.binary())] if value_schema is None else list(value_schema)
-    taken = [field.name for field in fields if field.name.lower() in METADATA]
-    if taken:
+    is_nested = value_layout == "nested" and spec.value_format != "raw"
+    made = {*METADATA, *(field.name for field in generated_fields(parts))}
+    taken = [field.name for field in value_schema if field.name.lower() in made]
+    if taken and not is_nested:
         raise SettingsError(
             f"field {taken[0]!r} has the name of a metadata column: give a schema without it"
         )
-    schema = pa.schema([*fields, *_metadata_fields()])
+    schema = _table_schema(value_schema, parts, is_nested=is_nested)
     check_names(schema)
-    return TableLayout(value_format=value_format, schema=schema)
+    check_parts(schema, parts)
+    return TableLayout(spec=spec, schema=schema, parts=tuple(parts), is_nested=is_nested)
 
 
-def existing_layout(uri: str, schema: Any, owner: str | None, topic: str) -> TableLayout:
+def existing_layout(
+    uri: str,
+    schema: Any,
+    partition_columns: Sequence[str],
+    wanted: TableLayout,
+    *,
+    owner: str | None,
+    topic: str,
+) -> TableLayout:
     """Return the layout of a table that is there already; `owner` is the name it was created with.
 
-    Raises SettingsError if it was not made from this topic by this job.
+    `wanted` says what is asked for, of its schema only that it is one. Raises SettingsError if the
+    table was not made from this topic by this job, or in another layout.
     """
     expected = {field.name: field.type for field in _metadata_fields()}
     found = {field.name: field.type for field in schema if field.name in expected}
@@ -117,26 +182,35 @@ def existing_layout(uri: str, schema: Any, owner: str | None, topic: str) -> Tab
         raise SettingsError(f"{uri} is a table, but not one that was made from a topic")
     if owner != topic:
         raise SettingsError(f"{uri} is the table of topic {owner!r}, not of {topic!r}")
-    values = [(field.name, field.type) for field in schema if field.name not in expected]
-    # No JSON value becomes bytes, so bytes say that the value was left as it is.
-    is_raw = values == [(_RAW_VALUE, pa.binary())]
-    return TableLayout(value_format="raw" if is_raw else "json", schema=schema)
-
-
-def check_same_schema(uri: str, layout: TableLayout, wanted: Any) -> None:
-    """Raise SettingsError if a schema was asked for that the table does not have."""
-    held = {field.name: field.type for field in layout.value_schema()}
-    asked = {field.name: field.type for field in wanted}
-    if layout.value_format == "raw" or held != asked:
+    if tuple(partition_columns) != wanted.partition_columns:
         raise SettingsError(
-            f"{uri} has the fields {to_ddl(layout.value_schema())}; a schema that differs cannot "
-            "be given: leave it out, or name another table"
+            f"{uri} is partitioned by {', '.join(partition_columns) or 'nothing'}, not by "
+            f"{', '.join(wanted.partition_columns) or 'nothing'}: declare it so, or rebuild it "
+            "with: lakehead rebuild-table"
         )
+    layout = replace(wanted, schema=schema, is_nested=False)
+    values = layout.value_schema()
+    # No other value becomes bytes alone in this column, so they say that it was left as it is.
+    if values == RAW_SCHEMA:
+        return replace(layout, spec=ValueSpec(value_format="raw"))
+    is_nested = values.names == [VALUE] and pa.types.is_struct(values.field(0).type)
+    if is_nested != wanted.is_nested or wanted.spec.value_format == "raw":
+        held = "in one column" if is_nested else "as columns"
+        raise SettingsError(
+            f"{uri} holds the fields of values {held}, which is not what was asked for: declare it "
+            "so, or rebuild it with: lakehead rebuild-table"
+        )
+    return replace(layout, is_nested=is_nested)
 
 
-def dead_letters(batch: Any, faults: tuple[tuple[int, str], ...]) -> Any:
+def dead_letters(batch: Any, faults: Sequence[Fault]) -> Any:
     """Return the dead-letter rows for the faulty records of a batch."""
-    chosen = batch.take(pa.array([row for row, _ in faults], pa.int64()))
+    chosen = batch.take(pa.array([fault.row for fault in faults], pa.int64()))
     columns = [chosen.column(source) for source in METADATA.values()]
-    reasons = pa.array([reason for _, reason in faults], pa.string())
-    return pa.Table.from_arrays([*columns, chosen.column("value"), reasons], schema=DEAD_LETTERS)
+    columns += [
+        chosen.column("value"),
+        pa.array([fault.reason for fault in faults], pa.string()),
+        pa.array([fault.error for fault in faults], pa.string()),
+        pa.array([fault.schema_id for fault in faults], pa.int32()),
+    ]
+    return pa.Table.from_arrays(columns, schema=DEAD_LETTERS)

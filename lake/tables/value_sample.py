@@ -1,6 +1,9 @@
 """The first values of a topic, to guess what the rest looks like."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from lake.catalog import PartitionLog
 from lake.decode.decoder import RecordDecoder
@@ -16,12 +19,28 @@ def sample_values(
 
     Raises what reading objects raises.
     """
-    each = -(-count // max(len(logs), 1))
     values: list[bytes | None] = []
+    for batch in _first_batches(reader, logs, count, ["value"]):
+        values += batch.column("value").to_pylist()
+    return values
+
+
+def sample_records(reader: StoreReader, logs: Sequence[PartitionLog], count: int) -> Any:
+    """Return about `count` records as `sample_values` chooses them: a batch with `key` and
+    `value`, of which a decoder can tell the schema; None without any.
+    """
+    batches = list(_first_batches(reader, logs, count, ["key", "value"]))
+    if not sum(batch.num_rows for batch in batches):
+        return None
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _first_batches(
+    reader: StoreReader, logs: Sequence[PartitionLog], count: int, columns: Sequence[str]
+) -> Iterator[Any]:
+    each = -(-count // max(len(logs), 1))
     for log in logs:
         end = min(log.end_offset, log.start_offset + each)
         asked = [OffsetRange(log=log, start=log.start_offset, end=end)]
         for split in plan_splits(asked, reader.read_indexes(needed_objects(asked))):
-            for batch in read_records(reader, split.ranges, RecordDecoder(["value"])):
-                values += batch.column("value").to_pylist()
-    return values
+            yield from read_records(reader, split.ranges, RecordDecoder(columns))

@@ -168,6 +168,19 @@ class HostProcesses:
         return True
 
 
+def is_running(name: str) -> bool | None:
+    """Whether the process of a `Holder.name` runs; None: that cannot be told from this host and
+    container.
+    """
+    try:
+        holder = Holder.named(name)
+    except ValueError:
+        return None
+    if holder.boot_id != _boot_id() or holder.pid_namespace != _pid_namespace():
+        return None
+    return _start_time(holder.pid) == holder.start_time
+
+
 def host_name() -> str:
     """Return what tells this host from others: its machine id, else its host name."""
     try:

@@ -11,9 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-import lake.jobs.materialize as job
-from lake.jobs.materialize import MaterializeSettings, RecordUnreadable, materialize
+import lake.jobs.table_run as job
+from lake.jobs.materialize import materialize
 from lake.jobs.table_item import TableItem, TableItemResult, make_table_files
+from lake.jobs.table_run import RecordUnreadable
+from lake.jobs.table_schema import SchemaConflict
+from lake.jobs.table_settings import MaterializeSettings
 from storage.errors import SettingsError, UnknownTopic
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import Value, write_topic
@@ -38,7 +41,7 @@ def settings(tmp_path: Path) -> MaterializeSettings:
         path=str(tmp_path / "cluster"),
         topic="orders",
         table=str(tmp_path / "orders_table"),
-        processes=1,
+        workers=1,
     )
 
 
@@ -103,7 +106,7 @@ def test_work_is_spread_over_processes_and_commits(
     values = {n: [order(i) for i in range(1000)] for n in range(4)}
     write_topic(tmp_path / "cluster", "orders", values, partitions=4)
     told: list[tuple[int, int]] = []
-    spread = with_(settings, processes=2, split_bytes=20_000, commit_bytes=100_000)
+    spread = with_(settings, workers=2, split_bytes=20_000, commit_bytes=100_000)
     result = materialize(spread, on_progress=lambda done, total: told.append((done, total)))
     assert result.commits > 1
     assert result.files > result.commits
@@ -151,8 +154,28 @@ def test_the_schema_of_the_table_wins(settings: MaterializeSettings, tmp_path: P
     materialize(settings)
     assert sorted(row["id"] for row in rows(settings.table)) == [1, 2]
     assert DeltaTable(settings.table).schema().fields[0].type.type == "integer"
-    with pytest.raises(SettingsError, match=r"has the fields id INT; .* differs"):
-        materialize(with_(settings, schema="id BIGINT"))
+    with pytest.raises(SchemaConflict, match=r"id is INT, but values are STRING.*rebuild"):
+        materialize(with_(settings, schema="id STRING"))
+
+
+def test_a_wider_schema_rewrites_the_table_and_a_column_more_does_not(
+    settings: MaterializeSettings, tmp_path: Path
+) -> None:
+    write_topic(tmp_path / "cluster", "orders", {0: [order(1)]})
+    materialize(with_(settings, schema="id INT"))
+    files = DeltaTable(settings.table).file_uris()
+    with pytest.raises(SchemaConflict, match="id from INT to BIGINT wider"):
+        materialize(with_(settings, schema="id BIGINT", evolution="pause"))
+    materialize(with_(settings, schema="id INT, name STRING"))
+    assert DeltaTable(settings.table).file_uris() == files
+    write_topic(tmp_path / "cluster", "orders", {0: [order(1 << 40)]})
+    materialize(with_(settings, schema="id BIGINT"))
+    held = sorted((row["id"], row["name"]) for row in rows(settings.table))
+    assert held == [(1, None), (1 << 40, f"order {1 << 40}")]
+    assert DeltaTable(settings.table).schema().fields[0].type.type == "long"
+    assert not set(files) & set(DeltaTable(settings.table).file_uris())
+    materialize(with_(settings, schema="id INT"))  # what is wider holds it
+    assert places(settings.table) == Counter([(0, 0), (0, 1)])
 
 
 def test_what_cannot_work_is_said_in_one_line(

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lake.jobs.materialize import MaterializeSettings, materialize
+from lake.jobs.materialize import materialize
+from lake.jobs.table_settings import MaterializeSettings
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
@@ -44,7 +45,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> MaterializeSettings:
         topic="orders",
         table=str(folder / "orders"),
         schema=SCHEMA,
-        processes=1,
+        workers=1,
     )
     for start in (0, 300):
         values = {p: [order(n) for n in range(start + p, start + 300, 2)] for p in range(2)}
@@ -116,7 +117,7 @@ def test_minimum_and_maximum_from_the_log_are_right(
 
 def test_a_table_that_spark_tends_keeps_its_progress(spark: SparkSession, tmp_path: Path) -> None:
     settings = MaterializeSettings(
-        path=str(tmp_path / "cluster"), topic="t", table=str(tmp_path / "t"), processes=1
+        path=str(tmp_path / "cluster"), topic="t", table=str(tmp_path / "t"), workers=1
     )
     for start in range(3):
         write_topic(

@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lake.jobs.materialize import MaterializeSettings, materialize
+from lake.jobs.materialize import materialize
+from lake.jobs.table_settings import MaterializeSettings
 from storage.errors import LakeheadError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,0 +1,68 @@
+"""The table of records that could not be rows: `<table>__dlq`.
+
+Letters are committed before the rows of their round. A run that was killed between the two commits
+has left letters there, and the next run adds only those that are missing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from lake.tables.data_file import DataFile, read_data_file, write_data_file
+from lake.tables.delta_table import Table, app_id, create_table, open_table
+from lake.tables.layout import DEAD_LETTERS
+from storage.clock import SystemClock
+from storage.failpoints import failpoint
+
+
+def commit_letters(
+    uri: str,
+    topic: str,
+    files: Sequence[DataFile],
+    progress: Mapping[tuple[str, int], int],
+    table: Table,
+) -> int:
+    """Put a round's dead letters into their table, unless an earlier try has done so; `table` is
+    that of the rows, before their commit. Returns how many were added.
+
+    Raises TableMoved, TableUnavailable.
+    """
+    if not files:
+        return 0
+    # Opened after the table of rows: so what was committed between two looks is seen as ahead.
+    letters = open_table(uri)
+    if letters is None:
+        letters = create_table(
+            uri, DEAD_LETTERS, name=f"{topic}__dlq", description="Records that could not be read"
+        )
+    if any(letters.last_offset(*key) > table.last_offset(*key) for key in progress):
+        files = _missing_letters(uri, letters, files)
+        if not files:
+            return 0
+    marks = {app_id(*key): max(last, letters.last_offset(*key)) for key, last in progress.items()}
+    offsets = ", ".join(f"{partition}: {last}" for (_, partition), last in sorted(progress.items()))
+    letters.commit(
+        files,
+        marks,
+        modified_ms=SystemClock().now_ms(),
+        notes={"lakehead.topic": topic, "lakehead.last.offsets": offsets},
+    )
+    failpoint("materialize_dead_letters_committed")
+    return sum(file.record_count for file in files)
+
+
+def _missing_letters(uri: str, letters: Table, files: Sequence[DataFile]) -> list[DataFile]:
+    """The dead letters of `files` that the table does not hold yet, in one new file or none."""
+    written = pa.concat_tables([read_data_file(uri, file.path) for file in files])
+    place = ("_partition", "_offset")
+    lowest = pc.min(written.column("_offset"))
+    held = letters.rows(place, ds.field("_offset") >= lowest).to_pydict()
+    known = set(zip(held["_partition"], held["_offset"], strict=True))
+    found = zip(*(written.column(name).to_pylist() for name in place), strict=True)
+    missing = [row for row, at in enumerate(found) if at not in known]
+    if not missing:
+        return []
+    rows = written.take(pa.array(missing, pa.int64())).cast(DEAD_LETTERS)
+    return [write_data_file(uri, rows)]

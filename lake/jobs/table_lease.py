@@ -1,0 +1,248 @@
+"""Who writes a declared table: the leases that this process holds, in the cluster's metadata log.
+
+A lease has a term, one more than the last, and a time by the holder's clock. It is renewed in the
+background while this process lives, and given back at its end. A taker waits until it has been
+given back, its time is over, or its holder, a process of this machine, is gone. That two clocks
+disagree costs no record: what a table holds is decided by its own log, by compare-and-set. The
+lease spares work, and keeps engines apart that have no compare-and-set.
+
+Progress is told to the log at most every few seconds, in one entry with the renewals of all leases.
+"""
+
+import asyncio
+import os
+import random
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lake.catalog import Catalog
+from lake.store_reader import StoreReader, store_reader
+from storage.clock import SystemClock
+from storage.errors import LakeheadError, StorageError, UnknownTopic
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import Record, TableProgress, TakeTable
+from storage.metadata.state import ClusterState, TableState
+from storage.tasks import TaskScope
+from storage.wal.holder import HostProcesses, is_running
+
+LEASE_S = 30.0
+_TICK_S = 3.0
+_CLOCKS_APART_S = 5.0
+_LOOK_AGAIN_S = 0.25
+
+
+class TableTaken(LakeheadError):
+    """Another process writes the table. The message says who, until when, and what to do."""
+
+
+class LeaseLost(LakeheadError):
+    """The lease's time was over before it could be renewed: the table may be another's now."""
+
+
+@dataclass(slots=True)
+class _Lease:
+    topic: str
+    term: int
+    until: float
+    """Monotonic seconds."""
+    offsets: tuple[int, ...]
+    told: tuple[int, ...]
+
+
+class TableLeases:
+    """See the module's docstring. For blocking callers, one thread at a time."""
+
+    def __init__(self, reader: StoreReader, log: MetadataLog, *, lease_s: float) -> None:
+        self._reader = reader
+        self._log = log
+        self._lease_s = lease_s
+        self._clock = SystemClock()
+        process = HostProcesses().current().name
+        nonce = secrets.token_hex(4)
+        self._name = f"{socket.gethostname()}:{os.getpid()}/{nonce} {process}"
+        self._held: dict[str, _Lease] = {}
+        self._crashed: BaseException | None = None
+        self._scope = TaskScope(self._on_crash)
+        self._telling = asyncio.Lock()
+
+    @classmethod
+    def open(cls, path: str, *, lease_s: float = LEASE_S) -> "TableLeases":
+        """Open a cluster's metadata log to hold leases in. Raises as `Catalog.open`."""
+        reader = store_reader(path)
+        reader.open_catalog()  # says what is wrong with a path
+
+        async def begin() -> TableLeases:
+            log = await MetadataLog.open(
+                reader.store,
+                writer_id=f"table-writer/{secrets.token_hex(8)}",
+                clock=SystemClock(),
+                rng=random.Random(),
+            )
+            leases = cls(reader, log, lease_s=lease_s)
+            leases._scope.spawn(leases._keep(), name="table-leases")
+            return leases
+
+        return reader.run(begin())
+
+    def catalog(self) -> Catalog:
+        """Return the newest snapshot of the metadata; only what is new is read."""
+
+        async def look() -> Catalog:
+            return Catalog(await self._log.refresh(), self._reader.store.uri)
+
+        return self._reader.run(look())
+
+    def take(self, topic_id: str, *, wait_s: float = 0.0) -> None:
+        """Take the table of a topic, within `wait_s`. Raises TableTaken, UnknownTopic."""
+        self._reader.run(self._take(topic_id, wait_s))
+
+    def check(self, topic_id: str) -> None:
+        """Raise LeaseLost unless the table is ours still."""
+        if self._crashed is not None:
+            raise self._crashed
+        lease = self._held.get(topic_id)
+        if lease is None or lease.until <= self._clock.monotonic():
+            raise LeaseLost(
+                f"the lease of the table of topic {lease.topic if lease else topic_id} is over: "
+                "another process may write it; run again"
+            )
+
+    def report(self, topic_id: str, offsets: Sequence[int]) -> None:
+        """Say up to where the table holds each partition; the log is told soon."""
+        if (lease := self._held.get(topic_id)) is not None:
+            lease.offsets = tuple(offsets)
+
+    def release(self, topic_id: str) -> None:
+        """Give a lease back, if it is held."""
+        self._reader.run(self._release([topic_id]))
+
+    def close(self) -> None:
+        """Give all leases back."""
+
+        async def end() -> None:
+            async with self._telling:  # what is told half is not known to be told
+                await self._scope.close()
+            await self._release(list(self._held))
+
+        self._reader.run(end())
+
+    # ------------------------------------------------------------------ on the reader's event loop
+
+    async def _take(self, topic_id: str, wait_s: float) -> None:
+        deadline = self._clock.monotonic() + wait_s
+        while True:
+            begun = self._clock.monotonic()
+            term = -1
+
+            def plan(state: ClusterState) -> Sequence[Record]:
+                nonlocal term
+                held = state.tables.get(topic_id, TableState())
+                if not self._is_free(held):
+                    raise TableTaken(_whose(state, topic_id, held, self._clock.now_ms()))
+                term = held.term + 1
+                return [self._record(topic_id, term, self._until_ms())]
+
+            try:
+                state = await self._log.commit_with(plan)
+            except TableTaken:
+                if self._clock.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(_LOOK_AGAIN_S)
+                await self._log.refresh()
+                continue
+            topic, offsets = state.topic_by_id(topic_id), state.tables[topic_id].offsets
+            if topic is None:
+                raise UnknownTopic(f"no topic with id {topic_id}")
+            self._held[topic_id] = _Lease(
+                topic=topic.name,
+                term=term,
+                until=begun + self._lease_s,
+                offsets=offsets,
+                told=offsets,
+            )
+            return
+
+    def _is_free(self, held: TableState) -> bool:
+        if not held.until_ms:
+            return True
+        if self._clock.now_ms() > held.until_ms + _CLOCKS_APART_S * 1000:
+            return True
+        return is_running(held.holder.rpartition(" ")[2]) is False
+
+    def _until_ms(self) -> int:
+        return self._clock.now_ms() + round(self._lease_s * 1000)
+
+    def _record(self, topic_id: str, term: int, until_ms: int) -> TakeTable:
+        return TakeTable(topic_id=topic_id, holder=self._name, term=term, until_ms=until_ms)
+
+    async def _keep(self) -> None:
+        """Renew what runs out in time, and tell of progress."""
+        tick_s = min(_TICK_S, self._lease_s / 6)
+        while True:
+            await asyncio.sleep(tick_s)
+            try:
+                async with self._telling:
+                    await self._tell(dict(self._held), is_end=False)
+            except StorageError:
+                continue  # until the lease is over there is time to try again
+
+    async def _release(self, topic_ids: Sequence[str]) -> None:
+        async with self._telling:
+            leases = {one: self._held[one] for one in topic_ids if one in self._held}
+            try:
+                await self._tell(leases, is_end=True)
+            finally:
+                for topic_id in leases:
+                    self._held.pop(topic_id, None)
+
+    async def _tell(self, leases: Mapping[str, _Lease], *, is_end: bool) -> None:
+        """Commit what is new of these leases; those that are others' now are ours no more."""
+        begun = self._clock.monotonic()
+        offsets = {topic_id: lease.offsets for topic_id, lease in leases.items()}
+        renewed: set[str] = set()
+        lost: set[str] = set()
+
+        def plan(state: ClusterState) -> Sequence[Record]:
+            renewed.clear()
+            lost.clear()
+            records: list[Record] = []
+            for topic_id, lease in leases.items():
+                held = state.tables.get(topic_id)
+                if held is None or (held.term, held.holder) != (lease.term, self._name):
+                    lost.add(topic_id)
+                    continue
+                if offsets[topic_id] != lease.told:
+                    known = offsets[topic_id]
+                    records.append(TableProgress(topic_id=topic_id, term=lease.term, offsets=known))
+                if is_end or lease.until - begun < self._lease_s * 2 / 3:
+                    until_ms = 0 if is_end else self._until_ms()
+                    records.append(self._record(topic_id, lease.term + 1, until_ms))
+                    renewed.add(topic_id)
+            return records
+
+        if not leases:
+            return
+        await self._log.commit_with(plan)
+        for topic_id, lease in leases.items():
+            if topic_id in lost:
+                self._held.pop(topic_id, None)
+                continue
+            lease.told = offsets[topic_id]
+            if topic_id in renewed:
+                lease.term += 1
+                lease.until = begun + self._lease_s
+
+    def _on_crash(self, _name: str, error: BaseException) -> None:
+        self._crashed = error
+
+
+def _whose(state: ClusterState, topic_id: str, held: TableState, now_ms: int) -> str:
+    topic = state.topic_by_id(topic_id)
+    seconds = max(0, -(-(held.until_ms - now_ms) // 1000))
+    return (
+        f"the table of topic {topic.name if topic else topic_id} is written by "
+        f"{held.holder.partition('/')[0]} (lease {held.term}, {seconds} s left): "
+        "wait for it with --wait SECONDS, or end that process"
+    )

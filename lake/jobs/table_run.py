@@ -1,0 +1,271 @@
+"""A table that is brought up to a topic, round after round: plan, work, commit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lake.catalog import Catalog, PartitionLog
+from lake.committed import committed
+from lake.jobs.dead_letters import commit_letters
+from lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
+from lake.jobs.table_round import TableRound, plan_round
+from lake.jobs.table_schema import follow_values, given_schema, table_layout
+from lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings, Progress
+from lake.jobs.thread_pool import run_in_threads
+from lake.planner import ByteRange
+from lake.store_reader import StoreReader
+from lake.tables.delta_table import Table, TableMoved, app_id, create_table, open_table
+from lake.tables.layout import TableLayout
+from lake.tables.values.evolution import merged
+from storage.clock import SystemClock
+from storage.errors import LakeheadError
+from storage.failpoints import failpoint
+
+
+class RecordUnreadable(LakeheadError):
+    """The job stands before a record that is not what the table wants. All before it is committed.
+
+    The message names topic, partition and offset, and what to do.
+    """
+
+
+class TableRun:
+    """One table, for as many catalogs as come. Figures add up in `result`."""
+
+    def __init__(
+        self,
+        settings: MaterializeSettings,
+        reader: StoreReader,
+        guard: Guard,
+        on_progress: Progress = lambda _done, _total: None,
+    ) -> None:
+        self.result = MaterializeResult()
+        self._settings = settings
+        self._reader = reader
+        self._guard = guard
+        self._on_progress = on_progress
+        self._table: Table | None = None
+        self._logs: tuple[PartitionLog, ...] = ()
+        self._end: dict[int, int] = {}
+        self._unreadable: dict[int, Unreadable] = {}
+        self._done: dict[tuple[ByteRange, ...], TableItemResult] = {}
+        self._asked = given_schema(settings)
+        self._stops_at_new_schema = settings.evolution != "dead_letter"
+
+    def bring_up(self, catalog: Catalog) -> None:
+        """Work until the table is level with the catalog, or every partition with more pauses.
+
+        Raises SettingsError, UnknownTopic, RecordUnreadable, SchemaConflict, TableUnavailable, what
+        the guard raises, and what reading objects raises.
+        """
+        settings = self._settings
+        self._logs = committed(self._reader, catalog.partitions(settings.topic))
+        self._end = {log.id.partition: log.end_offset for log in self._logs}
+        self._unreadable = {}
+        self.result = replace(self.result, end_offsets=tuple(log.end_offset for log in self._logs))
+        self._open()
+        layout = self._layout()
+        if layout is None:
+            return
+        self.result = replace(self.result, schema=layout.value_schema())
+        if settings.dry_run:
+            remaining = self._plan().remaining_bytes
+            self.result = self.result.plus(bytes_read=remaining)
+            return
+        if self._table is None:
+            self._create(layout)
+        while True:
+            try:
+                if not self._round():
+                    break
+            except TableMoved:
+                failpoint("materialize_lost_race")
+                self._table = None
+        self._report()
+        if self._unreadable:
+            raise RecordUnreadable(self._complaint())
+
+    def held_offsets(self) -> tuple[int, ...]:
+        """Return the offset after the last one that the table holds of each partition, as of the
+        last look.
+        """
+        table = self._table
+        return tuple(
+            0 if table is None else table.last_offset(log.topic_id, log.id.partition) + 1
+            for log in self._logs
+        )
+
+    def _open(self) -> None:
+        """Look at the newest version; what was opened in the round before is read on from there."""
+        known = self._table
+        self._table = open_table(self._settings.table) if known is None else known.refreshed()
+
+    def _round(self) -> bool:
+        """Plan, work and commit once; False if nothing was left to do. Raises TableMoved."""
+        # Opened before planning: the commit holds only if nothing moved since.
+        self._open()
+        table = self._table
+        if table is None:
+            raise TableMoved(f"table {self._settings.table} is gone")
+        layout = self._layout()
+        assert layout is not None, "a table has a layout"
+        if self._asked is not None:
+            self._follow(table, layout, self._asked)
+            self._asked = None
+            return True
+        plan = self._plan()
+        if not plan.progress:
+            return False
+        failpoint("materialize_planned")
+        results = self._work(plan, layout)
+        if self._look_again(table, layout, results):
+            return True
+        failpoint("materialize_files_written")
+        self._guard.check()
+        self._commit(plan, table, results)
+        return True
+
+    def _look_again(
+        self, table: Table, layout: TableLayout, results: Sequence[TableItemResult]
+    ) -> bool:
+        """Whether the plan has to be made again: for another schema, or up to where it pauses."""
+        found: Any = None
+        for result in results:
+            if result.found is not None:
+                found = result.found if found is None else merged(found, result.found)
+        if found is not None:
+            self._guard.check()
+            self._stops_at_new_schema = self._follow(table, layout, found)
+            return True
+        paused = [one for result in results for one in result.unreadable]
+        for one in paused:
+            self._end[one.partition] = min(self._end[one.partition], one.offset)
+            self._unreadable[one.partition] = one
+        return bool(paused)
+
+    # ------------------------------------------------------------------------------- the schema
+
+    def _layout(self) -> TableLayout | None:
+        return table_layout(self._settings, self._table, self._reader, self._logs)
+
+    def _follow(self, table: Table, layout: TableLayout, found: Any) -> bool:
+        before = table.schema
+        marks = self._marks({log_key(log): self._last(table, log) for log in self._logs})
+        is_held = follow_values(self._settings, table, layout, found, marks)
+        self._open()
+        if self._table is None or self._table.schema != before:
+            self._done.clear()  # files that were made for another schema
+        return is_held
+
+    def _create(self, layout: TableLayout) -> None:
+        self._guard.check()
+        self._table = create_table(
+            self._settings.table,
+            layout.schema,
+            name=self._settings.topic,
+            description=f"The records of Kafka topic {self._settings.topic}",
+            partition_by=layout.partition_columns,
+        )
+        failpoint("materialize_table_created")
+
+    # --------------------------------------------------------------------------------- the work
+
+    def _plan(self) -> TableRound:
+        return plan_round(
+            self._reader,
+            self._logs,
+            self._table,
+            self._end,
+            split_bytes=self._settings.split_bytes,
+            commit_bytes=self._settings.commit_bytes,
+        )
+
+    def _work(self, plan: TableRound, layout: TableLayout) -> list[TableItemResult]:
+        settings = self._settings
+        items = [
+            TableItem(
+                store_uri=settings.path,
+                split=split,
+                layout=layout,
+                table_uri=settings.table,
+                dead_letters_uri=settings.dead_letters,
+                on_error=settings.on_error,
+                stops_at_new_schema=self._stops_at_new_schema,
+                new_schema_is_fault=settings.evolution == "dead_letter",
+                file_bytes=settings.file_bytes,
+            )
+            for split in plan.splits
+        ]
+        # What a lost race or a pause left over is used again if it is planned again.
+        todo = [item for item in items if item.split.ranges not in self._done]
+        before = self.result.bytes_read
+        total = before + plan.remaining_bytes
+        done = before + sum(split.length for split in plan.splits if split.ranges in self._done)
+        self._on_progress(done, total)
+        for item, result in run_in_threads(make_table_files, todo, workers=settings.workers):
+            self._done[item.split.ranges] = result
+            done += item.split.length
+            self._on_progress(done, total)
+        results = [self._done[item.split.ranges] for item in items]
+        for item, result in zip(items, results, strict=True):
+            if result.unreadable or result.found is not None:
+                del self._done[item.split.ranges]
+        return results
+
+    # ------------------------------------------------------------------------------- the commits
+
+    def _commit(self, plan: TableRound, table: Table, results: Sequence[TableItemResult]) -> None:
+        letters = [file for result in results for file in result.dead_letters]
+        written = commit_letters(
+            self._settings.dead_letters, self._settings.topic, letters, plan.progress, table
+        )
+        self.result = self.result.plus(dead_letters=written)
+        files = [file for result in results for file in result.files]
+        table.commit(
+            files,
+            self._marks(plan.progress),
+            modified_ms=SystemClock().now_ms(),
+            notes=progress_notes(self._settings.topic, plan.progress),
+        )
+        self._done.clear()
+        failpoint("materialize_committed")
+        self.result = self.result.plus(
+            records=sum(file.record_count for file in files),
+            dropped=sum(result.dropped for result in results),
+            lost=plan.lost,
+            bytes_read=sum(split.length for split in plan.splits),
+            bytes_written=sum(file.size_bytes for file in files),
+            files=len(files),
+            commits=1,
+        )
+        self._report()
+
+    def _marks(self, progress: Mapping[tuple[str, int], int]) -> dict[str, int]:
+        return {app_id(*key): last for key, last in progress.items() if last >= 0}
+
+    def _last(self, table: Table, log: PartitionLog) -> int:
+        return table.last_offset(*log_key(log))
+
+    def _report(self) -> None:
+        self._open()
+        self._guard.report(self.held_offsets())
+
+    def _complaint(self) -> str:
+        found = [self._unreadable[partition] for partition in sorted(self._unreadable)]
+        more = f" (and {len(found) - 1} more partitions pause)" if len(found) > 1 else ""
+        return (
+            f"{found[0]}{more}. What lies before is in the table. To go on: --on-error dead_letter "
+            "keeps such records aside, --on-error drop leaves them out (lakehead.table.on.error in "
+            "a topic's configs)"
+        )
+
+
+def log_key(log: PartitionLog) -> tuple[str, int]:
+    """Return what progress is kept by."""
+    return log.topic_id, log.id.partition
+
+
+def progress_notes(topic: str, progress: Mapping[tuple[str, int], int]) -> dict[str, str]:
+    """Return what a person who looks at a table's history is told."""
+    offsets = ", ".join(f"{partition}: {last}" for (_, partition), last in sorted(progress.items()))
+    return {"lakehead.topic": topic, "lakehead.last.offsets": offsets}

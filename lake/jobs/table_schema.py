@@ -1,0 +1,172 @@
+"""The schema of a table that is made or kept: what it is at first, and how it follows the values.
+
+A new column is a change of the table's metadata, committed before rows that have it. A wider number
+is not: all data files are written anew with it, in one commit that puts them in the place of the
+old ones. Both are refused by compare-and-set where another has changed the table meanwhile.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lake.catalog import PartitionLog
+from lake.jobs.table_settings import MaterializeSettings
+from lake.store_reader import StoreReader
+from lake.tables.data_file import write_data_file
+from lake.tables.ddl import parse_schema
+from lake.tables.delta_table import Table
+from lake.tables.layout import TableLayout, existing_layout, new_layout
+from lake.tables.partitions import split_rows
+from lake.tables.value_sample import sample_records
+from lake.tables.values.evolution import Evolution, evolve
+from lake.tables.values.formats import open_decoder
+from storage.clock import SystemClock
+from storage.errors import LakeheadError, SettingsError
+
+
+class SchemaConflict(LakeheadError):
+    """Values have a schema that the table's may not, or cannot, follow. Says what to do."""
+
+
+def table_layout(
+    settings: MaterializeSettings,
+    table: Table | None,
+    reader: StoreReader,
+    logs: Sequence[PartitionLog],
+) -> TableLayout | None:
+    """Return the table's layout, or that of the table to create; None while nothing is known.
+
+    Raises SettingsError, and what reading objects raises.
+    """
+    if table is None:
+        return _first_layout(settings, reader, logs)
+    wanted = TableLayout(
+        spec=settings.spec,
+        schema=table.schema,
+        parts=settings.partition_by,
+        is_nested=settings.layout == "nested" and settings.value_format != "raw",
+    )
+    layout = existing_layout(
+        settings.table,
+        table.schema,
+        table.partition_columns,
+        wanted,
+        owner=table.name,
+        topic=settings.topic,
+    )
+    if settings.schema is not None and layout.spec.value_format == "raw":
+        raise SettingsError(
+            f"{settings.table} holds values as bytes, so a schema that differs cannot be given: "
+            "leave it out, or name another table"
+        )
+    return layout
+
+
+def _first_layout(
+    settings: MaterializeSettings, reader: StoreReader, logs: Sequence[PartitionLog]
+) -> TableLayout | None:
+    decoder = open_decoder(settings.spec)
+    needs_sample = settings.value_format != "raw" and settings.schema is None
+    sample = _EMPTY
+    if needs_sample:
+        sample = sample_records(reader, logs, settings.sample_records)
+        if sample is None:
+            return None
+    return new_layout(
+        settings.spec,
+        decoder.schema_of(sample),
+        parts=settings.partition_by,
+        value_layout=settings.layout,
+    )
+
+
+_EMPTY = pa.RecordBatch.from_pydict(
+    {"key": pa.array([], pa.binary()), "value": pa.array([], pa.binary())}
+)
+
+
+def given_schema(settings: MaterializeSettings) -> Any:
+    """Return the schema that JSON values are said to have, if any. Raises SettingsError."""
+    if settings.value_format != "json" or settings.schema is None:
+        return None
+    return parse_schema(settings.schema)
+
+
+def follow_values(
+    settings: MaterializeSettings,
+    table: Table,
+    layout: TableLayout,
+    found: Any,
+    marks: Mapping[str, int],
+) -> bool:
+    """Bring the table's schema to hold values of the schema `found`. False: it stays as it is, and
+    what does not fit is for `on_error`. `marks` are those that every commit of rows moves.
+
+    Raises SchemaConflict where policy says to stop, TableMoved, TableUnavailable.
+    """
+    change = evolve(layout.value_schema(), found)
+    if not change.is_needed:
+        return True
+    if settings.evolution == "pause":
+        raise SchemaConflict(
+            f"topic {settings.topic}: values have another schema than {settings.table}: "
+            f"{_words(change)}. To go on: set lakehead.table.evolution=evolve"
+        )
+    if change.conflicts and settings.on_error == "pause":
+        raise SchemaConflict(
+            f"topic {settings.topic}: values have a schema that {settings.table} cannot follow: "
+            f"{'; '.join(map(str, change.conflicts))}. To go on: set lakehead.table.on.error to "
+            "dead_letter or drop, or rebuild the table with: lakehead rebuild-table"
+        )
+    if not (change.added or change.widened):
+        return False
+    after = layout.with_value_schema(change.schema)
+    if change.widened:
+        rewrite(table, after, marks)
+    else:
+        table.add_columns(_changed(layout.schema, after.schema))
+    return not change.conflicts
+
+
+def _words(change: Evolution) -> str:
+    words = [f"{name} is new" for name in change.added]
+    words += [f"{widening} wider" for widening in change.widened]
+    return "; ".join([*words, *map(str, change.conflicts)])
+
+
+def _changed(before: Any, after: Any) -> list[Any]:
+    """The fields of `after` that are new or have more inside."""
+    held = set(before.names)
+    return [f for f in after if f.name not in held or before.field(f.name).type != f.type]
+
+
+def rewrite(table: Table, layout: TableLayout, marks: Mapping[str, int]) -> None:
+    """Write all files of a table anew in a wider schema, and commit them in place of the old ones,
+    with `marks` as they are: so it is refused if rows came meanwhile.
+
+    One file is in memory at a time. Raises TableMoved, TableUnavailable, and what reading and
+    writing files raises.
+    """
+    files = [
+        write_data_file(table.uri, part.rows, part.values)
+        for rows in table.file_rows()
+        for part in split_rows(_cast(rows, layout.schema), layout.partition_columns)
+    ]
+    table.commit(
+        files,
+        marks,
+        modified_ms=SystemClock().now_ms(),
+        notes={"lakehead.rewritten": "wider columns"},
+        replaced_by=layout.schema,
+    )
+
+
+def _cast(rows: Any, schema: Any) -> Any:
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -1,0 +1,149 @@
+"""What a run of `materialize` is told and what it tells: of one topic and one table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from lake.jobs.table_item import FILE_BYTES
+from lake.planner import SPLIT_BYTES
+from lake.tables.json_inference import SAMPLE_RECORDS
+from lake.tables.values.decoder import ValueFormat, ValueSpec
+from storage.metadata.table_declaration import (
+    Evolution,
+    OnError,
+    PartitionPart,
+    TableDeclaration,
+    ValueLayout,
+    dead_letters_uri,
+)
+
+COMMIT_BYTES = 4 << 30
+"""Bytes of stored records per commit: what a killed run may have to do again."""
+
+Progress = Callable[[int, int], None]
+"""Told (bytes of stored records that are done, bytes that the run will do)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterializeSettings:
+    """What to materialize, and how.
+
+    `path` is the cluster's object-store URI, `table` the table's. `schema` is that of the values as
+    their format has it (DDL for JSON, or `@file` with DDL): left out, the table's own wins, and for
+    a new table it is inferred from the first `sample_records`, or found by ids in the values.
+    `workers` work at once in this process.
+    """
+
+    path: str
+    topic: str
+    table: str
+    value_format: ValueFormat = "json"
+    schema: str | None = None
+    message: str = ""
+    registry: str = ""
+    layout: ValueLayout = "flat"
+    partition_by: tuple[PartitionPart, ...] = ()
+    evolution: Evolution = "evolve"
+    sample_records: int = SAMPLE_RECORDS
+    on_error: OnError = "pause"
+    workers: int = 2
+    split_bytes: int = SPLIT_BYTES
+    commit_bytes: int = COMMIT_BYTES
+    file_bytes: int = FILE_BYTES
+    dry_run: bool = False
+
+    @property
+    def dead_letters(self) -> str:
+        """URI of the table of records that could not be read."""
+        return dead_letters_uri(self.table)
+
+    @property
+    def spec(self) -> ValueSpec:
+        """How values are read."""
+        return ValueSpec(
+            value_format=self.value_format,
+            schema=self.schema or "",
+            message=self.message,
+            registry=self.registry,
+        )
+
+
+def declared_settings(
+    declared: TableDeclaration, path: str, *, workers: int = 2, dry_run: bool = False
+) -> MaterializeSettings:
+    """Return what a topic's declaration says, for the cluster whose store is at `path`."""
+    spec = value_spec(declared)
+    return MaterializeSettings(
+        path=path,
+        topic=declared.topic,
+        table=declared.uri(path),
+        value_format=spec.value_format,
+        schema=spec.schema or None,
+        message=spec.message,
+        registry=spec.registry,
+        layout=declared.layout,
+        partition_by=declared.partition_by,
+        evolution=declared.evolution,
+        on_error=declared.on_error,
+        workers=workers,
+        file_bytes=declared.file_bytes,
+        dry_run=dry_run,
+    )
+
+
+def value_spec(declared: TableDeclaration) -> ValueSpec:
+    """Return how values of a topic are read, by its declaration."""
+    first, _, rest = declared.schema.partition("\n")
+    message, schema = "", declared.schema
+    if declared.value_format == "protobuf" and first.startswith("message="):
+        message, schema = first.removeprefix("message=").strip(), rest
+    return ValueSpec(
+        value_format=declared.value_format,
+        schema=schema,
+        message=message,
+        registry=declared.schema_registry_url,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterializeResult:
+    """What a run did; in a dry run, what it would do (then only bytes and offsets are known).
+
+    `lost` are offsets that retention removed before they reached the table. `schema` is that of
+    the values.
+    """
+
+    records: int = 0
+    dead_letters: int = 0
+    dropped: int = 0
+    lost: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    files: int = 0
+    commits: int = 0
+    end_offsets: tuple[int, ...] = ()
+    schema: Any = None
+
+    def plus(self, **counts: int) -> "MaterializeResult":
+        """Return these figures with others added."""
+        return replace(self, **{name: getattr(self, name) + n for name, n in counts.items()})
+
+
+class Guard(Protocol):
+    """Who may write the table, and who wants to know how far it is."""
+
+    def check(self) -> None:
+        """Raise what ends the run if the table is not ours to write any more."""
+
+    def report(self, offsets: tuple[int, ...]) -> None:
+        """Take note that the table holds what lies below these offsets of its partitions."""
+
+
+class Unguarded:
+    """The guard of a table that nobody declared: its log alone decides who has won."""
+
+    def check(self) -> None:
+        """Let it go on."""
+
+    def report(self, offsets: tuple[int, ...]) -> None:
+        """Take no note."""

@@ -1,0 +1,122 @@
+"""Partition columns of a table: what they hold, and which rows go into which partition.
+
+Data files of a partitioned table hold its other columns; Delta has the partition's values in the
+log, as text ("Partition Value Serialization"), where an empty text is null.
+"""
+
+import datetime as dt
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lake.tables.ddl import type_name
+from storage.errors import SettingsError
+from storage.metadata.table_declaration import DATE, HOUR, PartitionPart
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_GENERATED = {DATE: pa.date32(), HOUR: pa.int32()}
+
+
+class PartitionRows(NamedTuple):
+    """Rows of one partition, without its columns. `values` are (column, text) in table order."""
+
+    values: tuple[tuple[str, str | None], ...]
+    rows: Any  # pa.Table
+
+
+def generated_fields(parts: Sequence[PartitionPart]) -> list[Any]:
+    """Return the fields that `day()` and `hour()` add to a table."""
+    names = [name for part in parts if part.unit for name in part.columns]
+    return [pa.field(name, _GENERATED[name]) for name in names]
+
+
+def check_parts(schema: Any, parts: Sequence[PartitionPart]) -> None:
+    """Raise SettingsError unless a table of this schema can be partitioned so."""
+    for part in parts:
+        if part.column not in schema.names:
+            raise SettingsError(
+                f"the table has no column {part.column!r} to be partitioned by: it has "
+                f"{', '.join(schema.names)}"
+            )
+        kind = schema.field(part.column).type
+        is_time = pa.types.is_timestamp(kind) or (part.unit == "day" and pa.types.is_date(kind))
+        if part.unit and not is_time:
+            raise SettingsError(
+                f"{part.unit}({part.column}) needs a timestamp, and {part.column} is "
+                f"{type_name(kind)}"
+            )
+        if not part.unit and not _has_text(kind):
+            raise SettingsError(
+                f"a table cannot be partitioned by {part.column}, which is {type_name(kind)}"
+            )
+
+
+def _has_text(kind: Any) -> bool:
+    tests = ("string", "integer", "boolean", "date", "timestamp")
+    return any(getattr(pa.types, f"is_{test}")(kind) for test in tests)
+
+
+def generated_columns(held: Mapping[str, Any], parts: Sequence[PartitionPart]) -> dict[str, Any]:
+    """Return the columns of `generated_fields` for rows that have those. Days and hours are UTC."""
+    columns = {}
+    for part in parts:
+        if not part.unit:
+            continue
+        source = held[part.column]
+        columns[DATE] = source.cast(pa.date32(), safe=False)
+        if part.unit == "hour":
+            columns[HOUR] = pc.hour(source).cast(pa.int32())
+    return columns
+
+
+def split_rows(rows: Any, columns: Sequence[str]) -> Iterator[PartitionRows]:
+    """Yield the rows of each partition; without partition columns, all of them."""
+    if not columns or not rows.num_rows:
+        yield PartitionRows((), rows)
+        return
+    keys = rows.select(columns)
+    rest = rows.drop_columns(list(columns))
+    distinct = keys.group_by(list(columns)).aggregate([]).to_pylist()
+    for values in distinct:
+        text = tuple((name, _text(values[name])) for name in columns)
+        chosen = rest if len(distinct) == 1 else rest.filter(_matches(keys, values))
+        yield PartitionRows(text, chosen)
+
+
+def _matches(keys: Any, values: dict[str, Any]) -> Any:
+    mask: Any = None
+    for name, value in values.items():
+        column = keys.column(name)
+        here = (
+            pc.is_null(column)
+            if value is None
+            else pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), False)
+        )
+        mask = here if mask is None else pc.and_(mask, here)
+    return mask
+
+
+def _text(value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dt.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return str(value)
+
+
+def partition_folder(values: Sequence[tuple[str, str | None]]) -> str:
+    """Return the folder of a partition's files, for people; empty where a name would need escapes,
+    which readers of paths do not agree about.
+    """
+    steps = []
+    for name, text in values:
+        if _PLAIN.fullmatch(name) is None or text is None or _PLAIN.fullmatch(text) is None:
+            return ""
+        steps.append(f"{name}={quote(text)}/")
+    return "".join(steps)
