@@ -54,11 +54,15 @@ class TransactionInquiry:
         if self._transactional_id is None:
             self.refusal = KafkaError(ErrorCode.transactional_id_authorization_failed)
             return False
-        producers: set[tuple[int, int]] = set()
-        for partition, header in batches:
-            if not _is_of_transaction(header):
-                continue
-            producers.add((header.producer_id, header.producer_epoch))
+        asked = [(one, header) for one, header in batches if _is_of_transaction(header)]
+        producers = {(header.producer_id, header.producer_epoch) for _, header in asked}
+        if len(producers) > 1:
+            self.refusal = KafkaError(
+                ErrorCode.invalid_producer_id_mapping,
+                "Transactional records contained more than one producer ID",
+            )
+            return False
+        for partition, header in asked:
             try:
                 verification = partition.verification(header, is_adding=self._is_adding)
             except KafkaError as error:
@@ -66,12 +70,7 @@ class TransactionInquiry:
                 continue
             if verification is not None:
                 self._confirmed[partition] = verification
-        if len(producers) > 1:
-            self.refusal = KafkaError(
-                ErrorCode.invalid_producer_id_mapping,
-                "Transactional records contained more than one producer ID",
-            )
-        if self.refusal is not None or not self._confirmed:
+        if not self._confirmed:
             return False
         asking = self._ask(self._transactional_id, *producers.pop(), on_answer)
         self._node.scope.spawn(asking, name="ask a transaction coordinator")

@@ -231,6 +231,18 @@ async def test_a_batch_without_a_sequence_is_one_before_sequence_0() -> None:
         assert await client.produced() == (NONE, 0), "another epoch begins anew"
 
 
+async def test_batches_of_two_producers_are_refused_and_leave_nothing_behind() -> None:
+    async with running() as node:
+        client, coordinator = await with_topic(node), Coordinator(node)
+        produce(client, batch(-1), batch(epoch=1), version=NEW)
+        mapping = ErrorCode.invalid_producer_id_mapping
+        assert {code for code, _ in (await client.produced_to()).values()} == {mapping}
+        assert not coordinator.asked
+        coordinator.answer()
+        produce(client, batch(0), version=NEW)
+        assert await client.produced() == (NONE, 0)
+
+
 async def test_acks_are_looked_at_after_the_answer_and_before_the_batch() -> None:
     async with running() as node:
         client, coordinator = await with_topic(node), Coordinator(node)
