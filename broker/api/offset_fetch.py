@@ -32,12 +32,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Answer with what is durable."""
     is_stable = getattr(request, "require_stable", False)
     if context.version < _GROUPS_VERSION:
-        code, offsets = await _offsets(request.group_id, context, is_stable=is_stable)
+        code, offsets = await _offsets(request, context, is_stable=is_stable)
         topics = _topics(request.topics, code, offsets, context)
         return entity(context.response, "OffsetFetchResponse", topics=topics, error_code=code)
     groups = []
     for group in request.groups:
-        code, offsets = await _offsets(group.group_id, context, is_stable=is_stable)
+        code, offsets = await _offsets(group, context, is_stable=is_stable)
         topics = [] if code is not ErrorCode.none else group.topics
         groups.append(
             entity(
@@ -52,14 +52,19 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _offsets(
-    group_id: str, context: RequestContext, *, is_stable: bool
+    asked: Any, context: RequestContext, *, is_stable: bool
 ) -> tuple[ErrorCode, Found]:
+    """Return the offsets of a group, None for what a transaction may change. Who asks for all that
+    there are is not told of what has none yet, as in Kafka.
+    """
     try:
         if not await context.node.session.ensure():
             return ErrorCode.not_coordinator, {}  # another may be, and know newer commits
         groups = context.node.groups
-        offsets = await groups.offsets(group_id)
-        unstable = await groups.unstable(group_id) if is_stable else set()
+        offsets = await groups.offsets(asked.group_id)
+        unstable = await groups.unstable(asked.group_id) if is_stable else set()
+        if asked.topics is None:
+            unstable = unstable & offsets.keys()
         return ErrorCode.none, offsets | dict.fromkeys(unstable)
     except LakeheadError as error:
         return error_code(error), {}

@@ -121,8 +121,15 @@ async def test_metadata_that_is_too_long_comes_after_the_transaction(broker: Bro
     assert await commit_in_transaction(broker, known, [long]) == ["offset_metadata_too_large"]
     told = await ask(broker, 65, 0, {"transactional_ids": ["x"]})
     assert told["transaction_states"][0]["transaction_state"] == "Ongoing"
+    groups: list[dict[str, Any]] = [{"group_id": "g", "topics": None}]
+    stable = {"groups": groups, "require_stable": True}
     nowhere = "unknown_topic_or_partition"
     assert await commit_in_transaction(broker, known, ["short", long]) == ["none", nowhere]
+    found = (await ask(broker, 9, 8, stable))["groups"]
+    assert found[0]["topics"] == [], "of all that there are, nothing is committed yet"
+    groups[0]["topics"] = [{"name": "t", "partition_indexes": [0]}]
+    found = (await ask(broker, 9, 8, stable))["groups"]
+    assert found[0]["topics"][0]["partitions"][0]["error_code"] == "unstable_offset_commit"
 
 
 @pytest.mark.parametrize(("pattern", "unknown"), [("[a-", []), ("a", ["nope"])])
