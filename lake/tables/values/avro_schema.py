@@ -34,6 +34,12 @@ _SIMPLE = {
 }
 _INSTANTS = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")
 _DEPTH_MAX = 100
+_DEBEZIUM_TYPES = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Timestamp": "timestamp-millis",
+    "io.debezium.time.MicroTimestamp": "timestamp-micros",
+    "io.debezium.time.NanoTimestamp": "timestamp-nanos",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +92,30 @@ def read_schema(text: str, references: Sequence[str] = ()) -> AvroSchema:
     named: dict[str, Any] = {}
     try:
         for reference in references:
-            parse_schema(json.loads(reference), named)
+            parse_schema(_with_logical_types(json.loads(reference)), named)
         try:
             decoded = json.loads(text)
         except ValueError:
             decoded = text.strip()  # a bare name, "string"
-        return AvroSchema(parse_schema(decoded, named), named)
+        return AvroSchema(parse_schema(_with_logical_types(decoded), named), named)
     except (SchemaParseException, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UnusableSchema(f"no Avro schema: {' '.join(str(error).split())[:200]}") from None
     except RecursionError:
         raise UnusableSchema("no Avro schema: nested too deep") from None
+
+
+def _with_logical_types(node: Any) -> Any:
+    """A schema with Avro's logical types in place of Debezium's own names for them."""
+    if isinstance(node, list):
+        return [_with_logical_types(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    walked = {
+        key: value if key == "default" else _with_logical_types(value)
+        for key, value in node.items()
+    }
+    known = _DEBEZIUM_TYPES.get(str(node.get("connect.name")))
+    return walked if known is None else {**walked, "logicalType": known}
 
 
 def avro_columns(schema: AvroSchema) -> Any:

@@ -41,13 +41,15 @@ class ValueSpec:
     `schema` is DDL for JSON (empty: inferred from a sample), an Avro schema or .proto text (empty:
     each value names its schema by id in Confluent's wire format). `message` chooses among the
     messages of a .proto text. `registry` is the URL of a schema registry; credentials and
-    certificates come from the environment (see `registry`).
+    certificates come from the environment (see `registry`). `keys` are the columns by which
+    Debezium's rows are told apart (empty: the fields of the record's key).
     """
 
     value_format: ValueFormat = "raw"
     schema: str = ""
     message: str = ""
     registry: str = ""
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

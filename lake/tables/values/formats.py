@@ -20,4 +20,10 @@ def open_decoder(spec: ValueSpec) -> ValueDecoder:
         from lake.tables.values.avro_values import AvroValues
 
         return AvroValues(spec, registry)
-    raise SettingsError(f"value format {spec.value_format!r} is not one of raw, json, avro")
+    if spec.value_format == "debezium":
+        from lake.tables.values.debezium_values import DebeziumValues
+
+        return DebeziumValues(spec, registry)
+    raise SettingsError(
+        f"value format {spec.value_format!r} is not one of raw, json, avro, debezium"
+    )
