@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lake.decode.compiler import BYTES, LONG, TABLE, compiled, inlined, results
+from storage.kernel_compiler import BYTES, LONG, TABLE, compiled, inlined, results
 
 # Columns of the batch table: one row per batch, positions in the scanned bytes.
 BATCH_POSITION = 0

@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
-from lake.decode.compiler import BYTES, INTS, LONG, OUT, compiled, inlined
+from storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled, inlined
 
 cgutils: Any = _cgutils
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lake.decode.compiler import BYTES, INTS, LONG, OUT, compiled, inlined, results
+from storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled, inlined, results
 
 FAULTS = {
     1: "a record's header count is no varint",

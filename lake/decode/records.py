@@ -14,7 +14,7 @@ from numba import types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
-from lake.decode.compiler import BYTES, INTS, LONG, LONGS, TABLE, compiled, inlined, results
+from storage.kernel_compiler import BYTES, INTS, LONG, LONGS, TABLE, compiled, inlined, results
 
 RECORD_SIZE_MIN = 7
 """A record of nothing: seven varints of one byte."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lake.decode.compiler import BYTES, INTS, LONG, LONGS, compiled, inlined, results
+from storage.kernel_compiler import BYTES, INTS, LONG, LONGS, compiled, inlined, results
 
 DEPTH_MAX = 100
 """Objects and arrays inside each other; deeper values are refused."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import cramjam
 import pytest
 
-from lake.decode import compiler
 from lake.decode.columns import chosen_columns
 from lake.decode.decoder import BlockRange, RecordDecoder
+from storage import kernel_compiler
 from storage.errors import CorruptObject, LakeheadError, SettingsError
 from tests.support.record_batches import (
     TestRecord,
@@ -123,15 +123,15 @@ def test_kernels_are_kept_only_where_nobody_else_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    folder = compiler._private_folder()
+    folder = kernel_compiler._private_folder()
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert compiler._private_folder() == folder
+    assert kernel_compiler._private_folder() == folder
     folder.chmod(0o777)
     with pytest.raises(LakeheadError, match="set NUMBA_CACHE_DIR"):
-        compiler._private_folder()
+        kernel_compiler._private_folder()
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LakeheadError, match="set NUMBA_CACHE_DIR"):
-        compiler._private_folder()
+        kernel_compiler._private_folder()
     assert os.getuid() == (tmp_path / "elsewhere").stat().st_uid
