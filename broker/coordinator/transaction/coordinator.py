@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.log import CoordinatorLog
@@ -32,6 +33,8 @@ from broker.protocol.errors import KafkaError
 from broker.settings import Settings
 from storage.clock import Clock
 from storage.tasks import TaskScope
+
+_log = structlog.get_logger(__name__)
 
 _LOG_PATIENCE_S = 5.0
 _ADD_PATIENCE_S = 0.1
@@ -135,7 +138,20 @@ class TransactionCoordinator:
 
         def decide(machine: TransactionMachine, fresh_id: int | None) -> Decision:
             now_ms = self._clock.now_ms()
-            return machine.end(producer, client_version, now_ms, fresh_id, is_commit=is_commit)
+            was = machine.current
+            made = machine.end(producer, client_version, now_ms, fresh_id, is_commit=is_commit)
+            if isinstance(made, Refused) and made.code is ErrorCode.invalid_txn_state:
+                # A client gives its producer up for this: who looks for the reason finds it here.
+                _log.warning(
+                    "transaction_end_refused",
+                    transactional_id=transactional_id,
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.epoch,
+                    current_epoch=was.producer_epoch,
+                    state=was.state.name,
+                    is_commit=is_commit,
+                )
+            return made
 
         stored = await self._settle(transactional_id, decide)
         if isinstance(stored, Settled):
