@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.differential.brokers import ProducerEpoch, Records, Request
+from tests.differential.brokers import ProducerEpoch, Records, Request, SessionEpoch
 from tests.differential.trees import Difference, Tree
 
 _ANY = object()
@@ -160,6 +160,14 @@ RULES: tuple[Rule, ...] = (
         theirs=None,
         around=_is_cut,
         reason="Kafka reads from one segment at a time",
+    ),
+    Rule(
+        api="Fetch",
+        path=r"responses\.partitions\.error_code",
+        theirs="unknown_topic_or_partition|inconsistent_topic_id",
+        ours="unknown_topic_id",
+        when=lambda tree: isinstance(tree["session_epoch"], SessionEpoch),
+        reason="in a session, too, the id of a topic that is gone is unknown; Kafka goes by its name",
     ),
     Rule(
         api="IncrementalAlterConfigs",
