@@ -19,6 +19,7 @@ from broker.cli import (
     maintain,
     materialize,
     nodes,
+    rebuild,
     sql,
     start,
     sweep,
@@ -74,6 +75,7 @@ app.command("retain")(compact.retain)
 app.command("sweep")(sweep.sweep)
 app.command("leak-check")(sweep.leak_check)
 app.command("verify")(verify.verify_cluster)
+app.command("rebuild-catalog")(rebuild.rebuild)
 
 
 def main() -> None:

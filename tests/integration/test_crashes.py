@@ -45,6 +45,8 @@ MAINTENANCE_ALONE = {"compaction_objects_written", "compaction_committed"}
 """Fail-points that only maintenance comes to: test_compaction_crashes."""
 MERGE_ALONE = {"merge_objects_written", "merge_committed"}
 """Fail-points that only merging small objects comes to: test_merge_crashes."""
+REBUILD_ALONE = {"rebuild_bridged", "rebuild_copied", "rebuild_published"}
+"""Fail-points that only rebuilding the catalog comes to: test_rebuild_crashes."""
 CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
 """Fail-points that a node alone never comes to: test_takeover_processes."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +59,8 @@ def failpoints() -> list[str]:
         for source in (ROOT / package).rglob("*.py"):
             if source.name != "failpoints.py":
                 found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
-    return sorted(found - SWEEP_ALONE - MAINTENANCE_ALONE - MERGE_ALONE - CLUSTER_ALONE)
+    alone = SWEEP_ALONE | MAINTENANCE_ALONE | MERGE_ALONE | REBUILD_ALONE | CLUSTER_ALONE
+    return sorted(found - alone)
 
 
 class Campaign:

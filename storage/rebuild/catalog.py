@@ -1,0 +1,271 @@
+"""The state of a cluster from what was found of its objects: pure.
+
+What objects do not tell is not in it: configs, access rules, quotas and credentials; topics and
+partitions that never held a record; where a log was trimmed to, so that deleted records whose
+objects are still there are back; who leads what beyond who wrote last.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from immutables import Map
+
+from storage.errors import SettingsError
+from storage.format.object_names import JOB_ENTRIES_MAX, DataName, JobName
+from storage.metadata.extents import Extent, Extents
+from storage.metadata.records import COMPACTED, HEADERS, WHOLE
+from storage.metadata.state import (
+    ClusterState,
+    NodeState,
+    ObjectState,
+    StreamState,
+    TopicState,
+)
+from storage.metadata.table import Table
+from storage.rebuild.cover import Cover, cover
+from storage.rebuild.found import FoundObject, FoundRange
+from storage.wal.object.names import WalName
+
+_PRODUCER_IDS_MARGIN = 1_000_000
+"""Producer ids that were given out and left no trace in a state any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """Offsets of a partition, between others, that no object holds any more."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """What came of it. `superseded_topics` are ids of topics whose name another, newer one has;
+    `unused` objects are those that do not count.
+    """
+
+    state: ClusterState
+    lost: tuple[Lost, ...]
+    superseded_topics: tuple[tuple[str, str], ...]
+    unused: int
+    covers: Mapping[int, Cover] = field(repr=False)
+
+
+Fill = Callable[[FoundRange, int, int], Extent]
+Filler = Callable[[FoundRange, int, int], tuple[Extent, int]]
+"""Makes the extent that stands for lost offsets [start, end) behind a range, and says how large its
+object is.
+"""
+
+
+def rebuilt_catalog(
+    objects: Sequence[FoundObject],
+    keys: Sequence[str],
+    *,
+    entry: int,
+    without: frozenset[str],
+    filler: Filler,
+) -> Rebuilt:
+    """Return the state that these objects make. `keys` are all names that were listed; the log goes
+    on at `entry` or later; topics named in `without` are left out.
+
+    Raises SettingsError: there is nothing, or more than one cluster.
+    """
+    clusters = sorted({one.cluster_id for one in objects})
+    if len(clusters) != 1:
+        found = ", ".join(clusters) or "none"
+        raise SettingsError(f"the objects must be of one cluster, and they are of: {found}")
+    topics, superseded = _topics(objects, without)
+    by_stream: dict[int, list[FoundRange]] = {}
+    for one in objects:
+        for held in one.ranges:
+            if held.topic_id in topics:
+                by_stream.setdefault(held.stream_id, []).append(held)
+    covers = {stream_id: cover(ranges) for stream_id, ranges in by_stream.items()}
+    covers = {stream_id: one for stream_id, one in covers.items() if one.ranges}
+    fillers: dict[str, int] = {}
+
+    def fill(before: FoundRange, start: int, end: int) -> Extent:
+        extent, size = filler(before, start, end)
+        fillers[extent.object_key] = size
+        return extent
+
+    nodes = _nodes(keys)
+    streams = {one: _stream(one, covers[one], nodes, fill) for one in sorted(covers)}
+    next_stream_id = 1 + max((s for one in objects for s in _stream_ids(one)), default=-1)
+    topic_states, next_stream_id = _with_partitions(topics, streams, next_stream_id)
+    used = _objects(objects, streams, fillers)
+    number = max(1, entry, *(_job_entry(key) for key in keys))
+    state = ClusterState(
+        next_entry=number,
+        cluster_id=clusters[0],
+        nodes=Map(nodes),
+        topics=Map({one.name: one for one in topic_states}),
+        topic_names=Map({one.topic_id: one.name for one in topic_states}),
+        streams=Table(None, Map(streams), len(streams)),
+        objects=Table(None, Map(used), len(used)),
+        next_stream_id=next_stream_id,
+        next_producer_id=1 + max(one.producer_id for one in objects) + _PRODUCER_IDS_MARGIN,
+        forgotten_entry=number - 1,
+    )
+    return Rebuilt(
+        state=state,
+        lost=tuple(
+            Lost(topic=held.topic, partition=held.partition, start_offset=start, end_offset=end)
+            for one in covers.values()
+            for start, end in one.holes
+            for held in one.ranges[:1]
+        ),
+        superseded_topics=superseded,
+        unused=sum(1 for one in objects if one.key not in state.objects),
+        covers=covers,
+    )
+
+
+def _stream_ids(one: FoundObject) -> tuple[int, ...]:
+    return tuple(held.stream_id for held in one.ranges)
+
+
+def _job_entry(key: str) -> int:
+    """Return from which entry on nobody may commit this name any more; 0 for other names."""
+    name = JobName.parse(key)
+    return 0 if name is None else name.entry + JOB_ENTRIES_MAX + 1
+
+
+def _topics(
+    objects: Sequence[FoundObject], without: frozenset[str]
+) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
+    """Return the names of topics by id: of two with one name the one that was written last."""
+    newest: dict[str, tuple[int, str]] = {}
+    for one in objects:
+        for held in one.ranges:
+            if held.topic_id and held.topic not in without:
+                written = (one.created_ms, held.topic)
+                newest[held.topic_id] = max(written, newest.get(held.topic_id, written))
+    by_name: dict[str, list[tuple[int, str]]] = {}
+    for topic_id, (created_ms, name) in newest.items():
+        by_name.setdefault(name, []).append((created_ms, topic_id))
+    kept = {max(ids)[1]: name for name, ids in by_name.items()}
+    gone = [(name, id_) for name, ids in by_name.items() for _, id_ in sorted(ids)[:-1]]
+    return kept, tuple(sorted(gone))
+
+
+def _with_partitions(
+    topics: Mapping[str, str], streams: dict[int, StreamState], next_stream_id: int
+) -> tuple[list[TopicState], int]:
+    """Return topics with all their partitions: those between others that never held a record are
+    made anew.
+    """
+    places: dict[str, dict[int, int]] = {topic_id: {} for topic_id in topics}
+    for stream in list(streams.values()):
+        places[stream.topic_id][stream.partition] = stream.stream_id
+    made = []
+    for topic_id, known in sorted(places.items()):
+        for partition in range(max(known, default=-1) + 1):
+            if partition not in known:
+                known[partition] = next_stream_id
+                streams[next_stream_id] = StreamState(
+                    stream_id=next_stream_id, topic_id=topic_id, partition=partition
+                )
+                next_stream_id += 1
+        partitions = tuple(known[partition] for partition in sorted(known))
+        if partitions:
+            made.append(TopicState(name=topics[topic_id], topic_id=topic_id, partitions=partitions))
+    return made, next_stream_id
+
+
+def _stream(
+    stream_id: int, found: Cover, nodes: Mapping[int, NodeState], fill: Fill
+) -> StreamState:
+    extents: list[Extent] = []
+    for before, one in zip((None, *found.ranges), found.ranges, strict=False):
+        if before is not None and before.end_offset < one.start_offset:
+            extents.append(fill(before, before.end_offset, one.start_offset))
+        extents.append(
+            Extent(
+                start_offset=one.start_offset,
+                end_offset=one.end_offset,
+                object_key=one.key,
+                max_timestamp=one.max_timestamp,
+                size=one.size,
+            )
+        )
+    first, last = found.ranges[0], found.ranges[-1]
+    writer = next((one.node_id for one in reversed(found.ranges) if one.node_id >= 0), -1)
+    return StreamState(
+        stream_id=stream_id,
+        topic_id=last.topic_id,
+        partition=last.partition,
+        epoch=found.epochs[-1][0],
+        node_id=writer,
+        is_open=writer in nodes,
+        start_offset=first.start_offset,
+        end_offset=last.end_offset,
+        epochs=found.epochs,
+        extents=Extents.of(extents),
+        state_from=_state_from(found.ranges),
+    )
+
+
+def _state_from(ranges: Sequence[FoundRange]) -> int:
+    whole = [one.start_offset for one in ranges if one.state == WHOLE]
+    if whole:
+        return whole[-1]
+    return next((one.start_offset for one in ranges if one.state == HEADERS), -1)
+
+
+def _objects(
+    objects: Sequence[FoundObject], streams: Mapping[int, StreamState], fillers: Mapping[str, int]
+) -> dict[str, ObjectState]:
+    """Return the objects that streams refer to."""
+    users: dict[str, set[int]] = {}
+    for stream in streams.values():
+        for extent in stream.extents:
+            users.setdefault(extent.object_key, set()).add(stream.stream_id)
+    known = {one.key: one for one in objects}
+    found: dict[str, ObjectState] = {}
+    for key, stream_ids in users.items():
+        one = known.get(key)
+        found[key] = ObjectState(
+            key=key,
+            kind=COMPACTED if one is None else one.kind,
+            size=fillers[key] if one is None else one.size,
+            node_id=-1 if one is None else one.node_id,
+            node_epoch=-1 if one is None else one.node_epoch,
+            created_ms=0 if one is None else one.created_ms,
+            stream_ids=frozenset(stream_ids),
+        )
+    return found
+
+
+def _nodes(keys: Sequence[str]) -> dict[int, NodeState]:
+    """Return the nodes that names tell of, in their last epochs: not fenced, so that each finds its
+    own write-ahead log when it starts again.
+    """
+    epochs: dict[int, int] = {}
+    floors: dict[int, tuple[int, int]] = {}
+    for key in keys:
+        wal, data = WalName.parse(key), DataName.parse(key)
+        if wal is not None:
+            epochs[wal.node_id] = max(wal.epoch, epochs.get(wal.node_id, 0))
+            floor = (wal.epoch, wal.number)
+            floors[wal.node_id] = max(floor, floors.get(wal.node_id, floor))
+        elif data is not None:
+            epochs[data.node_id] = max(data.epoch, epochs.get(data.node_id, 0))
+    found = {}
+    for node_id, epoch in epochs.items():
+        wal_epoch, wal_floor = floors.get(node_id, (epoch, 0))
+        found[node_id] = NodeState(
+            node_id=node_id,
+            epoch=epoch,
+            incarnation="",
+            host="",
+            port=0,
+            rack=None,
+            wal_epoch=wal_epoch,
+            wal_floor=wal_floor,
+            wal="object:" if node_id in floors else "",
+        )
+    return found

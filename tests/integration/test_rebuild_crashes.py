@@ -1,0 +1,66 @@
+"""A broker goes on with a rebuilt catalog; and kill -9 of a rebuild at each of its fail-points."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.failpoints import KILLED
+from storage.jobs.verify import VerifySettings, verify
+from tests.integration.test_compaction_crashes import in_log
+from tests.integration.test_crashes import REBUILD_ALONE, campaign
+from tests.support.traffic import read_log
+from tests.unit.test_rebuild_catalog import rows, write
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rebuild(folder: Path, *flags: str, failpoint: str = "") -> int:
+    command = ("rebuild-catalog", "--path", str(folder / "store"), "--json", *flags)
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.cli", *command],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode
+
+
+@pytest.mark.parametrize("name", sorted(REBUILD_ALONE))
+def test_killed_it_leaves_the_old_catalog_or_the_new_one(tmp_path: Path, name: str) -> None:
+    write(tmp_path)
+    before, old = rows(tmp_path), in_log(tmp_path)
+    assert rebuild(tmp_path, "--replace", failpoint=name) == KILLED
+    assert rows(tmp_path) == before
+    assert (in_log(tmp_path) == old) == (name != "rebuild_published")
+    assert rebuild(tmp_path, "--replace") == 0
+    assert rows(tmp_path) == before
+    assert verify(VerifySettings(path=str(tmp_path / "store"))).damages == ()
+
+
+@pytest.mark.parametrize("flags", [(), ("--wal", "object:")])
+def test_a_broker_goes_on_where_the_lost_metadata_ended(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """Even after kill -9: what was not uploaded comes out of the write-ahead log."""
+    topic, partitions = "crash", 4
+    with campaign(tmp_path, flags) as running:
+        running.broker.start()
+        running.start_clients()
+        running.wait_progress(200)
+        running.broker.kill()
+        running.broker.start()
+        running.wait_progress(200)
+        running.broker.kill()
+        (meta,) = tmp_path.rglob("store/meta")
+        shutil.rmtree(meta)
+        assert rebuild(meta.parents[1]) == 0
+        running.broker.start()
+        running.wait_progress(100)
+        running.check()
+        log = read_log(running.broker.bootstrap, topic, partitions)
+        assert sum(map(len, log.values())) > 400

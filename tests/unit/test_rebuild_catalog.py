@@ -1,0 +1,158 @@
+"""`rebuild-catalog`: without its metadata a cluster comes back, record for record."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lake
+from storage.compaction.merge_plan import MergeRules
+from storage.errors import SettingsError
+from storage.jobs.compact import CompactSettings, compact
+from storage.jobs.rebuild_catalog import RebuildSettings, rebuild_catalog
+from storage.jobs.verify import VerifySettings, verify
+from storage.metadata.records import TopicConfig
+from storage.metadata.state import ClusterState
+from tests.integration.test_compaction_crashes import in_log, maintain
+from tests.support.command_line import CommandLine
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import write_topic
+
+
+def write(folder: Path, topic: str = "t", partitions: int = 3, uploads: int = 4) -> None:
+    rng = random.Random(topic)
+    for number in range(uploads):
+        values = {
+            partition: [
+                TestRecord(offset=0, key=b"k%d" % rng.randrange(9), value=b"%d %d" % (number, n))
+                for n in range(rng.randint(1, 30))
+            ]
+            for partition in range(partitions)
+            if partition != 1
+        }
+        write_topic(folder / "store", topic, values, partitions=partitions, batch_records=3)
+
+
+def rows(folder: Path, topic: str = "t") -> list[dict[str, object]]:
+    return list(lake.scan(str(folder / "store"), topic).read_all().to_pylist())
+
+
+def merge(folder: Path) -> None:
+    rules = MergeRules(count_min=2)
+    assert compact(CompactSettings(path=str(folder / "store"), rules=rules)).items
+
+
+def wipe(folder: Path) -> None:
+    shutil.rmtree(folder / "store" / "meta")
+
+
+def rebuild(folder: Path, *, replace: bool = False) -> ClusterState:
+    settings = RebuildSettings(path=str(folder / "store"), replace=replace)
+    return rebuild_catalog(settings).rebuilt.state
+
+
+def is_sound(folder: Path) -> bool:
+    return verify(VerifySettings(path=str(folder / "store"))).damages == ()
+
+
+@pytest.mark.parametrize("merged_after", [None, 1, 3])
+def test_every_record_comes_back_at_its_offset(tmp_path: Path, merged_after: int | None) -> None:
+    for number in range(2):
+        write(tmp_path)
+        write(tmp_path, "u", partitions=1)
+        if merged_after == 1 + 2 * number:
+            merge(tmp_path)
+    before = {topic: rows(tmp_path, topic) for topic in ("t", "u")}
+    old = in_log(tmp_path)
+    wipe(tmp_path)
+    new = rebuild(tmp_path)
+    assert in_log(tmp_path) == new
+    assert {topic: rows(tmp_path, topic) for topic in ("t", "u")} == before
+    assert is_sound(tmp_path)
+    for stream_id, stream in old.streams.items():
+        if not stream.end_offset:
+            continue
+        assert new.streams[stream_id].epochs == stream.epochs
+        assert new.streams[stream_id].extents == stream.extents
+        assert new.streams[stream_id].state_from == stream.state_from
+    assert new.topics["t"].topic_id == old.topics["t"].topic_id
+    assert new.topics["t"].partitions[0] == old.topics["t"].partitions[0]
+    assert len(new.topics["t"].partitions) == 3
+    write(tmp_path)  # and it goes on
+    found = rows(tmp_path)
+    assert [row for row in found if row in before["t"]] == before["t"]
+    assert len(found) > len(before["t"])
+    assert is_sound(tmp_path)
+
+
+def test_what_was_compacted_by_keys_comes_back_as_it_was(tmp_path: Path) -> None:
+    write(tmp_path)
+    configs: dict[str, str | None] = {"cleanup.policy": "compact"}
+    in_log(tmp_path, TopicConfig(topic_id=in_log(tmp_path).topics["t"].topic_id, configs=configs))
+    assert maintain(tmp_path).returncode == 0
+    before = rows(tmp_path)
+    wipe(tmp_path)
+    assert not rebuild(tmp_path).topics["t"].configs
+    assert rows(tmp_path) == before
+    assert is_sound(tmp_path)
+
+
+def test_offsets_that_are_gone_are_bridged_and_told(tmp_path: Path) -> None:
+    write(tmp_path)
+    before = rows(tmp_path)
+    stream = in_log(tmp_path).streams[0]
+    lost = stream.extents[1]
+    (tmp_path / "store" / lost.object_key).unlink()
+    wipe(tmp_path)
+    result = rebuild_catalog(RebuildSettings(path=str(tmp_path / "store")))
+    (told, other) = result.rebuilt.lost
+    assert (told.topic, told.partition, told.start_offset, told.end_offset) == (
+        "t",
+        0,
+        lost.start_offset,
+        lost.end_offset,
+    )
+    assert other.partition == 2
+    gone = {
+        (one.partition, offset)
+        for one in result.rebuilt.lost
+        for offset in range(one.start_offset, one.end_offset)
+    }
+    assert rows(tmp_path) == [
+        row for row in before if (row["partition"], row["offset"]) not in gone
+    ]
+    assert is_sound(tmp_path)
+
+
+def test_metadata_that_can_be_read_are_left_alone_unless_told(tmp_path: Path) -> None:
+    write(tmp_path)
+    before, state = rows(tmp_path), in_log(tmp_path)
+    with pytest.raises(SettingsError, match="--replace"):
+        rebuild(tmp_path)
+    settings = RebuildSettings(path=str(tmp_path / "store"))
+    assert rebuild_catalog(settings, dry_run=True).rebuilt.state.next_entry >= state.next_entry
+    assert in_log(tmp_path) == state
+    new = rebuild(tmp_path, replace=True)
+    assert in_log(tmp_path) == new != state
+    assert rows(tmp_path) == before
+    kept = tmp_path / "store" / f"meta-before-{new.next_entry}"
+    (tmp_path / "store" / "meta").rename(tmp_path / "rebuilt")
+    kept.rename(tmp_path / "store" / "meta")
+    assert in_log(tmp_path) == state, "the copy is whole"
+
+
+def test_the_command_shows_what_it_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lakehead = CommandLine(monkeypatch, capsys)
+    write(tmp_path)
+    write(tmp_path, "u")
+    wipe(tmp_path)
+    path = ("--path", str(tmp_path / "store"))
+    assert "quotas" in lakehead("rebuild-catalog", *path, "--dry-run").out
+    assert not (tmp_path / "store" / "meta").exists()
+    figures = json.loads(lakehead("rebuild-catalog", *path, "--without", "u", "--json").out)
+    assert (figures["topics"], figures["lost ranges of offsets"]) == (1, 0)
+    assert "none" in lakehead.fails("rebuild-catalog", "--path", str(tmp_path / "empty"))
