@@ -167,7 +167,7 @@ RULES: tuple[Rule, ...] = (
         theirs="unknown_topic_or_partition|inconsistent_topic_id",
         ours="unknown_topic_id",
         when=lambda tree: isinstance(tree["session_epoch"], SessionEpoch),
-        reason="in a session, too, the id of a topic that is gone is unknown; Kafka goes by its name",
+        reason="in a session, too, the id of a topic that is gone is unknown; Kafka knows its name",
     ),
     Rule(
         api="IncrementalAlterConfigs",
