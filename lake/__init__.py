@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lake.async_scan import scan_async
     from lake.topic_scan import scan
 
-__all__ = ["scan"]
+__all__ = ["scan", "scan_async"]
 
 
 def __getattr__(name: str) -> Any:
@@ -14,4 +15,8 @@ def __getattr__(name: str) -> Any:
         from lake.topic_scan import scan
 
         return scan
+    if name == "scan_async":
+        from lake.async_scan import scan_async
+
+        return scan_async
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,3 +5,7 @@ from storage.errors import LakeheadError
 
 class DataLoss(LakeheadError):
     """Records that were asked for are no longer there, or never were."""
+
+
+class ScanClosed(LakeheadError):
+    """A scan was closed before it had given all its records."""

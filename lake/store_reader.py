@@ -103,6 +103,10 @@ class StoreReader:
 
     def _run(self) -> None:
         self._loop.run_forever()
+        if left := asyncio.all_tasks(self._loop):
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.wait(left))
         self._loop.close()
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:

@@ -1,21 +1,142 @@
 """`lake.scan`: a topic as Arrow batches, without Spark. For pandas, Polars, DuckDB and pyarrow."""
 
+import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import pyarrow as pa
 
 from lake.catalog import TopicPartition
 from lake.committed import committed
-from lake.decode.columns import chosen_columns
+from lake.decode.columns import arrow_schema, chosen_columns
 from lake.decode.decoder import RecordDecoder
+from lake.errors import ScanClosed
 from lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
-from lake.planner import needed_objects, plan_splits
+from lake.planner import ByteRange, needed_objects, plan_splits
 from lake.record_reader import read_records
-from lake.store_reader import store_reader
+from lake.store_reader import StoreReader, store_reader
 from storage.errors import SettingsError
 from storage.object_store import ObjectStore
 
 Offsets = str | Mapping[int, int]
+
+
+class Scan:
+    """Records of a topic, as Arrow batches: what `lake.scan` returns.
+
+    Each iteration, `read_all` and query of an engine is a pass of its own over the same records.
+    An engine takes it as a table by Arrow's PyCapsule interface: `duckdb.sql("FROM orders")` where
+    `orders` is a variable with a scan, `polars.DataFrame(scan)`, `pyarrow.table(scan)`. A pass
+    holds some ten megabytes of what it fetched, and what the batches that are still in use need.
+
+    Closing it (`close`, or the end of a `with`) stops what passes fetch; one that is not at its
+    end raises ScanClosed then. Safe for use by several threads, each pass for one at a time.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        reader: StoreReader,
+        ranges: Sequence[ByteRange],
+        names: Sequence[str],
+        *,
+        views: bool,
+        rows_max: int,
+    ) -> None:
+        self.topic = topic
+        self.schema: pa.Schema = arrow_schema(names, views=views)
+        self._reader = reader
+        self._ranges = ranges
+        self._names = tuple(names)
+        self._views = views
+        self._rows_max = rows_max
+        self._passes: weakref.WeakSet[_Pass] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def length(self) -> int:
+        """Bytes that one pass fetches."""
+        return sum(range_.length for range_ in self._ranges)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Begin a pass. Raises CorruptObject, ObjectNotFound, StoreUnavailable, ScanClosed."""
+        decoder = RecordDecoder(
+            self._names, views=self._views, rows_max=self._rows_max, bytes_max=1 << 30
+        )
+        with self._lock:
+            if self._closed:
+                raise self._is_closed()
+            begun = _Pass(self, read_records(self._reader, self._ranges, decoder))
+            self._passes.add(begun)
+        return begun
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Begin a pass, as pyarrow's own reader. Raises as an iteration does."""
+        return pa.RecordBatchReader.from_batches(self.schema, iter(self))
+
+    def read_all(self) -> pa.Table:
+        """Return all records in memory. Raises as an iteration does."""
+        return self.to_reader().read_all()
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def close(self) -> None:
+        """Stop all passes, and forget what they have fetched. May be repeated."""
+        with self._lock:
+            self._closed = True
+            passes = list(self._passes)
+        for one in passes:
+            one.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _is_closed(self) -> ScanClosed:
+        return ScanClosed(f"the scan of topic {self.topic!r} is closed: scan it again")
+
+
+class _Pass:
+    """One reading of a scan. It keeps its scan alive, so that an engine's stream may outlive the
+    caller's variable.
+    """
+
+    def __init__(self, scan: Scan, batches: Iterator[pa.RecordBatch]) -> None:
+        # First of all, so that it also goes first: what it gives up needs the scan's reader.
+        self._batches: Iterator[pa.RecordBatch] | None = batches
+        self._scan = scan
+        self._is_over = False
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._lock:
+            if self._is_over:
+                raise StopIteration
+            if self._batches is None:
+                raise self._scan._is_closed()  # noqa: SLF001 - the scan's own
+            try:
+                return next(self._batches)
+            except StopIteration:
+                self._is_over = True
+                raise
+
+    def stop(self) -> None:
+        """Drop what is fetched; called from any thread, while another is at work at most for as
+        long as that takes with its batch.
+        """
+        with self._lock:
+            self._batches = None  # the end of a generator gives up what it had asked for
 
 
 def scan(
@@ -30,44 +151,44 @@ def scan(
     include_headers: bool = False,
     copy: bool = False,
     rows_max: int = 65_536,
-) -> pa.RecordBatchReader:
+) -> Scan:
     """Read a topic, partition after partition, each in offset order.
 
     `path` is the cluster's place (`./lakehead-data/store`, `s3://bucket/prefix`) or an open store.
     Offsets are `"earliest"`, `"latest"` or an offset for each partition ({0: 17, 1: 0}); the end is
     exclusive. Timestamps (milliseconds since the epoch) win over offsets: from the first record at
     or after one, to before the first at or after the other. What lies in objects at the time of
-    this call is read, and no more than some ten megabytes of it is in memory at a time. Of
-    transactions only what was committed is there; the end is before the first that is open.
+    this call is read; nothing is fetched before the first batch is asked for. Of transactions only
+    what was committed is there; the end is before the first that is open.
 
     Columns are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
     timestampType and, with `include_headers`, headers. Only those in `columns` are decoded. Keys
-    and values are `binary_view`s into the fetched bytes; `copy=True` makes them plain `binary`.
+    and values are `binary_view`s into the fetched bytes; `copy=True` makes them plain `binary`. A
+    batch has at most `rows_max` rows.
 
     Raises SettingsError (no cluster there, unknown column), UnknownTopic, DataLoss (an offset that
-    is not there); the reader raises CorruptObject, StoreUnavailable.
+    is not there).
     """
     names = chosen_columns(columns, include_headers=include_headers)
     reader = store_reader(path)
-    logs = committed(reader, reader.open_catalog().partitions(topic))
-    bounds = Bounds(
-        starting=_positions(topic, starting_offsets, starting_timestamp),
-        ending=_positions(topic, ending_offsets, ending_timestamp),
-        latest_without_match=True,
-    )
-    asked = resolve(reader, logs, bounds)
-    splits = plan_splits(asked, reader.read_indexes(needed_objects(asked)))
+    try:
+        logs = committed(reader, reader.open_catalog().partitions(topic))
+        bounds = Bounds(
+            starting=_positions(topic, starting_offsets, starting_timestamp),
+            ending=_positions(topic, ending_offsets, ending_timestamp),
+            latest_without_match=True,
+        )
+        asked = resolve(reader, logs, bounds)
+        splits = plan_splits(asked, reader.read_indexes(needed_objects(asked)))
+    except BaseException:
+        if not isinstance(path, str):
+            reader.end()
+        raise
     ranges = [range_ for split in splits for range_ in split.ranges]
-    decoder = RecordDecoder(names, views=not copy, rows_max=rows_max, bytes_max=1 << 30)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        try:
-            yield from read_records(reader, ranges, decoder)
-        finally:
-            if not isinstance(path, str):
-                reader.end()
-
-    return pa.RecordBatchReader.from_batches(decoder.schema, batches())
+    made = Scan(topic, reader, ranges, names, views=not copy, rows_max=rows_max)
+    if not isinstance(path, str):  # its thread is ours alone
+        weakref.finalize(made, reader.end)
+    return made
 
 
 def _positions(
