@@ -76,7 +76,9 @@ def read_split(
 
 
 def _found_again(options: ReadOptions, ranges: Sequence[ByteRange]) -> tuple[ByteRange, ...]:
-    """Return where the offsets of ranges lie now."""
+    """Return where the offsets of ranges lie now: those that are not in committed objects are where
+    they were.
+    """
     reader = store_reader(options.path)
     catalog, found = reader.open_catalog(), list[ByteRange]()
     for range_ in ranges:
@@ -90,6 +92,9 @@ def _found_again(options: ReadOptions, ranges: Sequence[ByteRange]) -> tuple[Byt
                 "deleted while they were read (set failOnDataLoss to false to read the rest)"
             )
         if log is None or start >= range_.end_offset:
+            continue
+        if log.end_offset < range_.end_offset:
+            found.append(range_)
             continue
         log = replace(log, aborted=range_.aborted)
         asked = [OffsetRange(log=log, start=start, end=range_.end_offset)]
