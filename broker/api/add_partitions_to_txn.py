@@ -1,7 +1,8 @@
 """AddPartitionsToTxn (key 24), versions 0 to 5: partitions take part in a transaction from now on.
 
 2 PRODUCER_FENCED, which was INVALID_PRODUCER_EPOCH · 3 compact · 4 from nodes, for several
-transactions, and to verify only (KIP-890) · 5 TRANSACTION_ABORTABLE.
+transactions, and to verify only (KIP-890) · 5 TRANSACTION_ABORTABLE, which Kafka tells nodes of
+version 4, too.
 
 One partition that does not exist keeps its neighbours out too, with OPERATION_NOT_ATTEMPTED.
 """
@@ -21,7 +22,6 @@ API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5))
 
 _FENCED_VERSION = 2
 _BATCH_VERSION = 4
-_ABORTABLE_VERSION = 5
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
@@ -56,16 +56,12 @@ async def _for_node(asked: Any, context: RequestContext) -> Mapping[TopicPartiti
     missing = _missing(partitions, context)
     if missing:
         return missing
-    codes = await context.node.transactions.answer(
+    return await context.node.transactions.answer(
         asked.transactional_id,
         Producer(asked.producer_id, asked.producer_epoch),
         partitions,
         is_adding=not asked.verify_only,
     )
-    if context.version >= _ABORTABLE_VERSION:
-        return codes
-    absent, older = ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state
-    return {where: older if code is absent else code for where, code in codes.items()}
 
 
 async def _for_producer(

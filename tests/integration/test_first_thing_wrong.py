@@ -150,3 +150,22 @@ async def test_an_epoch_before_the_first_ends_where_that_begins(
     answer = await ask(broker, 23, 4, {"replica_id": -1, "topics": topics})
     found = answer["topics"][0]["partitions"][0]
     assert (found["error_code"], found["end_offset"]) == ("none", end_offset)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_nodes_are_told_that_a_partition_is_not_in_its_transaction(
+    broker: Broker, version: int
+) -> None:
+    tree = {"transactional_id": "x", "transaction_timeout": 60_000, "producer_id": -1}
+    await broker.ask(Request(key=22, version=5, tree={**tree, "producer_epoch": -1}, about="x"))
+    producer_id, epoch = broker.producers["x"]
+    asked = {
+        "transactional_id": "x",
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "verify_only": True,
+        "topics": [{"name": "t", "partitions": [0]}],
+    }
+    answer = await ask(broker, 24, version, {"transactions": [asked]})
+    told = answer["results_by_transaction"][0]["topic_results"][0]["results_by_partition"]
+    assert [one["partition_error_code"] for one in told] == ["transaction_abortable"]
