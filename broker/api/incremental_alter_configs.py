@@ -52,6 +52,8 @@ def _new_value(change: Any, present: Configs, definitions: Definitions) -> str |
         )
     items = items_of(present.get(name, config.default or ""))
     given = items_of(value)
+    if operation == _APPEND and items and not value:
+        raise KafkaError(ErrorCode.invalid_config, f"Nothing is no item of {name}")
     if operation == _APPEND:
         return ",".join([*items, *(item for item in given if item not in items)])
     return ",".join([item for item in items if item not in given])

@@ -88,6 +88,13 @@ async def test_a_value_that_is_missing_comes_before_values_that_are_wrong(broker
     assert answer["responses"][0]["error_code"] == "invalid_request"
 
 
+async def test_nothing_is_not_appended_to_a_list(broker: Broker) -> None:
+    configs = [{"name": "cleanup.policy", "config_operation": 2, "value": ""}]
+    resources = [{"resource_type": 2, "resource_name": "t", "configs": configs}]
+    answer = await ask(broker, 44, 1, {"resources": resources, "validate_only": False})
+    assert answer["responses"][0]["error_code"] == "invalid_config"
+
+
 async def commit_in_transaction(broker: Broker, producer_id: int, metadata: list[str]) -> list[str]:
     parts = [
         {
