@@ -28,8 +28,9 @@ from broker.cli.demonstration.broker_process import running_broker
 from broker.cli.demonstration.dataset import DATASETS, messages, read_table
 from broker.cli.demonstration.loading import Loaded, load
 from broker.cli.demonstration.stage import Stage
-from broker.cli.materialize import missing_extra, table_uri
+from broker.cli.materialize import missing_extra
 from storage.errors import LakeheadError, SettingsError
+from storage.metadata.table_declaration import default_table_uri
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +143,7 @@ def _fresh_place(folder: Path | None, store: str, wal: str) -> Place:
         raise SettingsError(f"there is a cluster in {store} already: name another prefix")
     place = _fresh_folder(folder)
     uri = store or f"file:{place}/store"
-    return Place(folder=place, store=uri, wal=wal, table=table_uri(uri, "flights"))
+    return Place(folder=place, store=uri, wal=wal, table=default_table_uri(uri, "flights"))
 
 
 @contextmanager

@@ -1,14 +1,22 @@
-"""`lakehead materialize`: bring a topic's Delta table up to what lies in the object store."""
+"""`lakehead materialize`: bring topics' Delta tables up to what lies in the object store."""
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.listing import JsonOption, show_fields
+from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.progress import ByteProgress
-from storage.errors import SettingsError
+from storage.errors import LakeheadError, SettingsError
+from storage.metadata.table_declaration import default_table_uri
+
+if TYPE_CHECKING:
+    from lake.jobs.declared_tables import DeclaredTables, TableOutcome
 
 
 class ValueFormat(StrEnum):
@@ -16,6 +24,8 @@ class ValueFormat(StrEnum):
 
     JSON = "json"
     RAW = "raw"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
 
 
 class OnError(StrEnum):
@@ -26,23 +36,20 @@ class OnError(StrEnum):
     DROP = "drop"
 
 
-def table_uri(store: str, topic: str) -> str:
-    """Return where a topic's table lies when nothing else is said: `tables/` beside the store."""
-    scheme, _, folder = store.partition(":")
-    if scheme == "file":
-        return f"{folder.rstrip('/').removesuffix('/store')}/tables/{topic}"
-    place, question, options = store.partition("?")
-    return f"{place.rstrip('/')}/tables/{topic}{question}{options}"
-
-
+TopicsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TOPIC]...", help="The topics. Without any: every declared table that is due."
+    ),
+]
 TableOption = Annotated[
     str | None,
     typer.Option(
         "--table",
         "-t",
         metavar="URI",
-        help="The Delta table, made if it is not there. [default: tables/TOPIC in the cluster's "
-        "folder]",
+        help="The Delta table of a topic that declares none, made if it is not there. [default: "
+        "tables/TOPIC in the cluster's folder]",
         show_default=False,
     ),
 ]
@@ -56,27 +63,45 @@ SchemaOption = Annotated[
     ),
 ]
 ValueFormatOption = Annotated[
-    ValueFormat,
-    typer.Option("--value-format", metavar="json|raw", help="JSON to columns, or bytes as is."),
+    ValueFormat | None,
+    typer.Option(
+        "--value-format",
+        metavar="json|raw|avro|protobuf",
+        help="What values are; raw: bytes as they are. [default: json]",
+        show_default=False,
+    ),
 ]
 OnErrorOption = Annotated[
-    OnError,
+    OnError | None,
     typer.Option(
         "--on-error",
         metavar="pause|dead_letter|drop",
-        help="A record that cannot be read: stop before it, keep it in TABLE__dlq, or "
-        "leave it out.",
+        help="A record that cannot be read: stop before it, keep it in TABLE__dlq, or leave it "
+        "out. [default: pause]",
+        show_default=False,
     ),
 ]
 
 
 def materialize(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    topics: TopicsArgument = None,
     path: PathOption = DEFAULT_PATH,
     table: TableOption = None,
     schema: SchemaOption = None,
-    value_format: ValueFormatOption = ValueFormat.JSON,
-    on_error: OnErrorOption = OnError.PAUSE,
+    value_format: ValueFormatOption = None,
+    on_error: OnErrorOption = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Keep the declared tables fresh until told to stop (Ctrl-C)."
+        ),
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, metavar="SECONDS", help="How long to wait for who writes a table."
+        ),
+    ] = 0.0,
     workers: Annotated[
         int, typer.Option("--workers", min=1, metavar="N", help="How many work at once.")
     ] = 2,
@@ -85,24 +110,111 @@ def materialize(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn a topic into a Delta table that holds each record once.
+    """Turn topics into Delta tables that hold each record once.
+
+    A topic declares its table by its configs (lakehead.table.*). One that declares none is told by
+    options what it is to be.
 
     Safe to run again at any moment, to kill, and to run twice at once: the table itself records how
     far it got. What a broker has not uploaded yet comes with the next run.
     """
     try:
-        from lake.jobs.materialize import materialize as run_job
-        from lake.jobs.table_settings import MaterializeSettings
+        from lake.jobs.declared_tables import DeclaredTables, declares_table
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
     store = store_uri(path)
+    names = topics or []
+    is_told = any(one is not None for one in (table, schema, value_format, on_error))
+    is_alone = len(names) == 1 and not follow
+    if is_alone and (table is not None or not declares_table(store, names[0])):
+        _materialize_as_told(
+            store, names[0], table, schema, value_format, on_error, workers, dry_run, as_json
+        )
+        return
+    if is_told:
+        raise SettingsError(
+            "--table, --schema, --value-format and --on-error are for one topic that declares no "
+            "table: set the topic's configs (lakehead.table.*) instead"
+        )
+    with _closing(DeclaredTables(store, topics=names, workers=workers, wait_s=wait)) as tables:
+        if follow:
+            _follow(tables, as_json)
+            return
+        outcomes: list[TableOutcome] = []
+        tables.bring_up(all_of_them=bool(names), tell=outcomes.append, dry_run=dry_run)
+    rows = [_figures(outcome, dry_run=dry_run) for outcome in outcomes]
+    if rows or not as_json:
+        show_rows(rows, {name: name for name in rows[0]} if rows else _NOTHING_DUE, as_json)
+    _complain(outcomes)
+
+
+@contextmanager
+def _closing(tables: "DeclaredTables") -> Iterator["DeclaredTables"]:
+    try:
+        yield tables
+    finally:
+        tables.close()
+
+
+def _follow(tables: "DeclaredTables", as_json: bool) -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+
+    def tell(outcome: "TableOutcome") -> None:
+        if outcome.error is not None:
+            typer.echo(f"lakehead: {outcome.topic}: {outcome.error}", err=True)
+        if outcome.result.commits:
+            show_fields(_figures(outcome), as_json)
+
+    tables.follow(stopped, tell)
+
+
+def _figures(outcome: "TableOutcome", *, dry_run: bool = False) -> dict[str, object]:
+    result, lag = outcome.result, outcome.lag
+    if dry_run:
+        return {"topic": outcome.topic, "table": outcome.table, "bytes to read": result.bytes_read}
+    return {
+        "topic": outcome.topic,
+        "table": outcome.table,
+        "records": result.records,
+        "bytes read": result.bytes_read,
+        "commits": result.commits,
+        "dead letters": result.dead_letters,
+        "dropped": result.dropped,
+        "lost to retention": result.lost,
+        "records behind": lag.records,
+    }
+
+
+def _complain(outcomes: "list[TableOutcome]") -> None:
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    if errors:
+        more = f" (and {len(errors) - 1} more tables)" if len(errors) > 1 else ""
+        raise LakeheadError(f"{errors[0]}{more}")
+
+
+def _materialize_as_told(
+    store: str,
+    topic: str,
+    table: str | None,
+    schema: str | None,
+    value_format: ValueFormat | None,
+    on_error: OnError | None,
+    workers: int,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    from lake.jobs.materialize import materialize as run_job
+    from lake.jobs.table_settings import MaterializeSettings
+
     settings = MaterializeSettings(
         path=store,
         topic=topic,
-        table=table or table_uri(store, topic),
-        value_format=value_format.value,
+        table=table or default_table_uri(store, topic),
+        value_format=(value_format or ValueFormat.JSON).value,
         schema=schema,
-        on_error=on_error.value,
+        on_error=(on_error or OnError.PAUSE).value,
         workers=workers,
         dry_run=dry_run,
     )
@@ -122,6 +234,9 @@ def materialize(
     if dry_run:
         figures = {"table": settings.table, "bytes to read": result.bytes_read}
     show_fields(figures, as_json)
+
+
+_NOTHING_DUE = {"": "no table is due"}
 
 
 def missing_extra(error: ModuleNotFoundError) -> SettingsError:

@@ -98,12 +98,17 @@ class TableLeases:
         """Take the table of a topic, within `wait_s`. Raises TableTaken, UnknownTopic."""
         self._reader.run(self._take(topic_id, wait_s))
 
+    def holds(self, topic_id: str) -> bool:
+        """Whether the table of a topic is ours to write now."""
+        lease = self._held.get(topic_id)
+        return lease is not None and lease.until > self._clock.monotonic()
+
     def check(self, topic_id: str) -> None:
         """Raise LeaseLost unless the table is ours still."""
         if self._crashed is not None:
             raise self._crashed
-        lease = self._held.get(topic_id)
-        if lease is None or lease.until <= self._clock.monotonic():
+        if not self.holds(topic_id):
+            lease = self._held.get(topic_id)
             raise LeaseLost(
                 f"the lease of the table of topic {lease.topic if lease else topic_id} is over: "
                 "another process may write it; run again"

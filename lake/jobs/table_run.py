@@ -40,6 +40,8 @@ class TableRun:
         on_progress: Progress = lambda _done, _total: None,
     ) -> None:
         self.result = MaterializeResult()
+        self.has_more = False
+        """Whether the last catalog has more than the table, up to where it pauses."""
         self._settings = settings
         self._reader = reader
         self._guard = guard
@@ -52,8 +54,9 @@ class TableRun:
         self._asked = given_schema(settings)
         self._stops_at_new_schema = settings.evolution != "dead_letter"
 
-    def bring_up(self, catalog: Catalog) -> None:
-        """Work until the table is level with the catalog, or every partition with more pauses.
+    def bring_up(self, catalog: Catalog, *, rounds_max: int | None = None) -> None:
+        """Work until the table is level with the catalog, or every partition with more pauses; or
+        for so many rounds, and `has_more` tells whether that was all.
 
         Raises SettingsError, UnknownTopic, RecordUnreadable, SchemaConflict, TableUnavailable, what
         the guard raises, and what reading objects raises.
@@ -74,7 +77,8 @@ class TableRun:
             return
         if self._table is None:
             self._create(layout)
-        while True:
+        commits_max = None if rounds_max is None else self.result.commits + rounds_max
+        while self.result.commits != commits_max:
             try:
                 if not self._round():
                     break
@@ -82,6 +86,10 @@ class TableRun:
                 failpoint("materialize_lost_race")
                 self._table = None
         self._report()
+        self.has_more = any(
+            max(held, log.start_offset) < self._end[log.id.partition]
+            for held, log in zip(self.held_offsets(), self._logs, strict=True)
+        )
         if self._unreadable:
             raise RecordUnreadable(self._complaint())
 

@@ -19,6 +19,7 @@ from lake.tables.delta_table import Table
 from lake.tables.layout import TableLayout, existing_layout, new_layout
 from lake.tables.partitions import split_rows
 from lake.tables.value_sample import sample_records
+from lake.tables.values.changes import CHANGE_FIELDS
 from lake.tables.values.evolution import Evolution, evolve
 from lake.tables.values.formats import open_decoder
 from storage.clock import SystemClock
@@ -73,9 +74,12 @@ def _first_layout(
         sample = sample_records(reader, logs, settings.sample_records)
         if sample is None:
             return None
+    values = decoder.schema_of(sample)
+    if settings.value_format == "debezium":  # the history of changes
+        values = pa.schema([*values, *CHANGE_FIELDS])
     return new_layout(
         settings.spec,
-        decoder.schema_of(sample),
+        values,
         parts=settings.partition_by,
         value_layout=settings.layout,
     )

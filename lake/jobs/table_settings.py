@@ -41,6 +41,7 @@ class MaterializeSettings:
     schema: str | None = None
     message: str = ""
     registry: str = ""
+    keys: tuple[str, ...] = ()
     layout: ValueLayout = "flat"
     partition_by: tuple[PartitionPart, ...] = ()
     evolution: Evolution = "evolve"
@@ -65,6 +66,7 @@ class MaterializeSettings:
             schema=self.schema or "",
             message=self.message,
             registry=self.registry,
+            keys=self.keys,
         )
 
 
@@ -81,6 +83,7 @@ def declared_settings(
         schema=spec.schema or None,
         message=spec.message,
         registry=spec.registry,
+        keys=spec.keys,
         layout=declared.layout,
         partition_by=declared.partition_by,
         evolution=declared.evolution,
@@ -102,6 +105,7 @@ def value_spec(declared: TableDeclaration) -> ValueSpec:
         schema=schema,
         message=message,
         registry=declared.schema_registry_url,
+        keys=declared.keys,
     )
 
 
@@ -127,6 +131,16 @@ class MaterializeResult:
     def plus(self, **counts: int) -> "MaterializeResult":
         """Return these figures with others added."""
         return replace(self, **{name: getattr(self, name) + n for name, n in counts.items()})
+
+    def since(self, before: "MaterializeResult") -> "MaterializeResult":
+        """Return what came to these figures after those."""
+        return self.plus(**{name: -getattr(before, name) for name in _COUNTS})
+
+
+_COUNTS = (
+    *("records", "dead_letters", "dropped", "lost"),
+    *("bytes_read", "bytes_written", "files", "commits"),
+)
 
 
 class Guard(Protocol):

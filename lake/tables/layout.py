@@ -107,7 +107,7 @@ class TableLayout:
         values = decoded.columns
         columns = dict(zip(values.column_names, values.columns, strict=True))
         if self.is_nested:
-            columns = {VALUE: _nested(values)}
+            columns = {VALUE: _nested(values.select(self.value_schema().names))}
         columns |= {name: kept.column(source) for name, source in METADATA.items()}
         columns |= generated_columns(columns, self.parts)
         rows = pa.Table.from_arrays(

@@ -1,0 +1,253 @@
+"""Keeps the declared tables of a cluster: once, those that are due; or for as long as it is let.
+
+Each table has a lease while it is worked on. Tables are worked on side by side, in rounds of a
+bounded size, so that one that is far behind does not keep the others from being fresh. What fails
+in one table is told and tried again after a pause; the others go on.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from lake.catalog import Catalog
+from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
+from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
+from lake.jobs.table_run import TableRun
+from lake.jobs.table_settings import MaterializeResult, declared_settings
+from lake.store_reader import store_reader
+from storage.clock import SystemClock
+from storage.errors import LakeheadError, SettingsError, UnknownTopic
+from storage.metadata.state import TableState, TopicState
+from storage.metadata.table_declaration import TableDeclaration, is_declared
+
+ROUND_BYTES = 256 << 20
+"""Bytes of stored records of a round: what other tables wait for, and what is in memory at most."""
+
+_POLL_S = (0.2, 2.0)
+_PAUSE_S = (2.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutcome:
+    """What became of a table in a turn: figures of what was done, how far it is behind, and what
+    went wrong, if anything.
+    """
+
+    topic: str
+    table: str
+    result: MaterializeResult
+    lag: Lag
+    error: LakeheadError | None = None
+
+
+_NO_UPSERT = "tables by upsert are not brought up by this command yet"
+
+Told = Callable[[TableOutcome], None]
+
+
+def declares_table(path: str, topic: str) -> bool:
+    """Whether a topic of the cluster at `path` declares a table. Raises UnknownTopic, and as
+    `Catalog.open`.
+    """
+    return is_declared(store_reader(path).open_catalog().topic(topic))
+
+
+class _Guard:
+    """The lease of one table as its run sees it."""
+
+    def __init__(self, leases: TableLeases, topic_id: str) -> None:
+        self._leases = leases
+        self._topic_id = topic_id
+
+    def check(self) -> None:
+        self._leases.check(self._topic_id)
+
+    def report(self, offsets: tuple[int, ...]) -> None:
+        self._leases.report(self._topic_id, offsets)
+
+
+class _Kept:
+    """A table that this process keeps."""
+
+    def __init__(self, declared: TableDeclaration, run: TableRun) -> None:
+        self.declared = declared
+        self.run = run
+        self.offsets: tuple[int, ...] = ()
+        self.not_before = 0.0
+        self.pause_s = _PAUSE_S[0]
+
+
+class DeclaredTables:
+    """The declared tables of the cluster at `path`, or those of `topics` alone."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        topics: Sequence[str] = (),
+        workers: int = 2,
+        wait_s: float = 0.0,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self._path = path
+        self._topics = tuple(topics)
+        self._workers = workers
+        self._wait_s = wait_s
+        self._clock = SystemClock()
+        self._leases = TableLeases.open(path, lease_s=lease_s)
+        self._kept: dict[str, _Kept] = {}
+
+    def close(self) -> None:
+        """Give the leases back."""
+        self._leases.close()
+
+    # ------------------------------------------------------------------------------------- once
+
+    def bring_up(self, *, all_of_them: bool, tell: Told, dry_run: bool = False) -> None:
+        """Bring the tables that are due (or `all_of_them`) up to what lies in objects now.
+
+        Raises UnknownTopic, SettingsError for topics that were named and declare no table.
+        """
+        catalog = self._leases.catalog()
+        self._check_named(catalog)
+        for topic_id, declared in self._declared(catalog, tell).items():
+            topic = catalog.topic(declared.topic)
+            known = catalog.state.tables.get(topic_id, TableState())
+            lag = lag_of(catalog.state, topic, known.offsets)
+            if all_of_them or is_due(declared, lag, self._clock.now_ms()):
+                self._bring_up_one(catalog, declared, tell, dry_run=dry_run)
+
+    def _bring_up_one(
+        self, catalog: Catalog, declared: TableDeclaration, tell: Told, *, dry_run: bool
+    ) -> None:
+        run = self._open_run(declared, dry_run=dry_run)
+        error: LakeheadError | None = None
+        try:
+            if not dry_run:
+                self._leases.take(declared.topic_id, wait_s=self._wait_s)
+            run.bring_up(catalog)
+        except LakeheadError as caught:
+            error = caught
+        finally:
+            if not dry_run:
+                self._leases.release(declared.topic_id)
+        tell(self._outcome(catalog, declared, run, error))
+
+    # --------------------------------------------------------------------------------- for ever
+
+    def follow(self, stopped: threading.Event, tell: Told) -> None:
+        """Keep the tables as fresh as they are declared, until `stopped` is set."""
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool:
+            while not stopped.is_set():
+                catalog = self._leases.catalog()
+                due = self._take_what_is_due(catalog, tell)
+                for outcome in pool.map(partial(self._turn, catalog), due):
+                    if outcome.error is not None or outcome.result.commits:
+                        tell(outcome)
+                is_more_due = any(kept.run.has_more for kept in due)
+                stopped.wait(0.0 if is_more_due else self._poll_s())
+
+    def _take_what_is_due(self, catalog: Catalog, tell: Told) -> list[_Kept]:
+        declarations = self._declared(catalog, tell)
+        for topic_id in self._kept.keys() - declarations.keys():
+            del self._kept[topic_id]
+            self._leases.release(topic_id)
+        due = []
+        for topic_id, declared in declarations.items():
+            kept = self._kept.get(topic_id)
+            if kept is None or kept.declared != declared:
+                kept = self._kept[topic_id] = _Kept(declared, self._open_run(declared))
+            lag = lag_of(catalog.state, catalog.topic(declared.topic), kept.offsets)
+            is_time = kept.not_before <= self._clock.monotonic()
+            if is_time and is_due(declared, lag, self._clock.now_ms()):
+                due.append(kept)
+        return due
+
+    def _turn(self, catalog: Catalog, kept: _Kept) -> TableOutcome:
+        """One round of a table; the next is not before a pause if there was nothing to do."""
+        declared, run = kept.declared, kept.run
+        before = run.result
+        error: LakeheadError | None = None
+        try:
+            if not self._leases.holds(declared.topic_id):
+                self._leases.take(declared.topic_id)
+            run.bring_up(catalog, rounds_max=1)
+            kept.pause_s = _PAUSE_S[0]
+            if run.result.commits == before.commits:  # undecided transactions, for one
+                kept.not_before = self._clock.monotonic() + declared.freshness_ms / 2000
+        except LakeheadError as caught:
+            error = caught
+            kept.not_before = self._clock.monotonic() + kept.pause_s
+            kept.pause_s = min(kept.pause_s * 2, _PAUSE_S[1])
+            if not isinstance(caught, TableTaken):
+                kept.run = self._open_run(declared)
+        kept.offsets = run.held_offsets()
+        outcome = self._outcome(catalog, declared, run, error)
+        return replace(outcome, result=run.result.since(before))
+
+    def _poll_s(self) -> float:
+        """A tenth of the freshness that is wanted most."""
+        wanted = [kept.declared.freshness_ms / 10_000 for kept in self._kept.values()]
+        least, most = _POLL_S
+        return min(max(min(wanted, default=most), least), most)
+
+    # ---------------------------------------------------------------------------------- of both
+
+    def _declared(self, catalog: Catalog, tell: Told) -> dict[str, TableDeclaration]:
+        found = {}
+        for topic, declared in declared_tables(catalog.state, self._topics).items():
+            if not isinstance(declared, SettingsError) and declared.mode == "upsert":
+                declared = SettingsError(f"topic {topic}: {_NO_UPSERT}")
+            if isinstance(declared, SettingsError):
+                tell(
+                    TableOutcome(
+                        topic=topic,
+                        table="",
+                        result=MaterializeResult(),
+                        lag=Lag(),
+                        error=declared,
+                    )
+                )
+            else:
+                found[declared.topic_id] = declared
+        return found
+
+    def _check_named(self, catalog: Catalog) -> None:
+        declared = declared_tables(catalog.state, self._topics)
+        for topic in self._topics:
+            catalog.topic(topic)
+            if topic not in declared:
+                raise SettingsError(
+                    f"topic {topic} declares no table: set lakehead.table.enable=true, or name a "
+                    "table with --table"
+                )
+
+    def _open_run(self, declared: TableDeclaration, *, dry_run: bool = False) -> TableRun:
+        settings = declared_settings(declared, self._path, workers=self._workers, dry_run=dry_run)
+        guard = _Guard(self._leases, declared.topic_id)
+        if not dry_run:
+            settings = replace(settings, commit_bytes=ROUND_BYTES)
+        return TableRun(settings, store_reader(self._path), guard)
+
+    def _outcome(
+        self,
+        catalog: Catalog,
+        declared: TableDeclaration,
+        run: TableRun,
+        error: LakeheadError | None,
+    ) -> TableOutcome:
+        topic: TopicState | None
+        try:
+            topic = catalog.topic(declared.topic)
+        except UnknownTopic:
+            topic = None
+        offsets = run.held_offsets()
+        return TableOutcome(
+            topic=declared.topic,
+            table=declared.uri(self._path),
+            result=run.result,
+            lag=Lag() if topic is None else lag_of(catalog.state, topic, offsets),
+            error=error,
+        )

@@ -1,0 +1,81 @@
+"""Which declared tables are due, by the metadata alone: pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage.errors import SettingsError
+from storage.metadata.state import ClusterState, StreamState, TopicState
+from storage.metadata.table_declaration import TableDeclaration, is_declared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """What lies in objects of a topic and not in its table. `oldest_ms` is when the oldest of it
+    came to lie there, -1 without any; bytes are those of whole objects.
+    """
+
+    records: int = 0
+    size_bytes: int = 0
+    oldest_ms: int = -1
+
+    def seconds(self, now_ms: int) -> float:
+        """Return how old the oldest of it is."""
+        return 0.0 if self.oldest_ms < 0 else max(0, now_ms - self.oldest_ms) / 1000
+
+
+def lag_of(state: ClusterState, topic: TopicState, offsets: Sequence[int]) -> Lag:
+    """Return how far a table is behind that holds what lies below `offsets` of each partition."""
+    records = size_bytes = 0
+    oldest_ms = -1
+    for stream_id in topic.partitions:
+        stream = state.streams.get(stream_id)
+        if stream is None:
+            continue
+        held = offsets[stream.partition] if stream.partition < len(offsets) else 0
+        start = max(held, stream.start_offset)
+        if start >= stream.end_offset:
+            continue
+        records += stream.end_offset - start
+        size, first_ms = _beyond(state, stream, start)
+        size_bytes += size
+        oldest_ms = first_ms if oldest_ms < 0 else min(oldest_ms, first_ms)
+    return Lag(records=records, size_bytes=size_bytes, oldest_ms=oldest_ms)
+
+
+def _beyond(state: ClusterState, stream: StreamState, start: int) -> tuple[int, int]:
+    """Bytes of the extents that reach beyond an offset, and when the first of them was made."""
+    size, first_ms = 0, 0
+    for extent in reversed(stream.extents):  # a table is mostly near the end
+        if extent.end_offset <= start:
+            break
+        size += extent.size
+        first_ms = state.objects[extent.object_key].created_ms
+    return size, first_ms
+
+
+def is_due(declared: TableDeclaration, lag: Lag, now_ms: int) -> bool:
+    """Whether a table is to be brought up now: from half of its freshness on, so that it is done in
+    time, or when there is enough for a file.
+    """
+    if lag.oldest_ms < 0:
+        return False
+    return lag.seconds(now_ms) * 2000 >= declared.freshness_ms or (
+        lag.size_bytes >= declared.file_bytes
+    )
+
+
+def declared_tables(
+    state: ClusterState, topics: Sequence[str] = ()
+) -> dict[str, TableDeclaration | SettingsError]:
+    """Return the declarations of all topics that ask for a table, or of `topics` among them, by
+    topic; in place of one that makes no sense (set by another release) what is wrong with it.
+    """
+    found: dict[str, TableDeclaration | SettingsError] = {}
+    for name, topic in sorted(state.topics.items()):
+        if not is_declared(topic) or (topics and name not in topics):
+            continue
+        try:
+            found[name] = TableDeclaration.of(topic)
+        except SettingsError as error:
+            found[name] = SettingsError(f"topic {name}: {error}")
+    return found

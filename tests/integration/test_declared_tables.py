@@ -1,0 +1,229 @@
+"""Tables that topics declare: brought up when due, followed, by one writer at a time."""
+
+import datetime as dt
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lake.jobs.table_lease import LeaseLost, TableLeases, TableTaken
+from lake.store_reader import store_reader
+from storage.errors import SettingsError
+from storage.metadata.state import TableState
+from storage.metadata.table_declaration import PREFIX
+from tests.support.declared_topics import configure
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import write_topic
+
+NOON = 1_700_049_600_000  # 2023-11-15 12:00 UTC
+HOUR = 3_600_000
+
+
+def order(number: int, **more: Any) -> bytes:
+    return json.dumps({"id": number, **more}).encode()
+
+
+def rows(table: Path) -> list[dict[str, Any]]:
+    held: list[dict[str, Any]] = DeltaTable(table).to_pyarrow_table().to_pylist()
+    return held
+
+
+def places(table: Path) -> Counter[tuple[int, int]]:
+    return Counter((row["_partition"], row["_offset"]) for row in rows(table))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    return tmp_path / "cluster"
+
+
+def declare(cluster: Path, topic: str, **configs: str) -> Path:
+    named = {f"{PREFIX}{name.replace('_', '.')}": value for name, value in configs.items()}
+    configure(cluster, topic, {f"{PREFIX}enable": "true", **named})
+    return cluster / "tables" / topic
+
+
+def once(cluster: Path, *topics: str, all_of_them: bool = True) -> dict[str, TableOutcome]:
+    outcomes: list[TableOutcome] = []
+    tables = DeclaredTables(str(cluster), topics=topics)
+    try:
+        tables.bring_up(all_of_them=all_of_them, tell=outcomes.append)
+    finally:
+        tables.close()
+    return {outcome.topic: outcome for outcome in outcomes}
+
+
+def progress(cluster: Path, topic: str) -> TableState:
+    catalog = store_reader(str(cluster)).open_catalog()
+    return catalog.state.tables[catalog.topic(topic).topic_id]
+
+
+def test_declared_tables_are_made_and_the_metadata_log_knows_how_far_they_are(
+    cluster: Path,
+) -> None:
+    for topic in ("orders", "others", "plain"):
+        values = {n: [order(i) for i in range(10)] for n in range(2)}
+        write_topic(cluster, topic, values, partitions=2)
+    orders = declare(cluster, "orders", value_format="json")
+    others = declare(cluster, "others")
+    outcomes = once(cluster)
+    assert set(outcomes) == {"orders", "others"}
+    assert outcomes["orders"].error is None
+    assert outcomes["orders"].lag.records == 0
+    assert places(orders) == places(others) == Counter((p, n) for p in range(2) for n in range(10))
+    assert rows(orders)[0]["id"] == 0
+    assert json.loads(rows(others)[0]["value"]) == {"id": 0}
+    held = progress(cluster, "orders")
+    assert (held.offsets, held.until_ms) == ((10, 10), 0)
+    assert once(cluster)["orders"].result.records == 0
+    with pytest.raises(SettingsError, match="plain declares no table"):
+        once(cluster, "plain")
+
+
+def test_only_what_is_due_by_its_freshness_is_brought_up(cluster: Path) -> None:
+    write_topic(cluster, "soon", {0: [order(1)]})
+    write_topic(cluster, "later", {0: [order(1)]})
+    declare(cluster, "soon", freshness_ms="1000")
+    later = declare(cluster, "later", freshness_ms="86400000")
+    outcomes: dict[str, TableOutcome] = {}
+    while "soon" not in outcomes:  # due half a second after it came
+        outcomes = once(cluster, all_of_them=False)
+    assert set(outcomes) == {"soon"}
+    assert not later.exists()
+
+
+def test_days_and_columns_partition_a_table(cluster: Path) -> None:
+    values = [
+        TestRecord(offset=0, timestamp=NOON + n * 7 * HOUR, value=order(n, country=country))
+        for n, country in enumerate(["DE", "FR", "DE", "", None, "a b/c=d", "DE"])
+    ]
+    write_topic(cluster, "orders", {0: [*values, None]})
+    table = declare(
+        cluster,
+        "orders",
+        value_format="json",
+        schema="id bigint, country string",
+        partition_by="hour(_timestamp),country",
+    )
+    assert once(cluster)["orders"].error is None
+    delta = DeltaTable(table)
+    assert delta.metadata().partition_columns == ["_date", "_hour", "country"]
+    found = {row["_offset"]: row for row in rows(table)}
+    assert len(found) == 8
+    for number, value in enumerate(values):
+        at = dt.datetime.fromtimestamp(value.timestamp / 1000, dt.UTC)
+        assert (found[number]["_date"], found[number]["_hour"]) == (at.date(), at.hour)
+        assert found[number]["id"] == number
+    assert [found[n]["country"] for n in range(8)] == [
+        *("DE", "FR", "DE", None, None, "a b/c=d", "DE", None)
+    ]
+    only = delta.to_pyarrow_table(filters=[("country", "=", "DE")])
+    assert sorted(only.column("id").to_pylist()) == [0, 2, 6]
+    declare(cluster, "orders", partition_by="")
+    with pytest.raises(SettingsError, match="is partitioned by _date, _hour, country, not by"):
+        raise once(cluster)["orders"].error or AssertionError
+
+
+def test_nested_values_lie_in_one_column(cluster: Path) -> None:
+    write_topic(cluster, "orders", {0: [order(1, at={"x": 2}), None]})
+    table = declare(cluster, "orders", value_format="json", layout="nested")
+    assert once(cluster)["orders"].error is None
+    write_topic(cluster, "orders", {0: [order(3)]})
+    assert once(cluster)["orders"].error is None
+    held = {row["_offset"]: row["value"] for row in rows(table)}
+    assert held[0] == {"id": 1, "at": {"x": 2}}
+    assert held[2]["id"] == 3
+
+
+def test_a_second_writer_waits_or_is_told_who_writes(cluster: Path) -> None:
+    write_topic(cluster, "orders", {0: [order(1)]})
+    declare(cluster, "orders")
+    topic_id = store_reader(str(cluster)).open_catalog().topic("orders").topic_id
+    first = TableLeases.open(str(cluster), lease_s=60)
+    second = TableLeases.open(str(cluster), lease_s=60)
+    first.take(topic_id)
+    with pytest.raises(TableTaken, match=r"the table of topic orders is written by .*: wait"):
+        second.take(topic_id)
+    with pytest.raises(LeaseLost):
+        second.check(topic_id)
+    first.check(topic_id)
+    first.report(topic_id, (1,))
+    timer = threading.Timer(0.1, first.release, [topic_id])
+    timer.start()
+    second.take(topic_id, wait_s=30)
+    timer.join()
+    assert progress(cluster, "orders").offsets == (1,)
+    assert progress(cluster, "orders").term == 2
+    second.close()
+    first.close()
+
+
+def test_leases_are_renewed_and_tell_of_progress_while_they_are_held(cluster: Path) -> None:
+    write_topic(cluster, "orders", {0: [order(1)]})
+    declare(cluster, "orders")
+    topic_id = store_reader(str(cluster)).open_catalog().topic("orders").topic_id
+    leases = TableLeases.open(str(cluster), lease_s=1)
+    leases.take(topic_id)
+    leases.report(topic_id, (1,))
+    while progress(cluster, "orders").term < 3:
+        leases.check(topic_id)
+    assert progress(cluster, "orders").offsets == (1,)
+    leases.close()
+    assert progress(cluster, "orders").until_ms == 0
+
+
+@pytest.fixture
+def following(cluster: Path) -> Iterator[tuple[list[TableOutcome], threading.Event]]:
+    """A follower in a thread, once the test sets the event: what it told, and how to end it."""
+    told: list[TableOutcome] = []
+    begun, stopped = threading.Event(), threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        begun.wait()
+        tables = DeclaredTables(str(cluster))
+        try:
+            tables.follow(stopped, told.append)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            tables.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield told, begun
+    stopped.set()
+    begun.set()
+    thread.join()
+    assert not failures
+
+
+def test_following_keeps_tables_fresh_and_a_broken_one_does_not_hold_up_others(
+    cluster: Path, following: tuple[list[TableOutcome], threading.Event]
+) -> None:
+    told, begun = following
+    write_topic(cluster, "good", {0: [order(1)]})
+    write_topic(cluster, "bad", {0: [order(1), b"{"]})
+    good = declare(cluster, "good", value_format="json", freshness_ms="1000")
+    bad = declare(cluster, "bad", value_format="json", freshness_ms="1000")
+    begun.set()
+    wait_until(lambda: any(one.error is not None for one in told))
+    assert {one.topic for one in told if one.error is not None} == {"bad"}
+    for number in range(3):
+        write_topic(cluster, "good", {0: [order(number)]})
+        wait_until(lambda: good.exists() and len(rows(good)) == number + 2)  # noqa: B023
+    assert len(rows(bad)) == 1
+    configure(cluster, "bad", {f"{PREFIX}on.error": "drop"})
+    wait_until(lambda: any(one.topic == "bad" and one.result.dropped for one in told))
+
+
+def wait_until(condition: Any) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.02)
