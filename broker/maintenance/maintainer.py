@@ -18,7 +18,6 @@ from broker.maintenance.rules import DueWork, due_of, youngest_ms
 from broker.partition.topic import INTERNAL_TOPICS
 from broker.settings import Settings
 from storage.clock import Clock
-from storage.compaction.job import Compaction, CompactionSettings
 from storage.compaction.merge_plan import MergeItem
 from storage.errors import LakeheadError
 from storage.jobs.compact import CompactFigures
@@ -143,6 +142,9 @@ class Maintainer:
             )
 
     async def _compact(self, work: DueWork) -> None:
+        # Nodes import this module for others' sake, and need no kernels.
+        from storage.compaction.job import Compaction, CompactionSettings
+
         values = broker_values(self._metadata.state, self._settings)
         compaction = Compaction(
             self._store,

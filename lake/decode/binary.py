@@ -7,32 +7,10 @@ lie (`binary_view`).
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.core import cgutils as _cgutils
-from numba.extending import intrinsic
 
 from storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled, inlined
-
-cgutils: Any = _cgutils
-
-
-def _copy_type(_context: Any, target: Any, _to: Any, source: Any, _from: Any, _size: Any) -> Any:
-    """Copy bytes by memcpy: a byte loop is four times slower."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to, to_at, origin, origin_at, length = arguments
-        to = context.make_array(signature.args[0])(context, builder, to).data
-        origin = context.make_array(signature.args[2])(context, builder, origin).data
-        to = cgutils.pointer_add(builder, to, to_at)
-        origin = cgutils.pointer_add(builder, origin, origin_at)
-        cgutils.raw_memcpy(builder, to, origin, length, ir.Constant(length.type, 1))
-        return context.get_dummy_value()
-
-    return types.none(target, types.int64, source, types.int64, types.int64), generate
-
-
-_copy: Any = intrinsic(_copy_type)
+from storage.kernel_memory import copy_bytes
 
 
 @inlined
@@ -65,9 +43,9 @@ def gather(
                 validity[i >> 3] |= np.uint8(1 << (i & 7))
             position = np.int64(at[start + i])
             if position >= 0:
-                _copy(values, filled, data, position, length)
+                copy_bytes(values, filled, data, position, length)
             else:
-                _copy(values, filled, inflated, ~position, length)
+                copy_bytes(values, filled, inflated, ~position, length)
             filled += length
         offsets[i + 1] = filled
 

@@ -9,12 +9,9 @@ where the batch ends.
 from typing import Any
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.core import cgutils as _cgutils
-from numba.extending import intrinsic
 
 from storage.kernel_compiler import BYTES, INTS, LONG, LONGS, TABLE, compiled, inlined, results
+from storage.kernel_memory import prefetch
 
 RECORD_SIZE_MIN = 7
 """A record of nothing: seven varints of one byte."""
@@ -37,29 +34,7 @@ _AHEAD = 4
 """Records. The processor itself fetches no memory ahead where records are a kilobyte apart, and
 each would be waited for: a read of inflated records, mostly, and a third of what it costs."""
 
-cgutils: Any = _cgutils
-
 _TIMESTAMP_MAX = 9_223_372_036_854_775
-
-
-def _prefetch_type(_context: Any, data: Any, _at: Any) -> Any:
-    """Ask for a byte's cache line. An address beyond the data harms nothing."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, at = arguments
-        start = context.make_array(signature.args[0])(context, builder, array).data
-        pointer = cgutils.pointer_add(builder, start, at)
-        number = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind)
-        read, keep, of_data = (ir.Constant(number, value) for value in (0, 3, 1))
-        builder.call(function, [pointer, read, keep, of_data])
-        return context.get_dummy_value()
-
-    return types.none(data, types.int64), generate
-
-
-_prefetch: Any = intrinsic(_prefetch_type)
 
 
 @inlined
@@ -119,11 +94,10 @@ def parse_records(  # noqa: C901 - one pass, every check in its place
     row = 0
     for b in range(batches.shape[0]):
         batch = batches[b]
-        start = batch[10]
-        is_inflated = start < 0
+        is_inflated = batch[10] < 0
         source = inflated if is_inflated else data
         flip = np.int64(-1) if is_inflated else np.int64(0)
-        at = start ^ flip
+        at = batch[10] ^ flip
         end = at + batch[11]
         stamped = (batch[3] & 0x08) != 0
         last = np.int64(-1)
@@ -134,7 +108,7 @@ def parse_records(  # noqa: C901 - one pass, every check in its place
             if length < 1 or length > end - at:
                 return 2, b, r, row
             stop = at + length
-            _prefetch(source, stop + _AHEAD * length)  # records are mostly alike
+            prefetch(source, stop + _AHEAD * length)  # records are mostly alike
             stamp_delta, at = _varint(source, at + 1, stop, np.uint64(70))
             if at < 0:
                 return 3, b, r, row

@@ -8,15 +8,12 @@ last batch with records, for its sequence; a marker of another epoch, for that.
 
 from dataclasses import dataclass
 
+from storage.compaction.bare_batches import without_records
 from storage.compaction.batch_filter import (
-    KeyedRecord,
     delete_horizon,
     filtered,
-    keyed_records,
-    with_records,
-    without_records,
+    with_horizon,
 )
-from storage.compaction.offset_map import digest_of
 from storage.compaction.reading import StoredBatch
 from storage.compaction.scan import DirtyScan
 from storage.format.control_batch import read_marker
@@ -71,17 +68,13 @@ class Cleaner:
         try:
             return filtered(
                 payload,
-                self._is_kept,
+                self._scan.newest,
+                start_offset=rules.start_offset,
                 now_ms=rules.now_ms,
                 retention_ms=rules.delete_retention_ms,
             )
         except ValueError:
             return payload  # nobody can read it; who wrote it may still want to see that
-
-    def _is_kept(self, record: KeyedRecord) -> bool:
-        if record.key is None or record.offset < self._rules.start_offset:
-            return False
-        return record.offset >= self._scan.newest.get(digest_of(record.key))
 
     def _is_last(self, header: BatchHeader, end_offset: int) -> bool:
         """Whether a batch may be the last that is known of a producer."""
@@ -116,9 +109,8 @@ class Cleaner:
             return payload
         horizon, rules = delete_horizon(header), self._rules
         if horizon is None and not is_bare:
-            data, records = keyed_records(header, payload)
             gone_at_ms = rules.now_ms + rules.delete_retention_ms
-            return memoryview(with_records(header, data, records, gone_at_ms))
+            return with_horizon(payload, self._scan.newest, gone_at_ms)
         if horizon is not None and horizon > rules.now_ms:
             return payload
         if not self._is_last_marker(header, stored.end_offset):

@@ -31,6 +31,8 @@ from storage.object_store.protocol import ObjectStore
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0
 _TRIES = 10
+_SCANNED_AT_ONCE = 1024 * 1024
+"""Bytes, until others get their turn."""
 
 
 class Superseded(LakeheadError):
@@ -98,7 +100,8 @@ class Compaction:
             found = dirtiness(self._metadata.state, stream, until_ms=self._settings.until_ms)
             if not found.dirty:
                 return self.result
-            scan = DirtyScan(self._settings.map_memory)
+            memory, offsets = self._settings.map_memory, found.dirty_offsets
+            scan = DirtyScan(memory, self._rng, offsets=offsets)
             await self._scan(found.dirty, scan)
             clean_end = _clean_end(found, scan)
             if clean_end is None:
@@ -106,7 +109,7 @@ class Compaction:
             if clean_end < scan.end_offset:
                 # What lies beyond supersedes nothing yet, and how transactions ended is known now.
                 scan_end = scan.end_offset
-                scan = DirtyScan(self._settings.map_memory, keys_until=clean_end)
+                scan = DirtyScan(memory, self._rng, offsets=offsets, keys_until=clean_end)
                 await self._scan(found.dirty, scan, scan_end)
             await self._rewrite(found, scan, clean_end)
             self.result.passes += 1
@@ -116,12 +119,16 @@ class Compaction:
         self, extents: Sequence[Extent], scan: DirtyScan, end_offset: int = OFFSET_MAX
     ) -> None:
         """Scan up to an offset, or as far as the map goes."""
+        scanned = 0
         for extent in extents:
             index = await read_index(self._store, extent.object_key)
             async for stored in stored_batches(self._store, index, self._stream_id, extent):
                 if stored.end_offset > end_offset or not scan.add(stored):
                     return
-                await asyncio.sleep(0)
+                scanned += len(stored.payload)
+                if scanned > _SCANNED_AT_ONCE:
+                    scanned = 0
+                    await asyncio.sleep(0)
 
     async def _rewrite(self, found: Dirtiness, scan: DirtyScan, clean_end: int) -> None:
         stream = self._metadata.state.stream(self._stream_id)

@@ -34,6 +34,11 @@ class Dirtiness:
         return dirty / total if total else 0.0
 
     @property
+    def dirty_offsets(self) -> int:
+        """How many offsets are dirty: not fewer than records."""
+        return sum(extent.end_offset - extent.start_offset for extent in self.dirty)
+
+    @property
     def first_dirty(self) -> int:
         """The first offset that is not compacted. There must be one."""
         return self.dirty[0].start_offset

@@ -5,11 +5,11 @@ that they tell of the partition's state.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from storage.compaction.batch_filter import filler
-from storage.compaction.cleaner import Cleaner
+from storage.compaction.bare_batches import filler
 from storage.compaction.reading import StoredBatch, stored_batches
 from storage.format.object_names import JobName
 from storage.format.object_writer import ObjectWriter, WrittenObject
@@ -30,6 +30,9 @@ from storage.metadata.records import (
     CommittedRange,
 )
 from storage.object_store.protocol import Buffer, ObjectStore
+
+if TYPE_CHECKING:  # its kernels are for those alone who compact by keys
+    from storage.compaction.cleaner import Cleaner
 
 GAP_MAX = 1 << 30
 """Offsets between two batches: beyond it, an empty batch is put there, for the sake of fields of 32
@@ -91,7 +94,7 @@ class Rewrite:
     def __init__(
         self,
         store: ObjectStore,
-        cleaner: Cleaner,
+        cleaner: "Cleaner",
         job: Job,
         *,
         stream_id: int,
@@ -163,7 +166,8 @@ class Rewrite:
             return
         left = self._cleaner.clean(stored)
         # An empty batch of nobody's, which only filled a gap, is put there again if need be.
-        self.is_changed |= left is not stored.payload and not _is_filler(stored.payload)
+        if not self.is_changed:
+            self.is_changed = left is not stored.payload and not _is_filler(stored.payload)
         if left is not None:
             part.batches.append(stored._replace(payload=left))
 

@@ -4,10 +4,14 @@ Keys of a transaction count once its commit is seen; until then they wait, in th
 memory. What is compacted ends before the first batch whose transaction has no end here.
 """
 
+import random
 from dataclasses import dataclass, field
 
-from storage.compaction.batch_filter import keyed_records
-from storage.compaction.offset_map import Digest, OffsetMap, digest_of
+import numpy as np
+
+from storage.compaction import record_kernels as kernels
+from storage.compaction.batch_filter import inflated
+from storage.compaction.offset_map import OffsetMap, Rows
 from storage.compaction.reading import StoredBatch
 from storage.format.control_batch import read_marker
 from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
@@ -20,16 +24,18 @@ class _Open:
     """A transaction without an end: its first offset, and what its records would supersede."""
 
     first_offset: int
-    keys: list[tuple[Digest, int]] = field(default_factory=list)
+    keys: list[Rows] = field(default_factory=list)
 
 
 class DirtyScan:
-    """What a pass over batches has found. `memory` in bytes bounds the map of keys; records from
-    `keys_until` on supersede nothing.
+    """What a pass over batches of so many `offsets` has found. `memory` in bytes bounds the map of
+    keys; records from `keys_until` on supersede nothing.
     """
 
-    def __init__(self, memory: int, *, keys_until: int = OFFSET_MAX) -> None:
-        self.newest = OffsetMap(memory)
+    def __init__(
+        self, memory: int, rng: random.Random, *, offsets: int, keys_until: int = OFFSET_MAX
+    ) -> None:
+        self.newest = OffsetMap(memory, rng, keys_max=offsets)
         self.end_offset = -1
         """The end of what was scanned."""
         self.is_full = False
@@ -82,10 +88,10 @@ class DirtyScan:
         ended = self._open.pop(header.producer_id, None) if marker is not None else None
         if ended is None or marker is None:
             return
-        self._waiting -= len(ended.keys)
+        self._waiting -= sum(map(len, ended.keys))
         if marker.is_commit:
-            for digest, offset in ended.keys:
-                self.newest.put(digest, offset)
+            for rows in ended.keys:
+                self.newest.put(rows, self._keys_until)
         else:
             spans = self._aborted.setdefault(header.producer_id, [])
             spans.append((ended.first_offset, header.base_offset))
@@ -93,20 +99,17 @@ class DirtyScan:
     def _add_records(self, header: BatchHeader, stored: StoredBatch) -> None:
         if header.producer_id != NO_PRODUCER_ID:
             self.last_batches[header.producer_id] = stored.end_offset
-        try:
-            records = keyed_records(header, stored.payload).records
-        except ValueError:
-            self.unreadable += 1
-            records = []
-        keys = [
-            (digest_of(record.key), record.offset)
-            for record in records
-            if record.key is not None and record.offset < self._keys_until
-        ]
+        waiting = None
         if header.is_transactional:
             waiting = self._open.setdefault(header.producer_id, _Open(header.base_offset))
-            waiting.keys += keys
-            self._waiting += len(keys)
+        try:
+            rows = self.newest.rows(header, inflated(header, stored.payload))
+        except ValueError:
+            self.unreadable += 1
             return
-        for digest, offset in keys:
-            self.newest.put(digest, offset)
+        if waiting is None:
+            self.newest.put(rows, self._keys_until)
+            return
+        keyed = rows[rows[:, kernels.FLAGS] & kernels.HAS_KEY != 0, : kernels.KEY_COLUMNS]
+        waiting.keys.append(np.ascontiguousarray(keyed))
+        self._waiting += len(keyed)

@@ -4,7 +4,7 @@ pass over as they do what compaction has removed.
 
 from crc32c import crc32c
 
-from storage.compaction.batch_filter import filler
+from storage.compaction.bare_batches import filler
 from storage.compaction.rewrite import GAP_MAX
 from storage.format.object_names import JobName
 from storage.format.object_writer import ObjectWriter, WrittenObject
