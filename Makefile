@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination lint format types imports unit property sim integration crashes chaos clients conformance differential tools reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination lint format types imports unit property sim integration crashes chaos kills clients conformance differential tools reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -103,6 +103,10 @@ crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n
 chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object
 	@$(BIN)/python -m tests.checker --seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60) \
 		--seed $(or $(SEED),1) --wal $(or $(WAL),block)
+
+kills: $(STAMP) ## Jobs killed at every step, several at once, on a living cluster; COUNT=200 kills, SECONDS=3600 at most, SEED=1
+	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) \
+		--seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600) --seed $(or $(SEED),1)
 
 clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; Spark's Kafka source and sink (npm, Go, JDK 17: cached; apt: kcat)
 	@CLIENTS=1 $(BIN)/python -m pytest -q tests/clients

@@ -1,0 +1,118 @@
+"""What must hold when the killing is over."""
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+import lake
+from storage.clock import SystemClock
+from storage.format.object_names import JOB_ENTRIES_MAX, JobName
+from storage.garbage.judgement import GARBAGE, judge
+from storage.garbage.leak_check import check_leaks
+from storage.garbage.sweep import SweepSettings, listed, perform, plan_sweep
+from storage.jobs.verify import VerifySettings, verify
+from storage.metadata.log import MetadataLog
+from storage.object_store import FileStore
+from tests.checker.history import Sent, value_of
+from tests.kills.kill_campaign import KEYED, PARTITIONS, PLAIN, TABLE, KillCampaign
+
+_VALUE_BYTES = 200
+
+
+def faults(done: KillCampaign) -> list[str]:
+    """Every broken promise, one line each."""
+    return [
+        *(f"traceback: {one}" for one in done.tally.tracebacks),
+        *_table_faults(done),
+        *_keyed_faults(done),
+        *_plain_faults(done),
+        *_object_faults(done.store),
+        *_table_file_faults(done),
+    ]
+
+
+def table_of(done: KillCampaign) -> DeltaTable:
+    """The Delta table of the topic that declares one."""
+    return DeltaTable(str(done.data / "tables" / TABLE))
+
+
+def _table_faults(done: KillCampaign) -> list[str]:
+    """Each committed record is in the table once, with its value."""
+    rows = table_of(done).to_pyarrow_table(columns=["_partition", "_offset", "value"]).to_pylist()
+    held = {(row["_partition"], row["_offset"]): row["value"] for row in rows}
+    found = [] if len(held) == len(rows) else [f"{len(rows) - len(held)} rows are there twice"]
+    for partition in range(PARTITIONS):
+        offsets = sorted(offset for one, offset in held if one == partition)
+        if offsets != list(range(len(offsets))):
+            found.append(f"partition {partition}: {len(offsets)} rows up to {offsets[-1]}")
+    acknowledged = done.history.acknowledged
+    if not acknowledged:
+        found.append("nothing was produced")
+    for sent, offset in acknowledged.items():
+        partition = sent.number % PARTITIONS
+        if held.get((partition, offset)) != value_of(sent, _VALUE_BYTES):
+            found.append(f"{sent} is not at offset {offset} of partition {partition}")
+    return found[:20]
+
+
+def _keyed_faults(done: KillCampaign) -> list[str]:
+    """The newest record of each key is there."""
+    assert done.keyed is not None
+    rows = lake.scan(str(done.store), KEYED).read_all().to_pylist()
+    newest = {row["key"]: row["value"] for row in rows}
+    found = [f"producer: {error}" for error in done.keyed.failed]
+    return found + [
+        f"key {key!r} is {newest.get(key)!r}, not {value!r}"
+        for key, value in done.keyed.newest.items()
+        if newest.get(key) != value
+    ]
+
+
+def _plain_faults(done: KillCampaign) -> list[str]:
+    """Every record is there, as it was sent."""
+    rows = lake.scan(str(done.store), PLAIN).read_all().to_pylist()
+    values = sorted(row["value"] for row in rows)
+    count = len(values)
+    wanted = sorted(value_of(Sent("plain", number), _VALUE_BYTES) for number in range(count))
+    return [] if values == wanted and count else [f"{PLAIN} does not hold what was sent"]
+
+
+def _object_faults(store: Path) -> list[str]:
+    """Everything referred to is there and unharmed; nothing else is, after a sweep."""
+    report = verify(VerifySettings(path=str(store)))
+    return [str(damage) for damage in report.damages] + asyncio.run(_leaks(store))
+
+
+async def _leaks(folder: Path) -> list[str]:
+    store, clock = FileStore(folder), SystemClock()
+    log = await MetadataLog.open(store, writer_id="judge", clock=clock, rng=random.Random(1))
+    settings = SweepSettings(grace_ms=0, margin_ms=0)
+    await perform(await plan_sweep(store, log, clock, settings), store, log)
+    report = await check_leaks(store, log)
+    kinds = {"missing": report.missing, "leaked": report.leaked, "delayed": report.delayed}
+    found = [f"{kind}: {keys}" for kind, keys in kinds.items() if keys]
+    # What killed jobs left under names that may still be committed goes when the log is far on.
+    later = replace(log.state, next_entry=log.state.next_entry + JOB_ENTRIES_MAX + 1)
+    for item in await listed(store):
+        if JobName.parse(item.key) and item.key not in log.state.objects:
+            verdict = judge(later, item.key, item.size)
+            if verdict not in GARBAGE:
+                found.append(f"never to be swept: {item.key}")
+    return found
+
+
+def _table_file_faults(done: KillCampaign) -> list[str]:
+    """Each file of the table is there; after a vacuum no other is."""
+    table = table_of(done)
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    folder = done.data / "tables" / TABLE
+    there = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.parquet")
+        if "_delta_log" not in path.parts
+    }
+    wanted = {uri.removeprefix(f"{folder}/").removeprefix("file://") for uri in table.file_uris()}
+    return [] if there == wanted else [f"files of the table: {sorted(there ^ wanted)[:5]}"]
