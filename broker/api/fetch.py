@@ -309,9 +309,10 @@ def _below(end: int, batches: Records) -> Records:
 
 
 def _aborted(partition: Partition, batches: Records) -> Sequence[tuple[int, int]]:
-    """Return (producer id, first offset) of the aborted transactions that have records in these
-    batches. One of which compaction has left none may have no marker any more: a consumer that knew
-    of it would wait for that, and take what the producer committed since for aborted.
+    """Return (producer id, first offset) of the aborted transactions that have records or their
+    marker in these batches. One of which compaction has left nothing may have no marker any more: a
+    consumer that knew of it would wait for that, and take what its producer committed since for
+    aborted.
     """
     if not batches:
         return ()
@@ -322,13 +323,13 @@ def _aborted(partition: Partition, batches: Records) -> Sequence[tuple[int, int]
     written: dict[int, list[int]] = {}
     for piece in batches:
         for _, header in iter_headers(piece):
-            if header.is_transactional and not header.is_control and header.record_count:
+            if header.is_transactional and header.record_count:
                 written.setdefault(header.producer_id, []).append(header.base_offset)
     return [
         (entry.producer_id, entry.first_offset)
         for entry in found
         if any(
-            entry.first_offset <= offset < entry.last_offset
+            entry.first_offset <= offset <= entry.last_offset
             for offset in written.get(entry.producer_id, ())
         )
     ]
