@@ -20,6 +20,8 @@ The same session has `format("lakehead")` and Delta, so that one process measure
   `bench.lakehead_server` are servers with the same face (`with ... as server`, `server.bootstrap`).
 - Spark runs one task for each partition unless `minPartitions` asks for more. For a fair comparison
   give both sources the same cores (`master="local[2]"` is the default) and the same partitions.
+- Records with times of long ago fall to retention, on Kafka half a minute after it started: give
+  both servers `log.retention.ms=-1`.
 - The first query of a session compiles and loads classes: show it apart, or do not count it.
 - Consumers are kept for five minutes in each executor. A new server on an old port confuses them:
   start servers on fresh ports, or a session for each.

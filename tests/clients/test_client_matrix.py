@@ -13,7 +13,7 @@ import pytest
 
 from bench.process import ServerProcess
 from tests.clients.programs import MAKERS, CannotBeHad
-from tests.support.broker_process import HASTY, server_under_test
+from tests.support.broker_process import HASTY, KEEPING, server_under_test
 from tests.support.foreign_clients import CODECS, ITEMS, PIP_CLIENTS, ForeignClient, Item
 from tests.support.traffic import create_topic
 
@@ -23,7 +23,8 @@ NAMES = (*(client.name for client in PIP_CLIENTS), *MAKERS)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with server_under_test(tmp_path_factory.mktemp("matrix"), *HASTY) as running:
+    folder = tmp_path_factory.mktemp("matrix")
+    with server_under_test(folder, *HASTY, settings=KEEPING) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from bench.maven import MissingTool
 from bench.process import ServerProcess
 from bench.spark_kafka import spark_with_kafka
-from tests.support.broker_process import HASTY, server_under_test
+from tests.support.broker_process import HASTY, KEEPING, server_under_test
 from tests.support.foreign_clients import CODECS, FIRST_TIMESTAMP, ITEMS, PIP_CLIENTS, Item
 from tests.support.traffic import create_topic
 
@@ -29,7 +29,8 @@ STREAM_SECONDS_MAX = 120
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with server_under_test(tmp_path_factory.mktemp("spark"), *HASTY) as running:
+    folder = tmp_path_factory.mktemp("spark")
+    with server_under_test(folder, *HASTY, settings=KEEPING) as running:
         yield running
 
 
@@ -70,6 +71,7 @@ def offsets(frame: DataFrame, partition: int = 0) -> list[int]:
 
 def send(server: ServerProcess, topic: str, items: Sequence[Item], partition: int = 0) -> None:
     producer = Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True})
+    errors: list[object] = []
     for each in items:
         producer.produce(
             topic,
@@ -78,8 +80,10 @@ def send(server: ServerProcess, topic: str, items: Sequence[Item], partition: in
             partition=partition,
             headers=list(each.headers),
             timestamp=each.timestamp,
+            on_delivery=lambda error, _: errors.append(error),
         )
     assert producer.flush(30) == 0
+    assert errors == [None] * len(items)
 
 
 @pytest.mark.parametrize("codec", CODECS)

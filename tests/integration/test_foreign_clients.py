@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from bench.process import ServerProcess
-from tests.support.broker_process import HASTY, BrokerProcess, server_under_test
+from tests.support.broker_process import HASTY, KEEPING, BrokerProcess, server_under_test
 from tests.support.foreign_clients import CODECS, DEADLINE_S, ITEMS, PIP_CLIENTS, ForeignClient
 from tests.support.kafka_tools import require_kafka_tools, run
 from tests.support.traffic import create_topic
@@ -27,7 +27,8 @@ PARTITIONS = 3
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with server_under_test(tmp_path_factory.mktemp("clients"), *HASTY) as running:
+    folder = tmp_path_factory.mktemp("clients")
+    with server_under_test(folder, *HASTY, settings=KEEPING) as running:
         yield running
 
 

@@ -5,7 +5,7 @@ crash has many places to fall into.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.apache_kafka.server import kafka_server
@@ -22,14 +22,22 @@ HASTY = (
 )
 
 
-def server_under_test(folder: Path, *flags: str) -> ServerProcess:
-    """A broker of default settings for tests of behaviour that any Kafka broker has.
+KEEPING: Mapping[str, str] = {"log.retention.ms": "-1"}
+"""Settings for tests whose records have times of long ago, which retention would remove."""
+
+
+def server_under_test(
+    folder: Path, *flags: str, settings: Mapping[str, str] | None = None
+) -> ServerProcess:
+    """A broker for tests of behaviour that any Kafka broker has; of default settings but for those
+    given, which are for both, and our flags.
 
     `BROKER=kafka` in the environment makes it Apache Kafka: that tells what is right.
     """
     if os.environ.get("BROKER") == "kafka":
-        return kafka_server(folder)
-    return lakehead_server(folder, *flags)
+        return kafka_server(folder, settings)
+    both = (text for name, value in (settings or {}).items() for text in (f"--{name}", value))
+    return lakehead_server(folder, *both, *flags)
 
 
 class BrokerProcess:

@@ -61,6 +61,7 @@ class ForeignClient:
 
 
 def _confluent_writes(bootstrap: str, topic: str, codec: str) -> None:
+    reports: list[Any] = []
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -77,8 +78,10 @@ def _confluent_writes(bootstrap: str, topic: str, codec: str) -> None:
             partition=0,
             headers=list(item.headers),
             timestamp=item.timestamp,
+            on_delivery=lambda error, message: reports.append(error or message.offset()),
         )
     assert producer.flush(DEADLINE_S) == 0
+    assert reports == list(range(len(ITEMS)))
 
 
 def _confluent_reads(bootstrap: str, topic: str) -> list[Item]:
