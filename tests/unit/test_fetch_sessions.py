@@ -1,0 +1,63 @@
+"""Fetch sessions (KIP-227): who gets a slot, and who loses one."""
+
+import random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from broker.partition.fetch_session import EVICTION_S, FetchSessions
+from broker.protocol.errors import KafkaError
+from broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from tests.unit.test_arrivals import SteppedClock
+
+WANTED = [FetchTopic("t", [FetchPartition(0, -1, 0, -1, 1 << 20)])]
+
+
+def fetch(session_id: int, epoch: int) -> FetchRequest:
+    topics = WANTED if epoch == 0 else []
+    return FetchRequest(0, 1, 1 << 20, 0, session_id, epoch, topics, [], "")
+
+
+class World:
+    def __init__(self, slots: int) -> None:
+        self.clock = SteppedClock()
+        self.sessions = FetchSessions(slots, self.clock, random.Random(1))
+
+    def begin(self) -> int:
+        """The id of the session that a client was given, 0 for none."""
+        session = self.sessions.plan(fetch(0, 0), by_id=False).session
+        return 0 if session is None else session.session_id
+
+    def go_on(self, session_id: int, epoch: int) -> int:
+        """How many partitions the session remembers."""
+        return len(self.sessions.plan(fetch(session_id, epoch), by_id=False).partitions)
+
+
+def test_who_comes_when_all_slots_are_in_use_gets_whole_answers() -> None:
+    world = World(slots=2)
+    first, second = world.begin(), world.begin()
+    assert 0 not in {first, second}
+    assert first != second
+    assert world.begin() == 0
+    assert len(world.sessions) == 2
+    assert world.go_on(first, 1) == 1
+
+
+def test_a_session_that_is_not_used_makes_room_and_one_that_is_stays() -> None:
+    world = World(slots=2)
+    unused, used = world.begin(), world.begin()
+    world.clock.seconds = EVICTION_S - 1
+    assert world.go_on(used, 1) == 1
+    assert world.begin() == 0, "not yet"
+    world.clock.seconds = EVICTION_S
+    fresh = world.begin()
+    assert fresh > 0
+    assert world.begin() == 0, "the other was used a second ago"
+    assert world.go_on(used, 2) == 1
+    with pytest.raises(KafkaError) as caught:
+        world.go_on(unused, 1)
+    assert caught.value.code is ErrorCode.fetch_session_id_not_found
+
+
+def test_without_slots_nobody_has_a_session() -> None:
+    assert World(slots=0).begin() == 0
