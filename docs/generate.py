@@ -16,9 +16,12 @@ from broker.configs.broker_table import BROKER_CONFIGS
 from broker.observability.measures import SUBJECTS
 from broker.setting_sources import Setting
 from docs.kafka_compatibility import compatibility_page
+from lake.source.option_table import options_table
 
 FOLDER = Path(__file__).parent
 _NOTE = "<!-- Made from code by `make docs`. -->\n\n"
+_OPTIONS_BEGIN = "<!-- options: made from code by `make docs` -->"
+_OPTIONS_END = "<!-- end of options -->"
 
 _SETTINGS_INTRODUCTION = """\
 # Settings
@@ -67,7 +70,17 @@ def pages() -> dict[str, str]:
         "metrics.md": _metrics(),
         "cli.md": _command_line(),
         "kafka-compatibility.md": _NOTE + compatibility_page(),
+        "spark.md": _spark(),
     }
+
+
+def _spark() -> str:
+    """The page as it is, with the options that the source has."""
+    before, begin, rest = (FOLDER / "spark.md").read_text().partition(_OPTIONS_BEGIN)
+    _, end, after = rest.partition(_OPTIONS_END)
+    assert begin
+    assert end
+    return f"{before}{begin}\n{options_table()}{end}{after}"
 
 
 def _settings() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
@@ -27,7 +27,9 @@ class Query:
         self._options = {"startingOffsets": "earliest", "subscribe": "orders"} | options
 
     def start(self, trigger: dict[str, Any], **options: str) -> StreamingQuery:
-        reader = self._spark.readStream.format("lakehead").option("path", self._folder / "cluster")
+        reader = self._spark.readStream.format("lakehead").option(
+            "path", str(self._folder / "cluster")
+        )
         frame = reader.options(**self._options | options).load()
         writer = frame.select("topic", "partition", "offset").writeStream.format("parquet")
         return (

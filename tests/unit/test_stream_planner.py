@@ -10,6 +10,7 @@ from lake.errors import DataLoss
 from lake.planner import OffsetRange
 from lake.snapshot import Snapshot
 from lake.source.options import stream_options
+from lake.source.progress import offsets_behind_latest
 from lake.source.stream_offsets import StreamOffsets, rate_limited
 from lake.source.stream_planner import StreamPlanner
 from storage.errors import UnknownTopic
@@ -278,3 +279,16 @@ def test_an_undecided_transaction_ends_what_is_read(
     assert stream.latest(ahead) == ahead
     with pytest.raises(DataLoss, match="may be read ends at 30"):
         stream.read(start, ahead)
+
+
+def test_how_far_a_stream_is_behind() -> None:
+    source = {
+        "latestOffset": {"t": {"0": 10, "1": 30}, "t@ab": {}},
+        "endOffset": {"t": {"0": 10, "1": 10}, "t@ab": {}},
+    }
+    assert offsets_behind_latest(source) == {
+        "minOffsetsBehindLatest": 0,
+        "maxOffsetsBehindLatest": 20,
+        "avgOffsetsBehindLatest": 10.0,
+    }
+    assert offsets_behind_latest({"latestOffset": None, "endOffset": None}) == {}

@@ -1,0 +1,57 @@
+"""How much a read of a part fetches: found by the indexes of objects, counted in bytes."""
+
+import random
+from pathlib import Path
+
+from lake.decode.decoder import RecordDecoder
+from lake.offsets import Bounds, Position, resolve
+from lake.planner import needed_objects, plan_splits
+from lake.record_reader import read_records
+from lake.snapshot import Snapshots
+from lake.store_reader import StoreReader
+from storage.clock import SystemClock
+from storage.format.stream_object import SUFFIX_GUESS
+from storage.object_store import FileStore
+from storage.object_store.counted import CountedStore
+from tests.support.lake_cluster import LakeCluster
+from tests.support.record_batches import TestRecord, encode_batch
+
+DAY_MS = 86_400_000
+DAYS, BATCHES, RECORDS = 12, 200, 10
+BLOCK = 1_300_000
+
+
+def test_a_day_of_many_reads_a_day(tmp_path: Path) -> None:
+    cluster, rng = LakeCluster(str(tmp_path)), random.Random(1)
+    cluster.create_topic("t")
+    for day in range(DAYS):
+        batches = []
+        for number in range(BATCHES):
+            first = (day * BATCHES + number) * RECORDS
+            at = day * DAY_MS + number * DAY_MS // BATCHES
+            records = [
+                TestRecord(offset=first + n, timestamp=at + n, value=rng.randbytes(2000))
+                for n in range(RECORDS)
+            ]
+            batches.append(encode_batch(records))
+        cluster.write({("t", 0): batches})
+    store = CountedStore(FileStore(tmp_path), clock=SystemClock())
+    reader = StoreReader(store)
+    snapshot = Snapshots(reader).now()
+    before = store.stats.get.bytes
+    start, end = 7 * DAY_MS, 8 * DAY_MS
+    bounds = Bounds(starting=Position("timestamp", start), ending=Position("timestamp", end))
+    asked = resolve(snapshot, snapshot.catalog.partitions("t"), bounds)
+    splits = plan_splits(asked, snapshot.read_indexes(needed_objects(asked)))
+    stamps: list[int] = []
+    for split in splits:
+        for batch in read_records(reader, split.ranges, RecordDecoder(("timestamp",))):
+            stamps += [stamp // 1000 for stamp in batch.column(0).cast("int64").to_pylist()]
+    assert len(stamps) == BATCHES * RECORDS
+    assert start <= min(stamps)
+    assert max(stamps) < end
+    fetched = store.stats.get.bytes - before
+    whole = sum(path.stat().st_size for path in tmp_path.glob("data/*/*"))
+    # The day, the block at each of its ends, and the ends of a few objects.
+    assert fetched < whole / DAYS + 2 * BLOCK + 6 * SUFFIX_GUESS
+    reader.end()
