@@ -20,6 +20,7 @@ from broker.cli import (
     materialize,
     nodes,
     rebuild,
+    replay,
     sql,
     start,
     sweep,
@@ -67,6 +68,7 @@ app.command("drain")(nodes.drain)
 app.add_typer(topics.app, name="topics")
 app.command("sql")(sql.sql)
 app.command("materialize")(materialize.materialize)
+app.command("replay-dead-letters")(replay.replay)
 app.add_typer(inspection.app, name="inspect")
 app.command("maintain")(maintain.maintain)
 app.command("compact")(compact.compact_objects)

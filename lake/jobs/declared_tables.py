@@ -6,12 +6,14 @@ in one table is told and tried again after a pause; the others go on.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from lake.catalog import Catalog
+from lake.jobs.replay import ReplayResult, replay_dead_letters
 from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
 from lake.jobs.table_run import TableRun
@@ -52,6 +54,13 @@ def declares_table(path: str, topic: str) -> bool:
     `Catalog.open`.
     """
     return is_declared(store_reader(path).open_catalog().topic(topic))
+
+
+def _declares_none(topic: str) -> SettingsError:
+    return SettingsError(
+        f"topic {topic} declares no table: set lakehead.table.enable=true, or name a table with "
+        "--table"
+    )
 
 
 class _Guard:
@@ -125,15 +134,42 @@ class DeclaredTables:
         run = self._open_run(declared, dry_run=dry_run)
         error: LakeheadError | None = None
         try:
-            if not dry_run:
-                self._leases.take(declared.topic_id, wait_s=self._wait_s)
-            run.bring_up(catalog)
+            with self._lease(declared, needed=not dry_run):
+                run.bring_up(catalog)
         except LakeheadError as caught:
             error = caught
-        finally:
-            if not dry_run:
-                self._leases.release(declared.topic_id)
         tell(self._outcome(catalog, declared, run, error))
+
+    def replay(self, topic: str, *, dry_run: bool = False) -> ReplayResult:
+        """Bring the dead letters of a topic's table that can be rows now into it.
+
+        Raises UnknownTopic, SettingsError, TableTaken, and as `replay_dead_letters`.
+        """
+        catalog = self._leases.catalog()
+        declared = self._one(catalog, topic)
+        settings = declared_settings(declared, self._path, dry_run=dry_run)
+        guard = _Guard(self._leases, declared.topic_id)
+        with self._lease(declared, needed=not dry_run):
+            return replay_dead_letters(settings, store_reader(self._path), catalog, guard)
+
+    @contextmanager
+    def _lease(self, declared: TableDeclaration, *, needed: bool) -> Iterator[None]:
+        if needed:
+            self._leases.take(declared.topic_id, wait_s=self._wait_s)
+        try:
+            yield
+        finally:
+            if needed:
+                self._leases.release(declared.topic_id)
+
+    def _one(self, catalog: Catalog, topic: str) -> TableDeclaration:
+        catalog.topic(topic)
+        declared = declared_tables(catalog.state, [topic]).get(topic)
+        if isinstance(declared, SettingsError):
+            raise declared
+        if declared is None:
+            raise _declares_none(topic)
+        return declared
 
     # --------------------------------------------------------------------------------- for ever
 
@@ -219,10 +255,7 @@ class DeclaredTables:
         for topic in self._topics:
             catalog.topic(topic)
             if topic not in declared:
-                raise SettingsError(
-                    f"topic {topic} declares no table: set lakehead.table.enable=true, or name a "
-                    "table with --table"
-                )
+                raise _declares_none(topic)
 
     def _open_run(self, declared: TableDeclaration, *, dry_run: bool = False) -> TableRun:
         settings = declared_settings(declared, self._path, workers=self._workers, dry_run=dry_run)

@@ -4,6 +4,7 @@ Runs in any thread or process: it reads objects, writes files that no commit nam
 what the commit must know. Doing it twice, or half, changes nothing that anyone can see.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,13 +99,14 @@ class _Work:
         decoder = RecordDecoder(DECODED)
         pausing = item.on_error == "pause"
         for batch in read_records(store_reader(item.store_uri), item.split.ranges, decoder):
-            made = item.layout.table_rows(
-                batch, self._values, fault_count_max=1 if pausing else None
-            )
-            if made.found is None or not item.new_schema_is_fault:
-                self._take(batch, made)
+            if item.new_schema_is_fault:
+                for start, made in strict_rows(item.layout, self._values, batch):
+                    self._take(batch.slice(start), made)
             else:
-                self._take_one_by_one(batch)
+                limit = 1 if pausing else None
+                self._take(
+                    batch, item.layout.table_rows(batch, self._values, fault_count_max=limit)
+                )
         if self._unreadable or self._found is not None:
             # The job plans again, up to these records or with another schema: files are of no use.
             return TableItemResult(unreadable=tuple(self._unreadable.values()), found=self._found)
@@ -121,19 +123,6 @@ class _Work:
         if not self._unreadable and self._found is None:
             self._rows.add(made.rows)
 
-    def _take_one_by_one(self, batch: Any) -> None:
-        """Find by halving the records that have what the table does not: they are faults."""
-        made = self._item.layout.table_rows(batch, self._values)
-        if made.found is None:
-            self._take(batch, made)
-        elif batch.num_rows == 1:
-            more = [f"{name} is new" for name in made.found.names]
-            self._take_faults(batch, (Fault(row=0, reason=", ".join(more), error="misfit"),))
-        else:
-            middle = batch.num_rows // 2
-            self._take_one_by_one(batch.slice(0, middle))
-            self._take_one_by_one(batch.slice(middle))
-
     def _take_faults(self, batch: Any, faults: tuple[Fault, ...]) -> None:
         if self._item.on_error == "pause":
             found = _unreadable(batch, faults[0])
@@ -142,6 +131,26 @@ class _Work:
             self._letters.add(dead_letters(batch, faults))
         else:
             self._dropped += len(faults)
+
+
+def strict_rows(
+    layout: TableLayout, values: ValueDecoder, batch: Any, start: int = 0
+) -> Iterator[tuple[int, TableRows]]:
+    """Yield (first record, rows) of pieces of a batch; records that have what the table does not,
+    which are found by halving, are faults.
+    """
+    made = layout.table_rows(batch, values)
+    if made.found is None:
+        yield start, made
+    elif batch.num_rows == 1:
+        names = [name for name in made.found.names if name not in layout.schema.names]
+        reason = f"fields that the table does not have: {', '.join(names or made.found.names)}"
+        fault = Fault(row=0, reason=reason, error="misfit")
+        yield start, TableRows(rows=layout.schema.empty_table(), faults=(fault,))
+    else:
+        middle = batch.num_rows // 2
+        yield from strict_rows(layout, values, batch.slice(0, middle), start)
+        yield from strict_rows(layout, values, batch.slice(middle), start + middle)
 
 
 def _unreadable(batch: Any, fault: Fault) -> Unreadable:

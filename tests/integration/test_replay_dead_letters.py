@@ -1,0 +1,121 @@
+"""Dead letters become rows when they can, each record once, also when a run is killed between."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lake.jobs.replay import ReplayResult
+from storage.failpoints import KILLED
+from storage.metadata.table_declaration import PREFIX
+from tests.support.declared_topics import configure
+from tests.support.materialize_process import ROOT
+from tests.support.topic_writer import Value, write_topic
+
+BAD = {3: b"{", 7: b'{"id": "text"}', 8: b'{"id": 1099511627776}'}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    cluster = tmp_path / "cluster"
+    values: list[Value] = [BAD.get(n, json.dumps({"id": n}).encode()) for n in range(10)]
+    write_topic(cluster, "orders", {0: values, 1: values}, partitions=2)
+    declare(cluster, "id int")
+    materialize(cluster)
+    return cluster
+
+
+def declare(cluster: Path, schema: str, path: str = "") -> None:
+    configs = {
+        "enable": "true",
+        "value.format": "json",
+        "schema": schema,
+        "on.error": "dead_letter",
+        "path": path,
+    }
+    configure(cluster, "orders", {f"{PREFIX}{name}": value for name, value in configs.items()})
+
+
+def materialize(cluster: Path) -> None:
+    outcomes: list[TableOutcome] = []
+    tables = DeclaredTables(str(cluster))
+    tables.bring_up(all_of_them=True, tell=outcomes.append)
+    tables.close()
+    assert [outcome.error for outcome in outcomes] == [None]
+
+
+def replay(cluster: Path, *, dry_run: bool = False) -> ReplayResult:
+    tables = DeclaredTables(str(cluster))
+    try:
+        return tables.replay("orders", dry_run=dry_run)
+    finally:
+        tables.close()
+
+
+def places(table: Path) -> Counter[tuple[int, int]]:
+    held = DeltaTable(table).to_pyarrow_table(columns=["_partition", "_offset"]).to_pydict()
+    return Counter(zip(held["_partition"], held["_offset"], strict=True))
+
+
+def both(cluster: Path) -> tuple[Counter[tuple[int, int]], Counter[tuple[int, int]]]:
+    return places(cluster / "tables/orders"), places(cluster / "tables/orders__dlq")
+
+
+EVERYTHING = Counter((p, n) for p in (0, 1) for n in range(10))
+LETTERS = Counter((p, n) for p in (0, 1) for n in BAD)
+
+
+def test_what_cannot_be_rows_stays(cluster: Path) -> None:
+    assert both(cluster) == (EVERYTHING - LETTERS, LETTERS)
+    result = replay(cluster)
+    assert (result.letters, result.replayed, result.left) == (6, 0, 6)
+    assert "offset 3" in result.first_left
+    assert both(cluster) == (EVERYTHING - LETTERS, LETTERS)
+
+
+def test_letters_become_rows_when_the_schema_is_put_right(cluster: Path) -> None:
+    """A number that was too large for the column fits once the column is wider."""
+    held = both(cluster)[0]
+    DeltaTable(cluster / "tables/orders").delete("_offset = 5")  # somebody's wish, kept
+    declare(cluster, "id bigint")
+    dry = replay(cluster, dry_run=True)
+    assert both(cluster)[1] == LETTERS
+    assert dry.letters == 6
+    materialize(cluster)
+    result = replay(cluster)
+    fits = Counter([(0, 8), (1, 8)])
+    assert (result.replayed, result.left) == (2, 4)
+    gone = Counter([(0, 5), (1, 5)])
+    assert both(cluster) == (held - gone + fits, LETTERS - fits)
+    assert replay(cluster).replayed == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["table_commit_prepared", "replay_rows_committed", "replay_letters_committed"]
+)
+def test_killed_anywhere_each_record_is_in_one_of_the_tables(cluster: Path, name: str) -> None:
+    held = both(cluster)[0]
+    declare(cluster, "id bigint")
+    materialize(cluster)
+    script = (
+        "import sys; from pathlib import Path; "
+        "from tests.integration.test_replay_dead_letters import replay; "
+        "replay(Path(sys.argv[1]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(cluster)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": name},
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == KILLED
+    replay(cluster)
+    fits = Counter([(0, 8), (1, 8)])
+    assert both(cluster) == (held + fits, LETTERS - fits)
