@@ -60,8 +60,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the splits of a batch."""
-        if start == end:
-            return []
         begin, until = StreamOffsets.parse(start), StreamOffsets.parse(end)
         return self._planner().plan(begin, until, partial(plan_partitions, self._options))
 

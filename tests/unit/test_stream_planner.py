@@ -99,6 +99,19 @@ def test_the_first_batch_is_empty_and_says_where_the_stream_starts(
     assert again.read(start, end) == [("orders-0", 30, 40)]
 
 
+def test_the_first_batch_run_again_is_not_the_last(
+    cluster: LakeCluster, run: Callable[..., Run]
+) -> None:
+    """Where it starts at the same offsets as before, too: `availableNow` ends with a batch that
+    reads nothing.
+    """
+    start = run().begun()
+    again = run()
+    again.planner.stop_at_present()
+    assert again.read(again.initial(), start) == []
+    assert offsets(again.latest(start)) == {"orders": {"0": 30, "1": 10}}
+
+
 def test_once_reads_all_in_its_only_batch(cluster: LakeCluster, run: Callable[..., Run]) -> None:
     once = run(maxOffsetsPerTrigger="5")
     start = once.initial()
