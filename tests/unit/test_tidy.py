@@ -26,6 +26,7 @@ LONG_FUNCTIONS = {
     "lake/decode/batches.py:scan_batches": 72,
     "lake/decode/records.py:parse_records": 81,
     "lake/tables/values/avro_kernel.py:_decode": 75,
+    "lake/tables/values/protobuf_kernel.py:_decode": 110,
 }
 
 # Patterns in which one letter stands in brackets do not match themselves.
@@ -109,6 +110,7 @@ DISTRIBUTIONS = {
     "confluent_kafka": "confluent-kafka",
     "delta": "delta-spark",
     "fuse": "fusepy",
+    "google": "protobuf",
     "kafka": "kafka-python",
     "llvmlite": "numba",
     "prometheus_client": "prometheus-client",

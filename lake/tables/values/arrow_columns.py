@@ -18,6 +18,7 @@ _NOTHING = np.zeros(1, np.uint8)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DIGITS = [i for i in range(36) if i not in (8, 13, 18, 23)]
 _DECIMAL_BYTES_MAX = 64
+_UNSIGNED = pa.decimal128(20, 0)
 _SECONDS = range(-62_135_596_800, 253_402_300_800)  # protobuf: years 1 to 9999
 
 
@@ -68,7 +69,7 @@ class ArrowColumns:
             case "unsigned":
                 wide = np.zeros((len(values), 2), np.int64)
                 wide[:, 0] = values
-                return _fixed(shape.type, wide, len(values), validity)
+                return _fixed(_UNSIGNED, wide, len(values), validity).cast(shape.type)
             case "float32":
                 floats = values.astype(np.uint32).view(np.float32)
                 return _fixed(shape.type, _as(floats, shape.type), len(values), validity)
@@ -183,7 +184,8 @@ class ArrowColumns:
         if bad.any():
             self._fault(shape.domain, bad, "a time that no calendar holds")
         micros = seconds * 1_000_000 + nanos // 1000
-        return _fixed(shape.type, micros, len(micros), self._validity(shape.slot))
+        validity = None if shape.slot < 0 else self._validity(shape.slot)
+        return _fixed(shape.type, micros, len(micros), validity)
 
     # -------------------------------------------------------------------------- what is wrong
 

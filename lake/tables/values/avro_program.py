@@ -25,6 +25,7 @@ from lake.tables.values.avro_schema import (
 )
 from lake.tables.values.cells import Cells
 from lake.tables.values.decoder import MisfitSchema
+from lake.tables.values.evolution import becomes
 from lake.tables.values.shape import Constant, Items, Leaf, LeafKind, Record, Shape
 
 _SCALARS = {
@@ -38,9 +39,6 @@ _SCALARS = {
     "fixed": (kernel.FIXED_OP, "bytes"),
     "enum": (kernel.ENUM_OP, "enum"),
 }
-_INTEGERS = (pa.int32(), pa.int64())
-_FLOATS = (pa.float32(), pa.float64())
-_TEXTS = (pa.string(), pa.binary())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +287,7 @@ class _Compiler:
             self._emit(operation, a=amount)
             return None
         native = scalar_type(node)
-        if not _becomes(native, target):
+        if not becomes(native, target):
             raise self._misfit(type_name(native), target)
         slot = self._slot(domain) if slot is None else slot
         self._emit(operation, slot, domain, amount)
@@ -366,22 +364,6 @@ def _column_names(
 
 def _is_scalar(node: Any) -> bool:
     return not isinstance(node, list) and node["type"] in _SCALARS
-
-
-def _becomes(native: Any, target: Any) -> bool:
-    """Whether a column of type `target` takes the writer's type: Avro's promotions, and decimals
-    that lose nothing.
-    """
-    if native == target or (native in _TEXTS and target in _TEXTS):
-        return True
-    if native in _INTEGERS:
-        return target in _FLOATS or (native, target) == _INTEGERS
-    if native == pa.float32():
-        return bool(target == pa.float64())
-    if pa.types.is_decimal(native) and pa.types.is_decimal(target):
-        whole = native.precision - native.scale
-        return bool(target.scale >= native.scale and target.precision - target.scale >= whole)
-    return False
 
 
 def _leaf_kind(kind: str, native: Any, target: Any, node: Any) -> LeafKind:

@@ -17,6 +17,9 @@ import pyarrow as pa
 from lake.tables.ddl import type_name
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_WRITTEN_INTEGERS = (pa.int32(), pa.int64())
+_FLOATS = (pa.float32(), pa.float64())
+_TEXTS = (pa.string(), pa.binary())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +85,22 @@ def holds(table: Any, values: Any) -> bool:
     return not (rules.added or rules.widened or rules.conflicts)
 
 
+def becomes(native: Any, target: Any) -> bool:
+    """Whether a column of type `target` takes the writer's type: Avro's promotions, and decimals
+    that lose nothing.
+    """
+    if native == target or (native in _TEXTS and target in _TEXTS):
+        return True
+    if native in _WRITTEN_INTEGERS:
+        return target in _FLOATS or (native, target) == _WRITTEN_INTEGERS
+    if native == pa.float32():
+        return bool(target == pa.float64())
+    if pa.types.is_decimal(native) and pa.types.is_decimal(target):
+        whole = native.precision - native.scale
+        return bool(target.scale >= native.scale and target.precision - target.scale >= whole)
+    return False
+
+
 def merged(first: Any, second: Any) -> Any:
     """The schema that holds values of both schemas, as far as there is one."""
     return evolve(first, second).schema
@@ -143,8 +162,7 @@ def _wider(table: Any, found: Any) -> Any:
     """The type that holds all values of both, None if there is none (Delta's type widening)."""
     if table in _INTEGERS and found in _INTEGERS:
         return max(table, found, key=_INTEGERS.index)
-    floats = (pa.float32(), pa.float64())
-    if table in floats and found in floats:
+    if table in _FLOATS and found in _FLOATS:
         return pa.float64()
     for one, other in ((table, found), (found, table)):
         # A double holds an INT exactly, and not a BIGINT.

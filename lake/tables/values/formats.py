@@ -20,6 +20,10 @@ def open_decoder(spec: ValueSpec) -> ValueDecoder:
         from lake.tables.values.avro_values import AvroValues
 
         return AvroValues(spec, registry)
+    if spec.value_format == "protobuf":
+        from lake.tables.values.protobuf_values import ProtobufValues
+
+        return ProtobufValues(spec, registry)
     if spec.value_format == "debezium":
         from lake.tables.values.debezium_values import DebeziumValues
 

@@ -73,7 +73,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instant:
-    """Protobuf's Timestamp: null by `slot`, seconds and nanoseconds in two more slots."""
+    """Protobuf's Timestamp: null by `slot` (-1: never), its fields in slots of their own."""
 
     slot: int
     domain: int

@@ -1,0 +1,396 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call"
+"""Kernel: decodes many Protobuf messages by the tables of a compiled schema (wire format of
+Protocol Buffers).
+
+`messages` has a row for each place of a message in the tree of columns: (first of its fields, how
+many). `fields` has a row for each field, in order of numbers (`FIELD`). Fields that no table names
+are skipped, as are those of another wire type than they should have. What comes twice replaces what
+came first, messages merge, and a member of a oneof takes the place of the others.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
+
+FIELD = (
+    "number",
+    "kind",
+    "slot",  # of the value, or of the presence of a message; -1: none
+    "domain",  # of that slot; the domain of the items if it is repeated
+    "list_slot",  # counts the items; -1: not repeated
+    "list_domain",
+    "message",  # its row in `messages`
+    "first_rival",  # other members of its oneof, in `rivals`
+    "rivals",
+    "first_own",  # slots that a member of a oneof holds, in `owned`
+    "owned",
+    "first_number",  # of a closed enum, in `numbers`
+    "numbers",
+)
+"""What the columns of `fields` are."""
+
+INT64_KIND = 0
+INT32_KIND = 1
+UINT32_KIND = 2
+SINT32_KIND = 3
+SINT64_KIND = 4
+BOOL_KIND = 5
+CLOSED_ENUM_KIND = 6
+FIXED32_KIND = 7
+SFIXED32_KIND = 8
+FIXED64_KIND = 9
+BYTES_KIND = 10
+MESSAGE_KIND = 11
+FORGOTTEN_KIND = 12  # has no column, but takes the place of rivals that have
+
+FAULTS = {
+    1: "a tag or number is no varint",
+    2: "a field of number 0",
+    3: "a field that overruns its message",
+    4: "a group that does not end as it began",
+    5: "messages nested too deep",
+    6: "a oneof that is set twice, over a list",
+    7: "a wire type that does not exist",
+}
+"""Why a message was refused, by fault code."""
+
+_DEPTH_MAX = 100
+
+
+@inlined
+def _varint(data, at, end):
+    """(number, position after it), or position -1."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < np.uint64(70):
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < 128:
+            if shift == np.uint64(63) and byte > 1:
+                return np.int64(0), np.int64(-1)
+            return np.int64(value), at
+        shift += np.uint64(7)
+    return np.int64(0), np.int64(-1)
+
+
+@inlined
+def _skip(data, at, end, tag, groups):  # noqa: C901 - a branch for each wire type
+    """(fault or 0, position after the field whose tag was read); groups as a whole."""
+    depth = 0
+    while True:
+        wire = tag & 7
+        if wire == 0:
+            _, after = _varint(data, at, end)
+            if after < 0:
+                return 1, at
+            at = after
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+            if end - at < size:
+                return 3, at
+            at += size
+        elif wire == 2:
+            size, after = _varint(data, at, end)
+            if after < 0 or size < 0 or size > end - after:
+                return 3, at
+            at = after + size
+        elif wire == 3:
+            if depth == _DEPTH_MAX:
+                return 5, at
+            groups[depth] = tag >> 3
+            depth += 1
+        elif wire == 4:
+            if depth == 0 or groups[depth - 1] != tag >> 3:
+                return 4, at
+            depth -= 1
+        else:
+            return 7, at
+        if depth == 0:
+            return 0, at
+        tag, after = _varint(data, at, end)
+        if after < 0 or tag < 8 or tag > 0xFFFFFFFF:
+            return 1, at
+        at = after
+
+
+@inlined
+def _find(fields, first, count, number, hint):
+    """Row of the field of a number, or -1; they mostly come in order."""
+    if hint < first + count and fields[hint, 0] == number:
+        return hint
+    low = first
+    high = first + count
+    while low < high:
+        middle = (low + high) >> 1
+        if fields[middle, 0] < number:
+            low = middle + 1
+        else:
+            high = middle
+    if low < first + count and fields[low, 0] == number:
+        return low
+    return np.int64(-1)
+
+
+@inlined
+def _wire_of(kind):
+    """The wire type of a kind."""
+    if kind <= CLOSED_ENUM_KIND:
+        return 0
+    if kind <= SFIXED32_KIND:
+        return 5
+    return 1 if kind == FIXED64_KIND else 2
+
+
+@inlined
+def _little_endian(data, at, size):
+    value = np.uint64(0)
+    for i in range(size):
+        value |= np.uint64(data[at + i]) << np.uint64(8 * i)
+    return np.int64(value)
+
+
+@inlined
+def _scalar(data, at, end, kind):
+    """(fault or 0, cell, position after it)."""
+    if kind <= CLOSED_ENUM_KIND:
+        value, after = _varint(data, at, end)
+        if after < 0:
+            return 1, value, at
+        if kind in (INT32_KIND, CLOSED_ENUM_KIND):
+            value = np.int64(np.int32(value & 0xFFFFFFFF))
+        elif kind == UINT32_KIND:
+            value &= 0xFFFFFFFF
+        elif kind == SINT32_KIND:
+            value &= 0xFFFFFFFF
+            value = (value >> 1) ^ -(value & 1)
+        elif kind == SINT64_KIND:
+            value = np.int64(np.uint64(value) >> np.uint64(1)) ^ -(value & 1)
+        elif kind == BOOL_KIND:
+            value = np.int64(value != 0)
+        return 0, value, after
+    if kind == BYTES_KIND:
+        size, after = _varint(data, at, end)
+        if after < 0 or size < 0 or size > end - after:
+            return 3, size, at
+        return 0, after << 31 | size, after + size
+    size = 8 if kind == FIXED64_KIND else 4
+    if end - at < size:
+        return 3, np.int64(0), at
+    value = _little_endian(data, at, size)
+    if kind == SFIXED32_KIND:
+        value = np.int64(np.int32(value))
+    return 0, value, at + size
+
+
+@inlined
+def _is_member(numbers, field, value):
+    low = field[11]
+    high = field[11] + field[12]
+    while low < high:
+        middle = (low + high) >> 1
+        if numbers[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low < field[11] + field[12] and numbers[low] == value
+
+
+@inlined
+def _oust(fields, rivals, owned, field, base, held, cells, valid):
+    """Clear the other members of a oneof. False if one of them held a list: its items stay."""
+    for i in range(field[7], field[7] + field[8]):
+        rival = fields[rivals[i]]
+        for j in range(rival[9], rival[9] + rival[10]):
+            cell = base[owned[j, 0]] + held[owned[j, 1]]
+            if valid[cell] and owned[j, 2] and cells[cell] > 0:
+                return False
+            cells[cell] = 0
+            valid[cell] = 0
+    return True
+
+
+@inlined
+def _undo(base, domains, held, before, cells, valid):
+    """Take back what a row wrote, the item in progress of each list too."""
+    for slot in range(base.shape[0]):
+        domain = domains[slot]
+        for i in range(before[domain], held[domain] + 1):
+            cells[base[slot] + i] = 0
+            valid[base[slot] + i] = 0
+    for domain in range(held.shape[0]):
+        held[domain] = before[domain]
+
+
+@inlined
+def _values(data, at, end, packed, field, numbers, base, capacity, held, cells, valid):
+    """Read a scalar or, up to `end`, packed ones: (fault, position, 1 if the domain is full)."""
+    kind = field[1]
+    slot = field[2]
+    domain = field[3]
+    listed = field[4]
+    while True:
+        if packed and at == end:
+            return 0, at, 0
+        if listed >= 0 and held[domain] >= capacity[domain]:
+            return 0, at, 1
+        fault, value, at = _scalar(data, at, end, kind)
+        if fault:
+            return fault, at, 0
+        if kind != CLOSED_ENUM_KIND or _is_member(numbers, field, value):
+            cell = base[slot] + held[domain]
+            cells[cell] = value
+            valid[cell] = 1
+            if listed >= 0:
+                held[domain] += 1
+                count = base[listed] + held[field[5]]
+                cells[count] += 1
+                valid[count] = 1
+        if not packed:
+            return 0, at, 0
+
+
+@compiled(
+    results(2)(
+        BYTES, LONGS, LONGS, LONG, TABLE, TABLE, LONGS, TABLE, LONGS, LONGS, LONGS, LONGS, LONGS,
+        LONGS, LONGS, OUT,
+    )
+)  # fmt: skip
+def _decode(  # noqa: C901 - one loop over the bytes of many messages
+    data, starts, ends, first, messages, fields, rivals, owned, numbers, domains, base, capacity,
+    held, faults, cells, valid,
+):  # fmt: skip
+    before = np.empty(held.shape[0], np.int64)
+    groups = np.empty(_DEPTH_MAX, np.int64)
+    frames = np.empty((_DEPTH_MAX + 1, 4), np.int64)  # message, end, hint, domain of the item
+    for row in range(first, starts.shape[0]):
+        at = starts[row]
+        end = ends[row]
+        before[:] = held
+        fault = 0
+        full = 0
+        depth = 0
+        message = np.int64(0)
+        hint = messages[0, 0]
+        domain = np.int64(-1)
+        while True:
+            if at == end:
+                if depth == 0:
+                    break
+                if domain >= 0:
+                    held[domain] += 1
+                depth -= 1
+                message = frames[depth, 0]
+                end = frames[depth, 1]
+                hint = frames[depth, 2]
+                domain = frames[depth, 3]
+                continue
+            tag, after = _varint(data, at, end)
+            if after < 0 or tag > 0xFFFFFFFF or tag < 0:
+                fault = 1
+                break
+            if tag < 8:
+                fault = 2
+                break
+            at = after
+            wire = tag & 7
+            found = _find(fields, messages[message, 0], messages[message, 1], tag >> 3, hint)
+            expected = -1 if found < 0 else _wire_of(fields[found, 1])
+            packed = found >= 0 and wire == 2 and expected != 2 and fields[found, 4] >= 0
+            if found < 0 or fields[found, 1] == FORGOTTEN_KIND or (wire != expected and not packed):
+                fault, at = _skip(data, at, end, tag, groups)
+                if fault:
+                    break
+                if found < 0 or fields[found, 1] != FORGOTTEN_KIND or wire != fields[found, 6]:
+                    continue
+            field = fields[found]
+            hint = found + 1
+            ousts = field[8] > 0
+            if ousts and field[1] == CLOSED_ENUM_KIND:  # a number it does not have is no value
+                _, value, _ = _scalar(data, at, end, CLOSED_ENUM_KIND)
+                ousts = _is_member(numbers, field, value)
+            if ousts and not _oust(fields, rivals, owned, field, base, held, cells, valid):
+                fault = 6
+                break
+            if field[1] == FORGOTTEN_KIND:
+                continue
+            if field[1] != MESSAGE_KIND and not packed:
+                fault, at, full = _values(
+                    data, at, end, False, field, numbers, base, capacity, held, cells, valid
+                )
+                if fault or full:
+                    domain = field[3]
+                    break
+                continue
+            size, after = _varint(data, at, end)
+            if after < 0 or size < 0 or size > end - after:
+                fault = 3
+                break
+            at = after
+            if packed:
+                fault, at, full = _values(
+                    data, at, at + size, True, field, numbers, base, capacity, held, cells, valid
+                )
+                if fault or full:
+                    domain = field[3]
+                    break
+                continue
+            if depth == _DEPTH_MAX:
+                fault = 5
+                break
+            if field[4] >= 0 and held[field[3]] >= capacity[field[3]]:
+                full = 1
+                domain = field[3]
+                break
+            if field[4] >= 0:
+                count = base[field[4]] + held[field[5]]
+                cells[count] += 1
+                valid[count] = 1
+            if field[2] >= 0:
+                valid[base[field[2]] + held[field[3]]] = 1
+            frames[depth, 0] = message
+            frames[depth, 1] = end
+            frames[depth, 2] = hint
+            frames[depth, 3] = domain
+            depth += 1
+            message = field[6]
+            end = at + size
+            hint = messages[message, 0]
+            domain = field[3] if field[4] >= 0 else np.int64(-1)
+        if fault:
+            faults[row] = fault | (at - starts[row]) << 4
+            _undo(base, domains, held, before, cells, valid)
+        elif full:
+            _undo(base, domains, held, before, cells, valid)
+            return row, domain
+        else:
+            held[0] += 1
+    return starts.shape[0], -1
+
+
+def decode_messages(data: Any, starts: Any, ends: Any, tables: Any, cells: Any) -> Any:
+    """Fill `cells` with the messages data[starts[i]:ends[i]] and return a fault for each (0 = good,
+    else see `fault_text`). Only good ones have a row of cells. `tables` are `messages`, `fields`,
+    `rivals`, `owned` (slot, domain, 1 if it counts a list's items) and `numbers`.
+    """
+    faults = np.zeros(len(starts), np.int64)
+    row, full = 0, 0
+    while full >= 0:
+        places = (cells.domains, cells.base, cells.capacity, cells.held)
+        arrays = (*tables, *places, faults, cells.values, cells.valid)
+        row, full = _decode(data, starts, ends, row, *arrays)
+        if full >= 0:
+            cells.grow(int(full))
+    return faults
+
+
+def wire_of(kind: int) -> int:
+    """Return the wire type of a kind, for who makes tables."""
+    return {FIXED64_KIND: 1, FIXED32_KIND: 5, SFIXED32_KIND: 5}.get(kind, 2 * (kind >= BYTES_KIND))
+
+
+def fault_text(fault: int) -> str:
+    """Return a fault in words, with its position in the message."""
+    return f"{FAULTS[fault & 15]} (byte {fault >> 4})"
