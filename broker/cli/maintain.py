@@ -5,13 +5,14 @@
 
 import os
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Annotated
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
+from broker.cli.lake_upkeep import bring_up_tables, is_lake_installed, kept_tables
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.maintenance.maintainer import Maintainer, MaintenanceFigures
 from broker.observability.event_log import configure_logs
@@ -20,6 +21,9 @@ from broker.settings import Settings
 from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
 from storage.clock import SystemClock
 from storage.errors import SettingsError
+
+if TYPE_CHECKING:
+    from lake.jobs.declared_tables import TableOutcome
 
 _NICENESS = 5
 """Of maintenance beside nodes: they go first."""
@@ -51,42 +55,77 @@ def maintain(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C or SIGTERM.")
     ] = False,
+    lake: Annotated[
+        bool | None,
+        typer.Option(
+            "--lake/--no-lake",
+            help="Declared tables too. [default: where the packages of the lake are installed]",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures at the end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do what is due: compaction by keys, retention, merging of small objects.
+    """Do what is due: declared tables, compaction by keys, retention, merging of small objects.
 
-    What is due by cleanup.policy, retention.ms, min.cleanable.dirty.ratio and the like, and by the
-    number and size of small objects. Safe to run beside a live cluster, to kill at any moment, and
-    to run twice at once.
+    What is due by lakehead.table.freshness.ms, cleanup.policy, retention.ms and the like, and by
+    the number and size of small objects. Safe to run beside a live cluster, to kill at any moment,
+    and to run twice at once.
     """
     if is_supervised(os.environ):
         stop_with_supervisor(os.environ)
         os.nice(_NICENESS)
     settings = settings_of(config)
+    with_lake = is_lake_installed() if lake is None else lake
     if dry_run:
-        show_rows(
-            run(_due(path, settings)),
-            {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"},
-            as_json,
-        )
+        rows = [*(_tables_due(path) if with_lake else []), *run(_due(path, settings))]
+        show_rows(rows, {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}, as_json)
         return
-    figures = run(_maintain(path, settings, follow=follow))
+    tables: list[TableOutcome] = []
+    if follow:
+        with kept_tables(path) if with_lake else nullcontext():
+            figures = run(_maintain(path, settings, follow=True))
+    else:
+        # Tables first: retention waits for them.
+        tables = bring_up_tables(path, dry_run=False) if with_lake else []
+        figures = run(_maintain(path, settings, follow=False))
     if not quiet:
-        show_fields(
-            {
-                "compacted partitions": figures.compacted,
-                "bytes before": figures.bytes_before,
-                "bytes after": figures.bytes_after,
-                "trimmed partitions": figures.trimmed,
-                "merged objects": figures.merged.objects_before,
-                "into objects": figures.merged.objects_after,
-            },
-            as_json,
-        )
+        show_fields({**_figures(figures), **_table_figures(tables)}, as_json)
+    failed = [f"{one.topic}: {one.error}" for one in tables if one.error is not None]
     if figures.failures:
-        raise SettingsError(f"{figures.failures} partitions were not maintained; see above")
+        failed.append(f"{figures.failures} partitions were not maintained; see above")
+    if failed:
+        raise SettingsError("; ".join(failed))
+
+
+def _figures(figures: MaintenanceFigures) -> dict[str, int]:
+    return {
+        "compacted partitions": figures.compacted,
+        "bytes before": figures.bytes_before,
+        "bytes after": figures.bytes_after,
+        "trimmed partitions": figures.trimmed,
+        "merged objects": figures.merged.objects_before,
+        "into objects": figures.merged.objects_after,
+    }
+
+
+def _table_figures(tables: "Sequence[TableOutcome]") -> dict[str, int]:
+    return {
+        "tables": len(tables),
+        "records in tables": sum(one.result.records for one in tables),
+    }
+
+
+def _tables_due(path: str) -> list[dict[str, object]]:
+    return [
+        {
+            "topic": one.topic,
+            "partition": None,
+            "due": f"materialize {one.result.bytes_read} bytes",
+        }
+        for one in bring_up_tables(path, dry_run=True)
+    ]
 
 
 async def _maintain(path: str, settings: Settings, *, follow: bool) -> MaintenanceFigures:

@@ -109,7 +109,7 @@ class MaintenanceBeside:
         self.runs += 1
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "broker.cli", "maintain", "--quiet"),
+                *(sys.executable, "-m", "broker.cli", "maintain", "--quiet", "--no-lake"),
                 *("--path", self._settings.store_uri),
                 stdin=asyncio.subprocess.DEVNULL,
                 env={**os.environ, **environment(self._settings)},

@@ -78,6 +78,23 @@ def test_what_is_due_is_shown_done_and_due_no_more(lakehead: CommandLine, cluste
     assert lakehead("maintain", "--quiet", *path).out == ""
 
 
+def test_declared_tables_are_brought_up_before_retention(
+    lakehead: CommandLine, cluster: Path
+) -> None:
+    configure(cluster, "old", lakehead_table_enable="true", lakehead_table_freshness_ms="1000")
+    path = ("--path", str(cluster), "--json")
+    assert lakehead("retain", "--dry-run", *path).out == "", "it waits for the table"
+    without = json.loads(lakehead("maintain", "--no-lake", *path).out)
+    assert (without["tables"], without["trimmed partitions"]) == (0, 0)
+    assert wait_until(lambda: bool(lakehead("maintain", "--dry-run", *path).out), 20)
+    shown = [json.loads(line) for line in lakehead("maintain", "--dry-run", *path).out.splitlines()]
+    assert [row["due"].split()[0] for row in shown] == ["materialize"]
+    figures = json.loads(lakehead("maintain", *path).out)
+    assert (figures["tables"], figures["records in tables"]) == (1, 9)
+    assert figures["trimmed partitions"] == 1
+    assert lakehead("maintain", "--dry-run", *path).out == ""
+
+
 def test_defaults_come_from_the_settings_of_the_nodes(
     lakehead: CommandLine, cluster: Path, tmp_path: Path
 ) -> None:
