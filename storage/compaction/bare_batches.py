@@ -19,13 +19,15 @@ from storage.format.record_batch import (
 )
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH = struct.Struct(">i")
+_LENGTH_POSITION = 8
 
 
 def without_records(header: BatchHeader) -> bytes:
     """Return the batch with no record in it: what it says of its producer stays."""
     attributes = header.attributes & ~(CODEC_MASK | DELETE_HORIZON)
     bare = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
-    return sealed(bare, b"")
+    return bytes(sealed(bare, memoryview(bytearray(HEADER_SIZE))))
 
 
 def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
@@ -45,13 +47,15 @@ def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
         base_sequence=NO_SEQUENCE,
         record_count=0,
     )
-    return sealed(header, b"")
+    return bytes(sealed(header, memoryview(bytearray(HEADER_SIZE))))
 
 
-def sealed(header: BatchHeader, body: bytes) -> bytes:
-    """Return a batch of this header and these bytes of records, with its length and CRC."""
-    batch = bytearray(_HEADER.pack(*header._replace(length=HEADER_SIZE - LENGTH_END + len(body))))
-    batch += body
-    crc = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])
+def sealed(header: BatchHeader, batch: memoryview) -> memoryview:
+    """Return a batch of which the records are there: it gets this header, with its length and
+    CRC.
+    """
+    _HEADER.pack_into(batch, 0, *header)
+    _LENGTH.pack_into(batch, _LENGTH_POSITION, len(batch) - LENGTH_END)
+    crc = crc32c(batch[ATTRIBUTES_POSITION:])
     batch[CRC_POSITION:ATTRIBUTES_POSITION] = crc.to_bytes(4, "big")
-    return bytes(batch)
+    return batch

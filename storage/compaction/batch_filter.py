@@ -6,6 +6,8 @@ they may go, and an attribute says so (`DELETE_HORIZON`, KIP-534); then the reco
 deltas are written anew. A batch of which nothing changes stays as it is, byte by byte.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from storage.compaction import record_kernels as kernels
@@ -17,7 +19,6 @@ from storage.format.record_batch import (
     HEADER_SIZE,
     LOG_APPEND_TIME,
     BatchHeader,
-    read_header,
 )
 from storage.format.records import INFLATED_SIZE_MAX, inflate
 from storage.object_store.protocol import Buffer
@@ -33,21 +34,27 @@ def delete_horizon(header: BatchHeader) -> int | None:
     return header.base_timestamp if header.attributes & DELETE_HORIZON else None
 
 
-def with_horizon(batch: memoryview, newest: OffsetMap, horizon_ms: int) -> memoryview:
+def with_horizon(
+    header: BatchHeader, batch: memoryview, newest: OffsetMap, horizon_ms: int
+) -> memoryview:
     """Return a whole batch, with the moment from which on it may go. Raises ValueError for a
     malformed one.
     """
-    header = read_header(batch)
     data = inflated(header, batch)
     rows = newest.rows(header, data)
     rows[:, kernels.FLAGS] |= kernels.STAYS
-    attributes = header.attributes | DELETE_HORIZON
-    changed = header._replace(attributes=attributes, base_timestamp=horizon_ms)
-    return memoryview(sealed(changed, deflate(header.codec, _kept(data, rows, horizon_ms))))
+    changed = _Changed(len(rows), header.max_timestamp, horizon_ms, is_timed=True)
+    return _rewritten(header, changed, data, rows, len(data))
 
 
 def filtered(
-    batch: memoryview, newest: OffsetMap, *, start_offset: int, now_ms: int, retention_ms: int
+    header: BatchHeader,
+    batch: memoryview,
+    newest: OffsetMap,
+    *,
+    start_offset: int,
+    now_ms: int,
+    retention_ms: int,
 ) -> memoryview | None:
     """Return what is left of a batch with records, from `start_offset` on: itself where nothing
     changes, None where no record stays. Tombstones go at their horizon, which is `retention_ms`
@@ -55,12 +62,11 @@ def filtered(
 
     Raises ValueError for a malformed batch.
     """
-    header = read_header(batch)
     horizon = delete_horizon(header)
     is_over = horizon is not None and horizon <= now_ms
     data = inflated(header, batch)
     rows = newest.rows(header, data)
-    kept, tombstones, newest_ms = newest.mark(rows, start_offset, is_over=is_over)
+    kept, tombstones, newest_ms, size = newest.mark(rows, start_offset, is_over=is_over)
     if not kept:
         return None
     is_new = horizon is None and tombstones > 0
@@ -68,28 +74,45 @@ def filtered(
         return batch
     if is_new:
         horizon = now_ms + retention_ms
+    if header.attributes & LOG_APPEND_TIME:
+        newest_ms = header.max_timestamp
+    changed = _Changed(kept, newest_ms, horizon, is_timed=is_new)
+    return _rewritten(header, changed, data, rows, size)
+
+
+class _Changed(NamedTuple):
+    """What is new of a batch; `is_timed`: its timestamp deltas too, from the horizon."""
+
+    records: int
+    max_timestamp: int
+    horizon: int | None
+    is_timed: bool
+
+
+def _rewritten(
+    header: BatchHeader, changed: _Changed, data: Buffer, rows: Rows, size: int
+) -> memoryview:
+    """Return the batch of the rows that stay, whose records have `size` bytes now."""
+    horizon, is_timed = changed.horizon, changed.is_timed
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon is not None:
         attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
-    if header.attributes & LOG_APPEND_TIME:
-        newest_ms = header.max_timestamp
-    changed = header._replace(
-        attributes=attributes,
-        base_timestamp=base_timestamp,
-        max_timestamp=newest_ms,
-        record_count=kept,
+    room = size + kernels.GROWTH_MAX * changed.records * is_timed
+    batch = np.empty(HEADER_SIZE + room, dtype=np.uint8)
+    source, records = np.frombuffer(data, dtype=np.uint8), batch[HEADER_SIZE:]
+    size = kernels.copy_kept(
+        source, rows, len(rows), int(is_timed), base_timestamp if is_timed else 0, records
     )
-    body = _kept(data, rows, base_timestamp if is_new else None)
-    return memoryview(sealed(changed, deflate(header.codec, body)))
-
-
-def _kept(data: Buffer, rows: Rows, base_timestamp: int | None) -> bytes:
-    """Return the bytes of the rows that stay; with timestamp deltas from another base, if there is
-    one.
-    """
-    is_timed = base_timestamp is not None
-    growth = kernels.GROWTH_MAX * len(rows) if is_timed else 0
-    out = np.empty(len(data) + growth, dtype=np.uint8)
-    source = np.frombuffer(data, dtype=np.uint8)
-    size = kernels.copy_kept(source, rows, len(rows), int(is_timed), base_timestamp or 0, out)
-    return out[:size].tobytes()
+    whole = batch.data[: HEADER_SIZE + size]
+    if header.codec:
+        body = deflate(header.codec, records[:size].tobytes())
+        whole = memoryview(bytearray(HEADER_SIZE) + body)
+    return sealed(
+        header._replace(
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=changed.max_timestamp,
+            record_count=changed.records,
+        ),
+        whole,
+    )

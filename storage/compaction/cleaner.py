@@ -17,7 +17,7 @@ from storage.compaction.batch_filter import (
 from storage.compaction.reading import StoredBatch
 from storage.compaction.scan import DirtyScan
 from storage.format.control_batch import read_marker
-from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
+from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
 
 PRODUCER_EXPIRY_MS = 86_400_000
 
@@ -44,16 +44,15 @@ class Cleaner:
         self._epochs: dict[int, int] = {}
         """Under which epoch each producer sent its last batch before this place."""
 
-    def clean(self, stored: StoredBatch) -> memoryview | None:
+    def clean(self, header: BatchHeader, stored: StoredBatch) -> memoryview | None:
         """Return what is left of the next batch: itself where nothing changes; None: nothing."""
-        header = read_header(stored.payload)
         if header.is_control:
             return self._clean_marker(header, stored)
         if header.producer_id != NO_PRODUCER_ID:
             self._epochs[header.producer_id] = header.producer_epoch
         left = None
         if header.record_count > 0 and not self._scan.is_aborted(header):
-            left = self._clean_records(stored.payload)
+            left = self._clean_records(header, stored.payload)
         if left is None:
             if not self._is_last(header, stored.end_offset):
                 return None
@@ -63,10 +62,11 @@ class Cleaner:
             self._kept_in_transaction.add(header.producer_id)
         return left
 
-    def _clean_records(self, payload: memoryview) -> memoryview | None:
+    def _clean_records(self, header: BatchHeader, payload: memoryview) -> memoryview | None:
         rules = self._rules
         try:
             return filtered(
+                header,
                 payload,
                 self._scan.newest,
                 start_offset=rules.start_offset,
@@ -110,7 +110,7 @@ class Cleaner:
         horizon, rules = delete_horizon(header), self._rules
         if horizon is None and not is_bare:
             gone_at_ms = rules.now_ms + rules.delete_retention_ms
-            return with_horizon(payload, self._scan.newest, gone_at_ms)
+            return with_horizon(header, payload, self._scan.newest, gone_at_ms)
         if horizon is not None and horizon > rules.now_ms:
             return payload
         if not self._is_last_marker(header, stored.end_offset):

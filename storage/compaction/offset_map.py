@@ -68,12 +68,12 @@ class OffsetMap:
         assert self.count + len(rows) <= self.capacity
         self.count = kernels.put(rows, len(rows), keys_until, self._table, self.count)
 
-    def mark(self, rows: Rows, start_offset: int, *, is_over: bool) -> tuple[int, int, int]:
+    def mark(self, rows: Rows, start_offset: int, *, is_over: bool) -> tuple[int, int, int, int]:
         """Mark the rows of which no newer one is known, from `start_offset` on, and without
         tombstones if that is over for them; return how many they are, how many of them tombstones,
-        and their newest timestamp.
+        their newest timestamp, and their bytes.
         """
-        marked: tuple[int, int, int] = kernels.mark(
+        marked: tuple[int, int, int, int] = kernels.mark(
             rows, len(rows), start_offset, int(is_over), self._table
         )
         return marked

@@ -229,12 +229,12 @@ def put(rows: Any, count: Any, keys_until: Any, table: Any, used: Any) -> Any:
     return used
 
 
-@compiled(results(3)(TABLE, LONG, LONG, LONG, TABLE))
+@compiled(results(4)(TABLE, LONG, LONG, LONG, TABLE))
 def mark(rows: Any, count: Any, start_offset: Any, is_over: Any, table: Any) -> Any:
     """Note in the flags of each row whether it stays (bit 2); return how many do, how many
-    tombstones among them, and the newest timestamp of those that stay.
+    tombstones among them, the newest timestamp of those that stay, and their bytes.
     """
-    kept = tombstones = np.int64(0)
+    kept = tombstones = size = np.int64(0)
     newest = np.int64(-(1 << 62))
     for r in range(count):
         _ask_for(rows, r + _AHEAD, count, table)
@@ -247,10 +247,11 @@ def mark(rows: Any, count: Any, start_offset: Any, is_over: Any, table: Any) -> 
             continue
         rows[r, 1] = flags | STAYS
         kept += 1
+        size += rows[r, 7] - rows[r, 5]
         if flags & IS_TOMBSTONE != 0:
             tombstones += 1
         newest = max(newest, rows[r, 4])
-    return kept, tombstones, newest
+    return kept, tombstones, newest, size
 
 
 @compiled(LONG(BYTES, TABLE, LONG, LONG, LONG, OUT))

@@ -17,7 +17,7 @@ from storage.format.producer_headers import producer_headers
 from storage.format.record_batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
-    max_timestamp,
+    BatchHeader,
     read_header,
 )
 from storage.format.stream_object import AbortedTransaction, StreamInfo, read_index
@@ -62,7 +62,7 @@ class _Part:
     until: int
     """Where it is to end: what is between is filled with an empty batch."""
     epoch: int = 0
-    batches: list[StoredBatch] = field(default_factory=list)
+    batches: list[tuple[BatchHeader, StoredBatch]] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
     state: bytes | None = None
     info: StreamInfo | None = None
@@ -71,18 +71,17 @@ class _Part:
     def close(self) -> None:
         """Bridge gaps that are too long, and go on to its end, if no batch ends there."""
         batches, self.batches = self.batches, []
-        for batch in batches:
-            base_offset = read_header(batch.payload).base_offset
-            while base_offset - self.end_offset > GAP_MAX:
+        for header, batch in batches:
+            while header.base_offset - self.end_offset > GAP_MAX:
                 self._fill(self.end_offset + GAP_MAX)
-            self.batches.append(batch)
+            self.batches.append((header, batch))
             self.end_offset = batch.end_offset
         while self.end_offset < self.until:
             self._fill(min(self.until, self.end_offset + GAP_MAX))
 
     def _fill(self, end_offset: int) -> None:
         empty = memoryview(filler(self.end_offset, end_offset, self.epoch))
-        self.batches.append(StoredBatch(self.epoch, end_offset, empty))
+        self.batches.append((read_header(empty), StoredBatch(self.epoch, end_offset, empty)))
         self.end_offset = end_offset
 
 
@@ -161,15 +160,19 @@ class Rewrite:
 
     def _add_batch(self, part: _Part, stored: StoredBatch) -> None:
         part.epoch = stored.epoch
+        header = read_header(stored.payload)
         if part.kind != COMPACTED:
-            part.batches.append(stored)
+            part.batches.append((header, stored))
             return
-        left = self._cleaner.clean(stored)
+        left = self._cleaner.clean(header, stored)
+        if left is stored.payload:
+            part.batches.append((header, stored))
+            return
         # An empty batch of nobody's, which only filled a gap, is put there again if need be.
-        if not self.is_changed:
-            self.is_changed = left is not stored.payload and not _is_filler(stored.payload)
+        is_filler = header.record_count == 0 and header.producer_id == NO_PRODUCER_ID
+        self.is_changed |= not is_filler
         if left is not None:
-            part.batches.append(stored._replace(payload=left))
+            part.batches.append((read_header(left), stored._replace(payload=left)))
 
     @staticmethod
     def _carry_state(part: _Part, info: StreamInfo, sources: Sequence[Buffer]) -> None:
@@ -197,11 +200,10 @@ class Rewrite:
             )
         )
         end = part.start_offset
-        for batch in part.batches:
-            header = read_header(batch.payload)
+        for header, batch in part.batches:
             if header.base_offset > end:
                 writer.skip(end, header.base_offset)
-            newest = max_timestamp(batch.payload) if header.record_count else NO_TIMESTAMP
+            newest = header.max_timestamp if header.record_count else NO_TIMESTAMP
             count = batch.end_offset - header.base_offset
             writer.add(batch.epoch, header.base_offset, count, batch.payload, newest)
             end = batch.end_offset
@@ -226,15 +228,16 @@ class Rewrite:
         return committed, written
 
 
-def _needed(batches: Sequence[StoredBatch]) -> list[StoredBatch]:
+def _needed(
+    batches: Sequence[tuple[BatchHeader, StoredBatch]],
+) -> list[tuple[BatchHeader, StoredBatch]]:
     """Leave out empty batches after which more of their producer comes: another batch for one that
     had records, anything for a marker. Only now is it known that they are not the last.
     """
-    kept: list[StoredBatch] = []
+    kept: list[tuple[BatchHeader, StoredBatch]] = []
     heard: set[int] = set()
     sent: set[int] = set()
-    for batch in reversed(batches):
-        header = read_header(batch.payload)
+    for header, batch in reversed(batches):
         producer_id = header.producer_id
         if producer_id != NO_PRODUCER_ID:
             later = heard if header.is_control else sent
@@ -243,11 +246,6 @@ def _needed(batches: Sequence[StoredBatch]) -> list[StoredBatch]:
             heard.add(producer_id)
             if not header.is_control:
                 sent.add(producer_id)
-        kept.append(batch)
+        kept.append((header, batch))
     kept.reverse()
     return kept
-
-
-def _is_filler(batch: memoryview) -> bool:
-    header = read_header(batch)
-    return header.record_count == 0 and header.producer_id == NO_PRODUCER_ID

@@ -64,7 +64,9 @@ def test_what_stays_of_a_batch_is_what_it_was(
     some = st.sampled_from(keyed) if keyed else st.nothing()
     newest = data.draw(st.dictionaries(some, st.integers(90, 115)))
     start = data.draw(st.sampled_from([0, 100, 103]))
-    left = filtered(whole, known(newest), start_offset=start, now_ms=T, retention_ms=50)
+    left = filtered(
+        read_header(whole), whole, known(newest), start_offset=start, now_ms=T, retention_ms=50
+    )
     wanted = [
         one
         for one in source
@@ -102,7 +104,9 @@ def test_a_tombstone_goes_at_its_horizon_and_not_before(codec: str) -> None:
 
     def later(now_ms: int, newest: OffsetMap = nothing) -> memoryview | None:
         batch = memoryview(first) if first else whole
-        return filtered(batch, newest, start_offset=0, now_ms=now_ms, retention_ms=100)
+        return filtered(
+            read_header(batch), batch, newest, start_offset=0, now_ms=now_ms, retention_ms=100
+        )
 
     first: memoryview | None = None
     first = later(T)
@@ -161,7 +165,9 @@ def test_the_map_holds_what_a_dictionary_would() -> None:
         key = b"key-%d" % number
         for offset in {plain.get(key, 0), max(0, plain.get(key, 0) - 1)}:
             batch = memoryview(encode_batch([TestRecord(offset=offset, timestamp=T, key=key)]))
-            left = filtered(batch, newest, start_offset=0, now_ms=T, retention_ms=50)
+            left = filtered(
+                read_header(batch), batch, newest, start_offset=0, now_ms=T, retention_ms=50
+            )
             assert (left is not None) == (offset >= plain.get(key, -1))
 
 
@@ -180,7 +186,7 @@ def test_the_hash_of_keys_is_siphash_of_128_bits() -> None:
 def test_a_horizon_changes_no_time(timestamp: int, horizon: int) -> None:
     record = TestRecord(offset=3, timestamp=timestamp, key=b"k", value=b"v")
     batch = memoryview(encode_batch([record], producer_id=4))
-    marked = with_horizon(batch, known({}), horizon)
+    marked = with_horizon(read_header(batch), batch, known({}), horizon)
     header = read_header(marked)
     assert fields(marked) == fields(batch)
     assert (header.base_timestamp, header.producer_id) == (horizon, 4)
