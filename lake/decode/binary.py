@@ -14,9 +14,12 @@ from storage.kernel_memory import copy_bytes
 
 
 @inlined
-def _put_int(out: Any, at: Any, value: Any) -> Any:
-    for i in range(4):
-        out[at + i] = (value >> (8 * i)) & 0xFF
+def _word(data: Any, at: Any, size: Any) -> Any:
+    """Return up to 4 bytes as the integer that they are in memory (little-endian, as Arrow is)."""
+    word = np.uint32(0)
+    for i in range(min(size, 4)):
+        word |= np.uint32(data[at + i]) << np.uint32(8 * i)
+    return np.int32(word)
 
 
 @compiled(types.void(BYTES, BYTES, INTS, INTS, LONG, INTS, OUT, OUT))
@@ -50,19 +53,22 @@ def gather(
         offsets[i + 1] = filled
 
 
-@compiled(types.void(BYTES, BYTES, INTS, INTS, LONG, LONG, OUT, OUT))
+@compiled(types.void(BYTES, BYTES, INTS, INTS, LONG, LONG, INTS, OUT))
 def build_views(
     data: Any, inflated: Any, at: Any, size: Any, start: Any, count: Any, views: Any, validity: Any
 ) -> Any:
-    """Write the 16-byte views of rows [start, start + count): buffer 0 is `data`, buffer 1 is
-    `inflated`.
+    """Write the views, four integers each, of rows [start, start + count): buffer 0 is `data`,
+    buffer 1 is `inflated`.
 
-    A value of up to 12 bytes lies in its view. `views` and `validity` are zeroed; `validity` is of
-    length 0 if no row is null.
+    A value of up to 12 bytes lies in its view. `validity` is zeroed, and of length 0 if no row is
+    null.
     """
     for i in range(count):
         length = np.int64(size[start + i])
+        view = 4 * i
         if length < 0:
+            for j in range(4):
+                views[view + j] = 0
             continue
         if validity.shape[0] > 0:
             validity[i >> 3] |= np.uint8(1 << (i & 7))
@@ -70,16 +76,14 @@ def build_views(
         is_inflated = position < 0
         source = inflated if is_inflated else data
         position = ~position if is_inflated else position
-        view = i * 16
-        _put_int(views, view, length)
+        views[view] = length
+        views[view + 1] = _word(source, position, length)
         if length <= 12:
-            for j in range(length):
-                views[view + 4 + j] = source[position + j]
+            views[view + 2] = _word(source, position + 4, length - 4)
+            views[view + 3] = _word(source, position + 8, length - 8)
         else:
-            for j in range(4):
-                views[view + 4 + j] = source[position + j]
-            _put_int(views, view + 8, np.int64(1) if is_inflated else np.int64(0))
-            _put_int(views, view + 12, position)
+            views[view + 2] = 1 if is_inflated else 0
+            views[view + 3] = position
 
 
 @compiled(LONG(INTS, INTS, INTS, LONG, LONG, LONG, INTS))

@@ -136,7 +136,7 @@ def _binary(
     validity = zeros((count + 7) // 8 if nulls else 0, np.uint8)
     buffers = [pa.py_buffer(validity) if nulls else None]
     if pa.types.is_binary_view(kind):
-        views = zeros(count * 16, np.uint8)
+        views = empty(count * 4, np.int32)
         binary.build_views(columns.data, columns.inflated, at, size, start, count, views, validity)
         buffers += [pa.py_buffer(views), columns.buffer, pa.py_buffer(columns.inflated)]
     else:

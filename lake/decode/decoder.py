@@ -95,7 +95,7 @@ class RecordDecoder:
         if len(data) > _RANGE_SIZE_MAX:
             raise ValueError(f"a range of {len(data)} bytes: at most {_RANGE_SIZE_MAX} at once")
         buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-        view = memoryview(buffer)
+        view = memoryview(buffer).cast("B")  # Arrow's bytes have a sign
         table = self._scan(view, source)
         _check_crcs(view, table, source)
         table = _without_aborted(table, source.aborted)
@@ -130,44 +130,40 @@ class RecordDecoder:
             return table[first:]
         if self._views or not len(self._inflated):  # views keep the old buffer alive
             self._inflated = empty(self._inflated_bytes_max, np.uint8)
-        group = table[first:].copy()
+        bodies = table[first:, [scan.BODY_POSITION, scan.BODY_SIZE]].tolist()
+        places: list[tuple[int, int]] = []
         filled = 0
-        for row, codec in enumerate(codecs.tolist()):
-            if not codec:
-                continue
-            try:
-                size = self._inflate_batch(data, group[row], codec, filled, source)
-            except BufferTooSmall:
-                return group[:row]
-            group[row, scan.BODY_POSITION] = ~filled
-            group[row, scan.BODY_SIZE] = size
-            filled += size
+        for (start, size), codec in zip(bodies, codecs.tolist(), strict=True):
+            if codec:
+                body = data[start : start + size]
+                try:
+                    size = self._inflate_batch(codec, body, filled)
+                except BufferTooSmall:
+                    break
+                except ValueError as error:
+                    raise self._corrupt(source, table[first + len(places)], str(error)) from None
+                start = ~filled
+                filled += size
+            places.append((start, size))
+        group = table[first : first + len(places)].copy()
+        group[:, [scan.BODY_POSITION, scan.BODY_SIZE]] = places
         return group
 
-    def _inflate_batch(
-        self,
-        data: memoryview,
-        batch: npt.NDArray[_LONG],
-        codec: int,
-        filled: int,
-        source: BlockRange,
-    ) -> int:
-        start, size = int(batch[scan.BODY_POSITION]), int(batch[scan.BODY_SIZE])
+    def _inflate_batch(self, codec: int, body: memoryview, filled: int) -> int:
+        """Return the size of a body, inflated behind the `filled` bytes. Alone, it may have a
+        larger buffer than a group.
+
+        Raises BufferTooSmall (unless nothing is filled), ValueError.
+        """
         while True:
             try:
-                return self._inflater.inflate(
-                    codec, data[start : start + size], self._inflated[filled:].data
-                )
-            except ValueError as error:
-                raise self._corrupt(source, batch, str(error)) from None
+                return self._inflater.inflate(codec, body, self._inflated.data[filled:])
             except BufferTooSmall:
                 capacity = len(self._inflated)
                 if filled:
                     raise
                 if capacity >= self._inflated_batch_bytes_max:
-                    raise self._corrupt(
-                        source, batch, f"its records inflate to more than {capacity} bytes"
-                    ) from None
+                    raise ValueError(f"its records inflate to more than {capacity} bytes") from None
                 self._inflated = empty(min(2 * capacity, self._inflated_batch_bytes_max), np.uint8)
 
     def _parse(
