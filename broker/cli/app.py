@@ -20,6 +20,7 @@ from broker.cli import (
     materialize,
     nodes,
     rebuild,
+    rebuild_table,
     replay,
     sql,
     start,
@@ -69,6 +70,7 @@ app.add_typer(topics.app, name="topics")
 app.command("sql")(sql.sql)
 app.command("materialize")(materialize.materialize)
 app.command("replay-dead-letters")(replay.replay)
+app.command("rebuild-table")(rebuild_table.rebuild_table)
 app.add_typer(inspection.app, name="inspect")
 app.command("maintain")(maintain.maintain)
 app.command("compact")(compact.compact_objects)

@@ -28,6 +28,13 @@ class ValueFormat(StrEnum):
     PROTOBUF = "protobuf"
 
 
+class Tail(StrEnum):
+    """Up to where topics are read."""
+
+    OBJECTS = "objects"
+    WAL = "wal"
+
+
 class OnError(StrEnum):
     """What happens to a record that cannot be read."""
 
@@ -96,6 +103,15 @@ def materialize(
             "--follow", "-f", help="Keep the declared tables fresh until told to stop (Ctrl-C)."
         ),
     ] = False,
+    tail: Annotated[
+        Tail,
+        typer.Option(
+            "--tail",
+            metavar="objects|wal",
+            help="With --follow, up to where: what is uploaded, or also what is acknowledged in "
+            "object WALs.",
+        ),
+    ] = Tail.OBJECTS,
     wait: Annotated[
         float,
         typer.Option(
@@ -136,7 +152,10 @@ def materialize(
             "--table, --schema, --value-format and --on-error are for one topic that declares no "
             "table: set the topic's configs (lakehead.table.*) instead"
         )
-    with _closing(DeclaredTables(store, topics=names, workers=workers, wait_s=wait)) as tables:
+    is_tail = tail is Tail.WAL
+    with _closing(
+        DeclaredTables(store, topics=names, workers=workers, wait_s=wait, tail=is_tail)
+    ) as tables:
         if follow:
             _follow(tables, as_json)
             return

@@ -16,11 +16,13 @@ from lake.catalog import Catalog
 from lake.jobs.replay import ReplayResult, replay_dead_letters
 from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
+from lake.jobs.table_rebuild import RebuildResult, rebuild_table
 from lake.jobs.table_run import TableRun
-from lake.jobs.table_settings import MaterializeResult, declared_settings
-from lake.store_reader import store_reader
+from lake.jobs.table_settings import MaterializeResult, Progress, declared_settings
+from lake.snapshot import Snapshots
+from lake.store_reader import ObjectReader, store_reader
 from storage.clock import SystemClock
-from storage.errors import LakeheadError, SettingsError, UnknownTopic
+from storage.errors import LakeheadError, ObjectNotFound, SettingsError, UnknownTopic
 from storage.metadata.state import TableState, TopicState
 from storage.metadata.table_declaration import TableDeclaration, is_declared
 
@@ -89,7 +91,9 @@ class _Kept:
 
 
 class DeclaredTables:
-    """The declared tables of the cluster at `path`, or those of `topics` alone."""
+    """The declared tables of the cluster at `path`, or those of `topics` alone. With `tail`, tables
+    that are followed have what is acknowledged in object WALs too.
+    """
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class DeclaredTables:
         topics: Sequence[str] = (),
         workers: int = 2,
         wait_s: float = 0.0,
+        tail: bool = False,
         lease_s: float = LEASE_S,
     ) -> None:
         self._path = path
@@ -107,6 +112,7 @@ class DeclaredTables:
         self._clock = SystemClock()
         self._leases = TableLeases.open(path, lease_s=lease_s)
         self._kept: dict[str, _Kept] = {}
+        self._snapshots = Snapshots(store_reader(path), select=self._streams) if tail else None
 
     def close(self) -> None:
         """Give the leases back."""
@@ -152,6 +158,32 @@ class DeclaredTables:
         with self._lease(declared, needed=not dry_run):
             return replay_dead_letters(settings, store_reader(self._path), catalog, guard)
 
+    def rebuild(
+        self,
+        topic: str,
+        *,
+        without_history: bool = False,
+        dry_run: bool = False,
+        on_progress: Progress = lambda _done, _total: None,
+    ) -> RebuildResult:
+        """Make a topic's table anew, as it is declared now, and put it in place.
+
+        Raises UnknownTopic, SettingsError, TableTaken, and as `rebuild_table`.
+        """
+        catalog = self._leases.catalog()
+        declared = self._one(catalog, topic)
+        settings = declared_settings(declared, self._path, workers=self._workers, dry_run=dry_run)
+        guard = _Guard(self._leases, declared.topic_id)
+        with self._lease(declared, needed=not dry_run):
+            return rebuild_table(
+                settings,
+                store_reader(self._path),
+                catalog,
+                guard,
+                without_history=without_history,
+                on_progress=on_progress,
+            )
+
     @contextmanager
     def _lease(self, declared: TableDeclaration, *, needed: bool) -> Iterator[None]:
         if needed:
@@ -177,13 +209,24 @@ class DeclaredTables:
         """Keep the tables as fresh as they are declared, until `stopped` is set."""
         with ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool:
             while not stopped.is_set():
-                catalog = self._leases.catalog()
+                catalog, reader = self._look()
                 due = self._take_what_is_due(catalog, tell)
-                for outcome in pool.map(partial(self._turn, catalog), due):
+                for outcome in pool.map(partial(self._turn, catalog, reader), due):
                     if outcome.error is not None or outcome.result.commits:
                         tell(outcome)
                 is_more_due = any(kept.run.has_more for kept in due)
                 stopped.wait(0.0 if is_more_due else self._poll_s())
+
+    def _look(self) -> tuple[Catalog, ObjectReader]:
+        if self._snapshots is None:
+            return self._leases.catalog(), store_reader(self._path)
+        snapshot = self._snapshots.now()
+        return snapshot.catalog, snapshot
+
+    def _streams(self, catalog: Catalog) -> Iterator[int]:
+        """The streams of the tables that are kept."""
+        for topic in declared_tables(catalog.state, self._topics):
+            yield from catalog.topic(topic).partitions
 
     def _take_what_is_due(self, catalog: Catalog, tell: Told) -> list[_Kept]:
         declarations = self._declared(catalog, tell)
@@ -201,7 +244,7 @@ class DeclaredTables:
                 due.append(kept)
         return due
 
-    def _turn(self, catalog: Catalog, kept: _Kept) -> TableOutcome:
+    def _turn(self, catalog: Catalog, reader: ObjectReader, kept: _Kept) -> TableOutcome:
         """One round of a table; the next is not before a pause if there was nothing to do."""
         declared, run = kept.declared, kept.run
         before = run.result
@@ -209,10 +252,14 @@ class DeclaredTables:
         try:
             if not self._leases.holds(declared.topic_id):
                 self._leases.take(declared.topic_id)
-            run.bring_up(catalog, rounds_max=1)
+            run.bring_up(catalog, rounds_max=1, reader=reader)
             kept.pause_s = _PAUSE_S[0]
             if run.result.commits == before.commits:  # undecided transactions, for one
                 kept.not_before = self._clock.monotonic() + declared.freshness_ms / 2000
+        except ObjectNotFound:
+            if self._snapshots is None:
+                raise
+            # A WAL object of the tail was uploaded meanwhile: the next look finds it elsewhere.
         except LakeheadError as caught:
             error = caught
             kept.not_before = self._clock.monotonic() + kept.pause_s

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lake.catalog import PartitionLog
 from lake.planner import OffsetRange, Split, needed_objects, plan_splits
-from lake.store_reader import StoreReader
+from lake.store_reader import ObjectReader
 from lake.tables.delta_table import Table
 
 
@@ -24,7 +24,7 @@ class TableRound:
 
 
 def plan_round(
-    reader: StoreReader,
+    reader: ObjectReader,
     logs: Sequence[PartitionLog],
     table: Table | None,
     ends: Mapping[int, int],

@@ -13,7 +13,7 @@ from lake.jobs.table_schema import follow_values, given_schema, table_layout
 from lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings, Progress
 from lake.jobs.thread_pool import run_in_threads
 from lake.planner import ByteRange
-from lake.store_reader import StoreReader
+from lake.store_reader import ObjectReader
 from lake.tables.delta_table import Table, TableMoved, app_id, create_table, open_table
 from lake.tables.layout import TableLayout
 from lake.tables.values.evolution import merged
@@ -35,7 +35,7 @@ class TableRun:
     def __init__(
         self,
         settings: MaterializeSettings,
-        reader: StoreReader,
+        reader: ObjectReader,
         guard: Guard,
         on_progress: Progress = lambda _done, _total: None,
     ) -> None:
@@ -54,14 +54,23 @@ class TableRun:
         self._asked = given_schema(settings)
         self._stops_at_new_schema = settings.evolution != "dead_letter"
 
-    def bring_up(self, catalog: Catalog, *, rounds_max: int | None = None) -> None:
+    def bring_up(
+        self,
+        catalog: Catalog,
+        *,
+        rounds_max: int | None = None,
+        reader: ObjectReader | None = None,
+    ) -> None:
         """Work until the table is level with the catalog, or every partition with more pauses; or
-        for so many rounds, and `has_more` tells whether that was all.
+        for so many rounds, and `has_more` tells whether that was all. `reader` is one that knows
+        what the catalog names and the store may not have any more (`lake.snapshot`).
 
         Raises SettingsError, UnknownTopic, RecordUnreadable, SchemaConflict, TableUnavailable, what
         the guard raises, and what reading objects raises.
         """
         settings = self._settings
+        if reader is not None:
+            self._reader = reader
         self._logs = committed(self._reader, catalog.partitions(settings.topic))
         self._end = {log.id.partition: log.end_offset for log in self._logs}
         self._unreadable = {}

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lake.catalog import PartitionLog
 from lake.jobs.table_settings import MaterializeSettings
-from lake.store_reader import StoreReader
+from lake.store_reader import ObjectReader
 from lake.tables.data_file import write_data_file
 from lake.tables.ddl import parse_schema
 from lake.tables.delta_table import Table
@@ -33,7 +33,7 @@ class SchemaConflict(LakeheadError):
 def table_layout(
     settings: MaterializeSettings,
     table: Table | None,
-    reader: StoreReader,
+    reader: ObjectReader,
     logs: Sequence[PartitionLog],
 ) -> TableLayout | None:
     """Return the table's layout, or that of the table to create; None while nothing is known.
@@ -65,7 +65,7 @@ def table_layout(
 
 
 def _first_layout(
-    settings: MaterializeSettings, reader: StoreReader, logs: Sequence[PartitionLog]
+    settings: MaterializeSettings, reader: ObjectReader, logs: Sequence[PartitionLog]
 ) -> TableLayout | None:
     decoder = open_decoder(settings.spec)
     needs_sample = settings.value_format != "raw" and settings.schema is None

@@ -59,6 +59,12 @@ def delete_data_files(root: str, paths: list[str]) -> None:
     reader.run(reader.store.delete(paths))
 
 
+def copy_file(source: str, target: str, path: str) -> None:
+    """Copy a file to the same path below another root. Doing it again does nothing."""
+    reader = store_reader(source)
+    create_file(target, path, reader.run(reader.store.get(path)))
+
+
 def read_data_file(root: str, path: str) -> Any:
     """Return the rows of a file that was written by `write_data_file`."""
     reader = store_reader(root)

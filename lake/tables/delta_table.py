@@ -60,8 +60,13 @@ class Table:
         try:
             self._handle.update_incremental()
         except (DeltaError, OSError) as error:
-            raise TableUnavailable(f"cannot read table {self.uri}: {_one_line(error)}") from error
+            raise TableUnavailable(f"cannot read table {self.uri}: {one_line(error)}") from error
         return Table(self.uri, self._handle)
+
+    @property
+    def handle(self) -> "DeltaTable":
+        """What delta-rs has of this look: a commit through it holds only if nothing moved since."""
+        return self._handle
 
     @property
     def schema(self) -> Any:
@@ -72,6 +77,11 @@ class Table:
     def partition_columns(self) -> tuple[str, ...]:
         """The columns that the table is partitioned by."""
         return tuple(self._handle.metadata().partition_columns)
+
+    @property
+    def configuration(self) -> dict[str, str | None]:
+        """The table's properties."""
+        return dict(self._handle.metadata().configuration)
 
     @property
     def name(self) -> str | None:
@@ -139,7 +149,7 @@ class Table:
             table = open_table(self.uri)
             if table is not None and table.schema != self.schema:
                 raise TableMoved(f"the schema of {self.uri} has changed") from error
-            raise TableUnavailable(f"cannot change {self.uri}: {_one_line(error)}") from error
+            raise TableUnavailable(f"cannot change {self.uri}: {one_line(error)}") from error
         failpoint("table_columns_added")
 
     def _resolve(
@@ -161,7 +171,7 @@ class Table:
             raise TableMoved(f"another run has committed to {self.uri}") from error
         if table.schema != self.schema:
             raise TableMoved(f"the schema of {self.uri} has changed") from error
-        raise TableUnavailable(f"cannot commit to {self.uri}: {_one_line(error)}") from error
+        raise TableUnavailable(f"cannot commit to {self.uri}: {one_line(error)}") from error
 
     def holds(self, files: Sequence[DataFile]) -> bool:
         """Whether the table's current version has every one of these files."""
@@ -173,6 +183,10 @@ class Table:
         dataset = self._handle.to_pyarrow_dataset()
         for fragment in dataset.get_fragments():
             yield fragment.to_table(schema=dataset.schema)
+
+    def count(self, predicate: Any) -> int:
+        """Return how many rows a predicate (of `pyarrow.dataset`) selects."""
+        return int(self._handle.to_pyarrow_dataset().count_rows(filter=predicate))
 
     def rows(self, columns: Sequence[str], predicate: Any) -> Any:
         """Return some columns of the rows that a predicate (of `pyarrow.dataset`) selects."""
@@ -206,7 +220,7 @@ def open_table(uri: str) -> Table | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableUnavailable(f"cannot read table {uri}: {_one_line(error)}") from error
+        raise TableUnavailable(f"cannot read table {uri}: {one_line(error)}") from error
 
 
 def create_table(
@@ -233,11 +247,58 @@ def create_table(
     except (DeltaError, OSError) as error:
         if (table := open_table(uri)) is not None:
             return table
-        raise TableUnavailable(f"cannot create table {uri}: {_one_line(error)}") from error
+        raise TableUnavailable(f"cannot create table {uri}: {one_line(error)}") from error
     table = open_table(uri)
     if table is None:
         raise TableUnavailable(f"table {uri} vanished after it was created")
     return table
+
+
+def replace_table(
+    uri: str,
+    schema: Any,
+    files: Sequence[DataFile],
+    marks: Mapping[str, int],
+    *,
+    name: str,
+    description: str,
+    partition_by: Sequence[str],
+    modified_ms: int,
+    notes: Mapping[str, str],
+) -> None:
+    """Put a new table in the place of the one at `uri` (or of none), in one commit: the files that
+    are there go, `files` come, with this schema, these partition columns and marks. Properties of
+    the old one stay.
+
+    Raises TableMoved if another has committed meanwhile, TableUnavailable.
+    """
+    from deltalake import CommitProperties, Schema, Transaction
+    from deltalake.exceptions import DeltaError
+    from deltalake.transaction import create_table_with_add_actions
+
+    old = open_table(uri)
+    place, options = location(uri)
+    try:
+        create_table_with_add_actions(
+            place,
+            Schema.from_arrow(schema),
+            [_add_action(file, modified_ms) for file in files],
+            mode="overwrite",
+            partition_by=list(partition_by),
+            name=name,
+            description=description,
+            configuration=None if old is None else old.configuration,
+            storage_options=options,
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(app, mark) for app, mark in marks.items()],
+                custom_metadata=dict(notes),
+            ),
+        )
+    except (DeltaError, OSError) as error:
+        table = open_table(uri)
+        if table is not None and (old is None or table.version != old.version):
+            raise TableMoved(f"another run has committed to {uri}: {one_line(error)}") from error
+        raise TableUnavailable(f"cannot replace table {uri}: {one_line(error)}") from error
 
 
 def location(uri: str) -> tuple[str, dict[str, str] | None]:
@@ -285,5 +346,6 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """Return what an error says, for a message of one line."""
     return " ".join(str(error).split())

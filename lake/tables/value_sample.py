@@ -9,11 +9,11 @@ from lake.catalog import PartitionLog
 from lake.decode.decoder import RecordDecoder
 from lake.planner import OffsetRange, needed_objects, plan_splits
 from lake.record_reader import read_records
-from lake.store_reader import StoreReader
+from lake.store_reader import ObjectReader
 
 
 def sample_values(
-    reader: StoreReader, logs: Sequence[PartitionLog], count: int
+    reader: ObjectReader, logs: Sequence[PartitionLog], count: int
 ) -> list[bytes | None]:
     """Return about `count` values: the first ones of each partition, as many of each.
 
@@ -25,7 +25,7 @@ def sample_values(
     return values
 
 
-def sample_records(reader: StoreReader, logs: Sequence[PartitionLog], count: int) -> Any:
+def sample_records(reader: ObjectReader, logs: Sequence[PartitionLog], count: int) -> Any:
     """Return about `count` records as `sample_values` chooses them: a batch with `key` and
     `value`, of which a decoder can tell the schema; None without any.
     """
@@ -36,7 +36,7 @@ def sample_records(reader: StoreReader, logs: Sequence[PartitionLog], count: int
 
 
 def _first_batches(
-    reader: StoreReader, logs: Sequence[PartitionLog], count: int, columns: Sequence[str]
+    reader: ObjectReader, logs: Sequence[PartitionLog], count: int, columns: Sequence[str]
 ) -> Iterator[Any]:
     each = -(-count // max(len(logs), 1))
     for log in logs:

@@ -1,26 +1,45 @@
-"""Configs of topics, set in a cluster's metadata log without a broker."""
+"""What brokers do to topics, done in a cluster's metadata log without one."""
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from storage.clock import SystemClock
 from storage.metadata.log import MetadataLog
-from storage.metadata.records import TopicConfig
+from storage.metadata.records import Record, TopicConfig, TrimStream
+from storage.metadata.state import ClusterState
 from storage.object_store import FileStore
 
 
 def configure(root: Path, topic: str, configs: Mapping[str, str | None]) -> None:
     """Set configs of a topic; None removes one."""
 
+    _commit(
+        root,
+        lambda state: [TopicConfig(topic_id=state.topics[topic].topic_id, configs=dict(configs))],
+    )
+
+
+def trim(root: Path, topic: str, partition: int, start_offset: int) -> None:
+    """Remove a partition's oldest records."""
+    _commit(
+        root,
+        lambda state: [
+            TrimStream(
+                stream_id=state.topics[topic].partitions[partition], start_offset=start_offset
+            )
+        ],
+    )
+
+
+def _commit(root: Path, plan: Callable[[ClusterState], list[Record]]) -> None:
     async def commit() -> None:
         store = FileStore(root)
         log = await MetadataLog.open(
             store, writer_id="test", clock=SystemClock(), rng=random.Random(1)
         )
-        topic_id = log.state.topics[topic].topic_id
-        await log.commit([TopicConfig(topic_id=topic_id, configs=dict(configs))])
+        await log.commit_with(plan)
         await store.close()
 
     asyncio.run(commit())

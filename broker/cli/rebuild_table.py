@@ -1,0 +1,67 @@
+"""`lakehead rebuild-table`: a declared table made anew beside the old one, and put in its place."""
+
+from typing import Annotated
+
+import typer
+
+from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from broker.cli.listing import JsonOption, show_fields
+from broker.cli.materialize import missing_extra
+from broker.cli.progress import ByteProgress
+
+
+def rebuild_table(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that declares a table.")],
+    path: PathOption = DEFAULT_PATH,
+    without_history: Annotated[
+        bool,
+        typer.Option(
+            "--without-history", help="Even if rows are lost whose records retention has removed."
+        ),
+    ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, metavar="SECONDS", help="How long to wait for who writes the table."
+        ),
+    ] = 0.0,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, metavar="N", help="How many work at once.")
+    ] = 2,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a topic's table anew from its records, as it is declared now.
+
+    Readers have the old table until the new one takes its place in one commit. Safe to run again at
+    any moment, and to kill: what is made already is used.
+    """
+    try:
+        from lake.jobs.declared_tables import DeclaredTables
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) from None
+    tables = DeclaredTables(store_uri(path), topics=[topic], workers=workers, wait_s=wait)
+    try:
+        with ByteProgress(f"rebuild {topic}", shown=not as_json) as progress:
+            result = tables.rebuild(
+                topic,
+                without_history=without_history,
+                dry_run=dry_run,
+                on_progress=progress.update,
+            )
+    finally:
+        tables.close()
+    figures = {
+        "records": result.records,
+        "files": result.files,
+        "bytes written": result.bytes_written,
+        "rows without records": result.rows_left_out,
+    }
+    if dry_run:
+        figures = {
+            "bytes to read": result.bytes_to_read,
+            "rows without records": result.rows_left_out,
+        }
+    show_fields(figures, as_json)
