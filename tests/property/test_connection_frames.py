@@ -1,0 +1,102 @@
+"""However the bytes of frames arrive, each frame is started once, whole and in order; garbage ends
+the connection after what came before it."""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from broker.network.connection import FIRST_PIECE, READ_AHEAD, Connection
+
+if TYPE_CHECKING:
+    from broker.network.server import Server
+
+FRAME_MAX = 3 * FIRST_PIECE
+SIZES = st.integers(8, 40) | st.sampled_from([READ_AHEAD - 4, READ_AHEAD, 2000])
+CHUNKS = st.lists(st.integers(1, 700), min_size=1, max_size=30)
+
+
+class Transport:
+    """Notes whether it is read from."""
+
+    def __init__(self) -> None:
+        self.is_reading, self.is_aborted = True, False
+
+    def get_extra_info(self, _name: str) -> None: ...
+
+    def set_write_buffer_limits(self, **_limits: int) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def write(self, data: bytes) -> None: ...
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Requests:
+    """What a connection wants of its server: takes frames, and answers them when it is told to."""
+
+    now = 0.0
+    write_buffer_bytes = 1 << 16
+    request_max_bytes = FRAME_MAX
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.rejected_with = ""
+
+    def opened(self, connection: Connection) -> None: ...
+
+    def handle(self, connection: Connection, frame: bytearray) -> bool:
+        self.frames.append(bytes(frame))
+        self.slot = connection.slot()
+        return True
+
+    def rejected(self, connection: Connection, reason: str) -> None:
+        self.rejected_with = reason
+        connection.abort()
+
+
+async def received(stream: bytes, chunks: list[int]) -> Requests:
+    """Feed a connection, never more than it has room for, and only while it reads."""
+    requests, transport, at, turn = Requests(), Transport(), 0, 0
+    connection = Connection(cast("Server", requests))
+    connection.connection_made(cast(asyncio.Transport, transport))
+    while at < len(stream) and not transport.is_aborted:
+        room = connection.get_buffer(-1)
+        size = min(len(room), chunks[turn % len(chunks)], len(stream) - at)
+        assert size > 0
+        room[:size] = stream[at : at + size]
+        room.release()
+        at, turn = at + size, turn + 1
+        connection.buffer_updated(size)
+        while not connection.is_idle:
+            requests.slot.complete([b"answer"])
+            await asyncio.sleep(0)
+        assert transport.is_reading or transport.is_aborted
+    return requests
+
+
+def framed(frames: list[bytes]) -> bytes:
+    return b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(SIZES, min_size=1, max_size=12), CHUNKS, st.booleans())
+@example([FIRST_PIECE + 5, 8], [1 << 22], False)
+def test_frames_are_whole_and_in_order(sizes: list[int], chunks: list[int], is_last: bool) -> None:
+    frames = [b"\0\3" + bytes([n]) * (size - 2) for n, size in enumerate(sizes)]
+    garbage = b"\0\0\0\7ABCDEFG" if is_last else b""
+    requests = asyncio.run(received(framed(frames) + garbage, chunks))
+    assert requests.frames == frames[: len(requests.frames)]
+    assert bool(requests.rejected_with) == is_last
+    if not is_last:
+        assert requests.frames == frames
