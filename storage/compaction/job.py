@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from storage.clock import Clock
 from storage.compaction.cleaner import Cleaner, CleaningRules
 from storage.compaction.plan import Dirtiness, dirtiness, groups
-from storage.compaction.reading import stored_batches
+from storage.compaction.reading import Scratch, stored_batches
 from storage.compaction.rewrite import Job, Rewrite
 from storage.compaction.scan import OFFSET_MAX, DirtyScan
 from storage.errors import EntryRejected, LakeheadError, ObjectExists, OutcomeUnknown
@@ -119,10 +119,11 @@ class Compaction:
         self, extents: Sequence[Extent], scan: DirtyScan, end_offset: int = OFFSET_MAX
     ) -> None:
         """Scan up to an offset, or as far as the map goes."""
-        scanned = 0
+        scanned, scratch = 0, Scratch()
         for extent in extents:
             index = await read_index(self._store, extent.object_key)
-            async for stored in stored_batches(self._store, index, self._stream_id, extent):
+            batches = stored_batches(self._store, index, self._stream_id, extent, scratch=scratch)
+            async for stored in batches:
                 if stored.end_offset > end_offset or not scan.add(stored):
                     return
                 scanned += len(stored.payload)

@@ -19,10 +19,30 @@ class StoredBatch(NamedTuple):
     payload: memoryview
 
 
+class Scratch:
+    """Memory that is read into again and again: new memory costs as much as what is done in it."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def room(self, size: int) -> memoryview:
+        """Return so many bytes; good until the next call."""
+        if len(self._data) < size:
+            self._data = bytearray(size)
+        return memoryview(self._data)[:size]
+
+
 async def stored_batches(
-    store: ObjectStore, index: ObjectIndex, stream_id: int, extent: Extent
+    store: ObjectStore,
+    index: ObjectIndex,
+    stream_id: int,
+    extent: Extent,
+    *,
+    scratch: Scratch | None = None,
 ) -> AsyncGenerator[StoredBatch, None]:
-    """Yield the batches of an extent. Raises ObjectNotFound, StoreUnavailable, CorruptObject."""
+    """Yield the batches of an extent; each is good until the next, where there is `scratch` for
+    them. Raises ObjectNotFound, StoreUnavailable, CorruptObject.
+    """
     items = [
         item
         for item in index.items_of(stream_id)
@@ -31,7 +51,11 @@ async def stored_batches(
     for run in item_runs(items):
         start = run[0].position
         size = run[-1].position + run[-1].size - start
-        data = memoryview(await store.get_range(index.key, start, size))
+        if scratch is None:
+            data = memoryview(await store.get_range(index.key, start, size))
+        else:
+            data = scratch.room(size)
+            await store.get_range_into(index.key, start, data)
         for item in run:
             at = item.position - start
             piece = data[at : at + item.size]
