@@ -15,7 +15,7 @@ import pyarrow.json as pj
 
 from lake.tables.json_check import check_values, fault_text
 
-_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 4 << 20
 _BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 

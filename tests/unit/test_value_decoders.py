@@ -54,3 +54,28 @@ def test_json_has_no_bytes_and_no_maps(schema: str) -> None:
 def test_a_declaration_that_cannot_work_is_refused() -> None:
     with pytest.raises(SettingsError, match="cannot read the schema"):
         open_decoder(ValueSpec(value_format="json", schema="a BIGINT,"))
+
+
+def test_json_values_have_fields_that_the_table_lacks() -> None:
+    sample = batch(b'{"a":1}', b'{"a":2,"b":{"c":true},"d":null}')
+    inferred = open_decoder(ValueSpec(value_format="json")).decode(sample, parse_schema("a DOUBLE"))
+    assert inferred.columns.to_pydict() == {"a": [1.0, 2.0]}
+    assert inferred.found == parse_schema("a DOUBLE, b STRUCT<c: BOOLEAN>, d STRING")
+    declared = ValueSpec(value_format="json", schema="a DOUBLE")
+    assert open_decoder(declared).decode(sample, parse_schema("a DOUBLE")).found is None
+
+
+def test_json_values_framed_by_confluents_serializer() -> None:
+    decoder = open_decoder(ValueSpec(value_format="json", registry="http://127.0.0.1:1"))
+    frame = b"\x00\x00\x00\x00\x07"
+    sample = batch(frame + b'{"a":1}', None, b'{"a":2}', frame + b"{", frame + b'{"a":"x"}')
+    schema = parse_schema("a BIGINT")
+    assert decoder.schema_of(batch(frame + b'{"a":1}')) == schema
+    found = decoder.decode(sample, schema)
+    assert found.columns.to_pydict() == {"a": [1, None]}
+    assert found.rows.to_pylist() == [0, 1]
+    assert [(fault.row, fault.error, fault.schema_id) for fault in found.faults] == [
+        (2, "unframed", -1),
+        (3, "malformed", 7),
+        (4, "misfit", 7),
+    ]

@@ -101,6 +101,30 @@ def becomes(native: Any, target: Any) -> bool:
     return False
 
 
+def extended(table: Any, found: Any) -> Any:
+    """The schema `table` with the columns that `found` has beside it, also those inside structs;
+    what both have stays as it is in `table`.
+    """
+    return pa.schema(_extended(list(table), list(found)))
+
+
+def _extended(table: list[Any], found: list[Any]) -> list[Any]:
+    others = {field.name: field.type for field in found}
+    known = {field.name.lower() for field in table}
+    held = [field.with_type(_more(field.type, others.get(field.name))) for field in table]
+    return [*held, *(field for field in found if field.name.lower() not in known)]
+
+
+def _more(table: Any, found: Any) -> Any:
+    if found is None:
+        return table
+    if pa.types.is_struct(table) and pa.types.is_struct(found):
+        return pa.struct(_extended(_children(table), _children(found)))
+    if pa.types.is_list(table) and pa.types.is_list(found):
+        return pa.list_(_more(table.value_type, found.value_type))
+    return table
+
+
 def merged(first: Any, second: Any) -> Any:
     """The schema that holds values of both schemas, as far as there is one."""
     return evolve(first, second).schema
