@@ -1,14 +1,11 @@
 """Spark sessions that can read topics and Delta tables, set up in one place.
 
 A session runs on this machine (`local[2]` unless told otherwise), keeps UTC, listens on loopback
-only and says nothing: what the JVM prints goes to a log file in the cache folder. Delta Lake's jars
-are resolved once, by a short-lived process with Ivy settings of our own (Ivy's default chain
-consults the local Maven repository and fails on a POM that lies there without its jar), and are
-handed to every later session as plain files, so that it starts without a network.
+only and says nothing: what the JVM prints goes to a log file in the cache folder. Jars (Delta Lake,
+and s3a where tables lie on S3) are fetched once, see `spark_jars`.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -19,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lake.spark_jars import delta_jars, s3a_jars, worker_environment, write_file
 from storage.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -27,17 +25,12 @@ if TYPE_CHECKING:
 JAVA_VERSION_MIN = 17
 """What Spark 4 needs."""
 
-_LOG_BYTES_MAX = 16 << 20
-
-# No root: Ivy's own default is Maven Central.
-_IVY_SETTINGS = """\
-<ivysettings>
-  <settings defaultResolver="central"/>
-  <resolvers>
-    <ibiblio name="central" m2compatible="true"/>
-  </resolvers>
-</ivysettings>
+CATALOG_DATABASE = "lakehead"
+"""Where global temporary views are, in our sessions: those of `lakehead sql` are about the cluster.
 """
+
+_LOG_BYTES_MAX = 16 << 20
+_HADOOP = "spark.hadoop."
 
 _LOG_SETTINGS = """\
 status = error
@@ -49,21 +42,6 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{ISO8601}{UTC} %p %c{1}: %m%n%ex
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
-"""
-
-_RESOLVE = """\
-import sys
-from delta import configure_spark_with_delta_pip
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.host", "127.0.0.1")
-builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-builder = builder.config("spark.jars.ivy", sys.argv[1])
-builder = builder.config("spark.jars.ivySettings", sys.argv[2])
-session = configure_spark_with_delta_pip(builder).getOrCreate()
-with open(sys.argv[3], "w") as file:
-    file.write(session.sparkContext.getConf().get("spark.jars"))
-session.stop()
 """
 
 
@@ -110,14 +88,15 @@ def spark_session(
     app_name: str = "lakehead",
     master: str = "local[2]",
     delta: bool = True,
+    s3a: bool = False,
     config: Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> "SparkSession":
     """Return the process's Spark session, made with our settings if there is none yet.
 
     `delta` adds Delta Lake (its jars come from Maven Central at the first use: 87 MB, about half a
-    minute). `config` is laid over our settings. `quiet` sends what the JVM prints to `spark.log` in
-    the cache folder.
+    minute), `s3a` the file system for S3 (690 MB; see `spark_s3`). `config` is laid over our
+    settings. `quiet` sends what the JVM prints to `spark.log` in the cache folder.
 
     Raises SettingsError for a Java that is missing or too old, for pyspark not installed, and for
     jars that cannot be fetched.
@@ -129,23 +108,33 @@ def spark_session(
         raise SettingsError("Spark is not installed: pip install 'lakehead[lake]'") from None
     active = SparkSession.getActiveSession()
     if active is not None:
-        return active
+        return _with(active, s3a, config or {})
     check_java()
-    settings = _settings(delta) | dict(config or {})
+    settings = _settings(delta, s3a) | dict(config or {})
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
     # PySpark logs every failed query as a page of JSON beside raising it.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    with _worker_environment(), _jvm_output(quiet):
+    with worker_environment(), _jvm_output(quiet):
         return builder.getOrCreate()
 
 
-def _settings(delta: bool) -> dict[str, str]:
+def _with(session: "SparkSession", s3a: bool, config: Mapping[str, str]) -> "SparkSession":
+    """A session that is there already, with what can be set now of what is asked for."""
+    if s3a and "hadoop-aws" not in (session.sparkContext.getConf().get("spark.jars") or ""):
+        raise SettingsError("this Spark session was started without s3a: start another process")
+    for name, value in config.items():
+        if name.startswith(_HADOOP):
+            session.conf.set(name.removeprefix(_HADOOP), value)
+    return session
+
+
+def _settings(delta: bool, s3a: bool) -> dict[str, str]:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     log_settings = folder / "log4j2.properties"
-    _write(log_settings, _LOG_SETTINGS)
+    write_file(log_settings, _LOG_SETTINGS)
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -160,97 +149,20 @@ def _settings(delta: bool) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.globalTempDatabase": CATALOG_DATABASE,
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
+    jars = [*(delta_jars(folder) if delta else ()), *(s3a_jars(folder) if s3a else ())]
+    if jars:
+        settings["spark.jars"] = ",".join(jars)
     if delta:
         settings |= {
-            "spark.jars": ",".join(_delta_jars(folder)),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             # The log of a small table is read in one go instead of in 50 tasks.
             "spark.databricks.delta.snapshotPartitions": "2",
         }
     return settings
-
-
-def _delta_jars(folder: Path) -> list[str]:
-    """Paths of Delta Lake's jars for this pyspark, fetched if they are not here yet."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        release = f"spark-{version('pyspark')}-delta-{version('delta-spark')}"
-    except PackageNotFoundError:
-        raise SettingsError("Delta is not installed: pip install 'lakehead[lake]'") from None
-    listing = folder / f"{release}.jars"
-    with _locked(folder / "jars.lock"):
-        jars = _listed(listing)
-        if not jars:
-            _resolve(folder, listing)
-            jars = _listed(listing)
-    return jars
-
-
-def _listed(listing: Path) -> list[str]:
-    if not listing.exists():
-        return []
-    jars = [jar.removeprefix("file://") for jar in listing.read_text().split(",")]
-    return jars if all(Path(jar).is_file() for jar in jars) else []
-
-
-def _resolve(folder: Path, listing: Path) -> None:
-    settings = folder / "ivysettings.xml"
-    _write(settings, _IVY_SETTINGS)
-    found = listing.with_suffix(".new")
-    command = [sys.executable, "-c", _RESOLVE, str(folder / "ivy"), str(settings), str(found)]
-    sys.stderr.write("fetching the jars of Delta Lake for Spark (87 MB, once) ...\n")
-    try:
-        with _worker_environment():
-            run = subprocess.run(  # noqa: S603 - ourselves
-                command, capture_output=True, text=True, timeout=900, check=False
-            )
-    except subprocess.TimeoutExpired:
-        raise SettingsError("the jars of Delta Lake did not arrive within 15 minutes") from None
-    if run.returncode or not found.exists():
-        missing = re.findall(r"unresolved dependency: ([^:\]]+)", run.stderr)
-        what = f"{missing[0].strip()} was not found" if missing else "Spark did not start"
-        raise SettingsError(
-            f"cannot fetch the jars of Delta Lake for Spark ({what}): is Maven Central reachable?"
-        )
-    found.replace(listing)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock: two first sessions must not fill the same Ivy cache at once."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def _worker_environment() -> Iterator[None]:
-    """Environment for the JVM's birth: it starts Python workers with this Python and these
-    packages.
-    """
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    wanted = {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        # What the JVM and its workers listen on must not be seen from other machines.
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -273,12 +185,3 @@ def _jvm_output(quiet: bool) -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(log)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a small file so that a reader in another process sees it whole."""
-    if path.exists() and path.read_text() == text:
-        return
-    new = path.with_name(f"{path.name}.{os.getpid()}")
-    new.write_text(text)
-    new.replace(path)

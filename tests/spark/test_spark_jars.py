@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lake.spark import _delta_jars
+from lake.spark_jars import delta_jars
 from storage.errors import SettingsError
 
 
@@ -14,6 +14,6 @@ def test_jars_that_cannot_be_fetched_are_one_clear_line(
     nowhere = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1"
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", nowhere)
     with pytest.raises(SettingsError, match=r"delta-spark.* is Maven Central reachable") as caught:
-        _delta_jars(tmp_path)
+        delta_jars(tmp_path)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*.jars"))  # nothing half-done is taken for the jars
