@@ -87,7 +87,8 @@ class _Work:
     def __init__(self, item: TableItem) -> None:
         self._item = item
         self._values: ValueDecoder = open_decoder(item.layout.spec)
-        partition_columns = item.layout.partition_columns
+        # Changes are read whole by the MERGE, which puts rows where they belong.
+        partition_columns = () if item.layout.is_upsert else item.layout.partition_columns
         self._rows = TableFiles(item.table_uri, partition_columns, file_bytes=item.file_bytes)
         self._letters = TableFiles(item.dead_letters_uri, (), file_bytes=item.file_bytes)
         self._unreadable: dict[int, Unreadable] = {}

@@ -7,6 +7,7 @@ from typing import Any
 from lake.catalog import Catalog, PartitionLog
 from lake.committed import committed
 from lake.jobs.dead_letters import commit_letters
+from lake.jobs.table_changes import merge_changes
 from lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
 from lake.jobs.table_round import TableRound, plan_round
 from lake.jobs.table_schema import follow_values, given_schema, table_layout
@@ -16,6 +17,7 @@ from lake.planner import ByteRange
 from lake.store_reader import ObjectReader
 from lake.tables.delta_table import Table, TableMoved, app_id, create_table, open_table
 from lake.tables.layout import TableLayout
+from lake.tables.merge_engine import settle
 from lake.tables.values.evolution import merged
 from storage.clock import SystemClock
 from storage.errors import LakeheadError
@@ -126,6 +128,8 @@ class TableRun:
             raise TableMoved(f"table {self._settings.table} is gone")
         layout = self._layout()
         assert layout is not None, "a table has a layout"
+        if layout.is_upsert and settle(table, [log_key(log) for log in self._logs]):
+            return True
         if self._asked is not None:
             self._follow(table, layout, self._asked)
             self._asked = None
@@ -139,7 +143,7 @@ class TableRun:
             return True
         failpoint("materialize_files_written")
         self._guard.check()
-        self._commit(plan, table, results)
+        self._commit(plan, table, layout, results)
         return True
 
     def _look_again(
@@ -231,19 +235,31 @@ class TableRun:
 
     # ------------------------------------------------------------------------------- the commits
 
-    def _commit(self, plan: TableRound, table: Table, results: Sequence[TableItemResult]) -> None:
+    def _commit(
+        self,
+        plan: TableRound,
+        table: Table,
+        layout: TableLayout,
+        results: Sequence[TableItemResult],
+    ) -> None:
         letters = [file for result in results for file in result.dead_letters]
         written = commit_letters(
             self._settings.dead_letters, self._settings.topic, letters, plan.progress, table
         )
         self.result = self.result.plus(dead_letters=written)
         files = [file for result in results for file in result.files]
-        table.commit(
-            files,
-            self._marks(plan.progress),
-            modified_ms=SystemClock().now_ms(),
-            notes=progress_notes(self._settings.topic, plan.progress),
-        )
+        notes = progress_notes(self._settings.topic, plan.progress)
+        if layout.is_upsert:
+            merge_changes(
+                table, layout, files, plan.progress, engine=self._settings.engine, notes=notes
+            )
+        else:
+            table.commit(
+                files,
+                self._marks(plan.progress),
+                modified_ms=SystemClock().now_ms(),
+                notes=notes,
+            )
         self._done.clear()
         failpoint("materialize_committed")
         self.result = self.result.plus(

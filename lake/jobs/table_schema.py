@@ -47,6 +47,8 @@ def table_layout(
         schema=table.schema,
         parts=settings.partition_by,
         is_nested=settings.layout == "nested" and settings.value_format != "raw",
+        is_upsert=settings.mode == "upsert",
+        is_history=settings.scd == 2,
     )
     layout = existing_layout(
         settings.table,
@@ -75,13 +77,16 @@ def _first_layout(
         if sample is None:
             return None
     values = decoder.schema_of(sample)
-    if settings.value_format == "debezium":  # the history of changes
+    is_upsert = settings.mode == "upsert"
+    if settings.value_format == "debezium" and not is_upsert:  # the history of changes
         values = pa.schema([*values, *CHANGE_FIELDS])
     return new_layout(
         settings.spec,
         values,
         parts=settings.partition_by,
         value_layout=settings.layout,
+        is_upsert=is_upsert,
+        is_history=settings.scd == 2,
     )
 
 

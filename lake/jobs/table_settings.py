@@ -7,12 +7,14 @@ from typing import Any, Protocol
 from lake.jobs.table_item import FILE_BYTES
 from lake.planner import SPLIT_BYTES
 from lake.tables.json_inference import SAMPLE_RECORDS
+from lake.tables.merge_engine import MergeEngineName
 from lake.tables.values.decoder import ValueFormat, ValueSpec
 from storage.metadata.table_declaration import (
     Evolution,
     OnError,
     PartitionPart,
     TableDeclaration,
+    TableMode,
     ValueLayout,
     dead_letters_uri,
 )
@@ -31,6 +33,7 @@ class MaterializeSettings:
     `path` is the cluster's object-store URI, `table` the table's. `schema` is that of the values as
     their format has it (DDL for JSON, or `@file` with DDL): left out, the table's own wins, and for
     a new table it is inferred from the first `sample_records`, or found by ids in the values.
+    `mode` upsert makes each key a row, or with `scd` 2 each of its values; `engine` runs the MERGE.
     `workers` work at once in this process.
     """
 
@@ -47,6 +50,9 @@ class MaterializeSettings:
     evolution: Evolution = "evolve"
     sample_records: int = SAMPLE_RECORDS
     on_error: OnError = "pause"
+    mode: TableMode = "append"
+    scd: int = 1
+    engine: MergeEngineName = "delta-rs"
     workers: int = 2
     split_bytes: int = SPLIT_BYTES
     commit_bytes: int = COMMIT_BYTES
@@ -71,7 +77,12 @@ class MaterializeSettings:
 
 
 def declared_settings(
-    declared: TableDeclaration, path: str, *, workers: int = 2, dry_run: bool = False
+    declared: TableDeclaration,
+    path: str,
+    *,
+    workers: int = 2,
+    dry_run: bool = False,
+    engine: MergeEngineName = "delta-rs",
 ) -> MaterializeSettings:
     """Return what a topic's declaration says, for the cluster whose store is at `path`."""
     spec = value_spec(declared)
@@ -88,6 +99,9 @@ def declared_settings(
         partition_by=declared.partition_by,
         evolution=declared.evolution,
         on_error=declared.on_error,
+        mode=declared.mode,
+        scd=declared.scd,
+        engine=engine,
         workers=workers,
         file_bytes=declared.file_bytes,
         dry_run=dry_run,

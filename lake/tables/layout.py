@@ -2,7 +2,8 @@
 
 A table has the fields of the value (flat) or one column `value` (nested, and raw values), beside
 them where each record came from: `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`,
-`_headers`; and the partition columns that are made of another one, `_date` and `_hour`.
+`_headers`; and the partition columns that are made of another one, `_date` and `_hour`. A table by
+upsert that keeps history has `HISTORY_FIELDS` too.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ import pyarrow as pa
 from lake.decode.columns import arrow_schema
 from lake.tables.ddl import check_names
 from lake.tables.partitions import check_parts, generated_columns, generated_fields
+from lake.tables.upsert import HISTORY_FIELDS
+from lake.tables.upsert_rows import as_changes, check_keys
 from lake.tables.values.decoder import Fault, ValueDecoder, ValueSpec
 from lake.tables.values.raw import RAW_SCHEMA
 from storage.errors import SettingsError
@@ -67,12 +70,16 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLayout:
-    """How values are read, and the table's columns."""
+    """How values are read, and the table's columns. With `is_upsert`, rows of a batch are changes
+    (`upsert.change_schema`).
+    """
 
     spec: ValueSpec
     schema: Any  # pa.Schema of the whole table
     parts: tuple[PartitionPart, ...] = ()
     is_nested: bool = False
+    is_upsert: bool = False
+    is_history: bool = False
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -81,15 +88,16 @@ class TableLayout:
 
     def value_schema(self) -> Any:
         """The fields that come from the value."""
-        made = {*METADATA, *(field.name for field in generated_fields(self.parts))}
+        made = {*METADATA, *_made_names(self.parts, is_history=self.is_history)}
         fields = [field for field in self.schema if field.name not in made]
         return pa.schema(list(fields[0].type) if self.is_nested else fields)
 
     def with_value_schema(self, value_schema: Any) -> "TableLayout":
         """Return the layout for values that have other fields."""
-        return replace(
-            self, schema=_table_schema(value_schema, self.parts, is_nested=self.is_nested)
+        schema = _table_schema(
+            value_schema, self.parts, is_nested=self.is_nested, is_history=self.is_history
         )
+        return replace(self, schema=schema)
 
     def table_rows(
         self, batch: Any, decoder: ValueDecoder, *, fault_count_max: int | None = None
@@ -110,6 +118,10 @@ class TableLayout:
             columns = {VALUE: _nested(values.select(self.value_schema().names))}
         columns |= {name: kept.column(source) for name, source in METADATA.items()}
         columns |= generated_columns(columns, self.parts)
+        if self.is_upsert:
+            changes = as_changes(columns, kept, decoded.rows, self.schema, self.spec.keys)
+            faults = tuple(sorted((*faults, *changes.faults), key=lambda fault: fault.row))
+            return TableRows(rows=changes.rows, faults=faults, found=found)
         rows = pa.Table.from_arrays(
             [columns[name] for name in self.schema.names], schema=self.schema
         )
@@ -130,11 +142,19 @@ def _nested(columns: Any) -> Any:
     return pa.StructArray.from_arrays(arrays, fields=list(columns.schema))
 
 
-def _table_schema(value_schema: Any, parts: Sequence[PartitionPart], *, is_nested: bool) -> Any:
+def _made_names(parts: Sequence[PartitionPart], *, is_history: bool) -> set[str]:
+    fields = [*generated_fields(parts), *(HISTORY_FIELDS if is_history else ())]
+    return {field.name for field in fields}
+
+
+def _table_schema(
+    value_schema: Any, parts: Sequence[PartitionPart], *, is_nested: bool, is_history: bool
+) -> Any:
     fields = list(value_schema)
     if is_nested:
         fields = [pa.field(VALUE, pa.struct(fields))]
-    return pa.schema([*fields, *_metadata_fields(), *generated_fields(parts)])
+    history = HISTORY_FIELDS if is_history else ()
+    return pa.schema([*fields, *_metadata_fields(), *generated_fields(parts), *history])
 
 
 def new_layout(
@@ -143,6 +163,8 @@ def new_layout(
     *,
     parts: Sequence[PartitionPart] = (),
     value_layout: ValueLayout = "flat",
+    is_upsert: bool = False,
+    is_history: bool = False,
 ) -> TableLayout:
     """Return the layout of a new table for values of this schema.
 
@@ -150,16 +172,25 @@ def new_layout(
     columns that cannot be.
     """
     is_nested = value_layout == "nested" and spec.value_format != "raw"
-    made = {*METADATA, *(field.name for field in generated_fields(parts))}
+    made = {*METADATA, *_made_names(parts, is_history=is_history)}
     taken = [field.name for field in value_schema if field.name.lower() in made]
     if taken and not is_nested:
         raise SettingsError(
             f"field {taken[0]!r} has the name of a metadata column: give a schema without it"
         )
-    schema = _table_schema(value_schema, parts, is_nested=is_nested)
+    schema = _table_schema(value_schema, parts, is_nested=is_nested, is_history=is_history)
     check_names(schema)
     check_parts(schema, parts)
-    return TableLayout(spec=spec, schema=schema, parts=tuple(parts), is_nested=is_nested)
+    if is_upsert:
+        check_keys(value_schema, spec.keys, is_nested=is_nested)
+    return TableLayout(
+        spec=spec,
+        schema=schema,
+        parts=tuple(parts),
+        is_nested=is_nested,
+        is_upsert=is_upsert,
+        is_history=is_history,
+    )
 
 
 def existing_layout(
@@ -187,6 +218,13 @@ def existing_layout(
             f"{uri} is partitioned by {', '.join(partition_columns) or 'nothing'}, not by "
             f"{', '.join(wanted.partition_columns) or 'nothing'}: declare it so, or rebuild it "
             "with: lakehead rebuild-table"
+        )
+    has_history = all(field in schema for field in HISTORY_FIELDS)
+    if has_history != wanted.is_history:
+        raise SettingsError(
+            f"{uri} keeps {'every value' if has_history else 'the newest value'} of a key, which "
+            "is not what lakehead.table.scd asks for: declare it so, or rebuild it with: lakehead "
+            "rebuild-table"
         )
     layout = replace(wanted, schema=schema, is_nested=False)
     values = layout.value_schema()

@@ -167,5 +167,7 @@ def _positions(source: Any) -> Any:
     ]
     if not texts:
         return pa.nulls(len(source), pa.string())
-    joined = pc.binary_join_element_wise(*texts, ":", null_handling="skip")
+    # Arrow leaves out rows of which every part is null: so one part never is.
+    joined = pc.binary_join_element_wise(*texts, "", ":", null_handling="skip")
+    joined = pc.utf8_rtrim(joined, ":")
     return pc.if_else(pc.equal(joined, ""), pa.scalar(None, pa.string()), joined)

@@ -1,0 +1,64 @@
+"""The changes of a round into a table by upsert: staged files to one MERGE.
+
+Work items leave changes in files below the table's root, which no commit names: what a killed run
+leaves behind is removed by VACUUM, as any other file that came to nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lake.tables.data_file import DataFile, delete_data_files, read_data_file
+from lake.tables.delta_table import Table
+from lake.tables.layout import TableLayout
+from lake.tables.merge_engine import MergeEngineName, Progress, open_merge_engine
+from lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
+from storage.failpoints import failpoint
+
+
+def merge_changes(
+    table: Table,
+    layout: TableLayout,
+    files: Sequence[DataFile],
+    progress: Progress,
+    *,
+    engine: MergeEngineName,
+    notes: Mapping[str, str],
+) -> None:
+    """Apply the changes in `files` to the table as `table` saw it, and move its progress.
+
+    Raises TableMoved, TableUnavailable, what reading files raises. The files are removed after it.
+    """
+    schema = change_schema(layout.schema)
+    changes = pa.concat_tables(
+        [schema.empty_table(), *(read_data_file(table.uri, f.path).cast(schema) for f in files)]
+    )
+    keys, is_history = layout.spec.keys, layout.is_history
+    merge = planned_merge(table, changes, layout.schema, keys, is_history=is_history)
+    open_merge_engine(engine).merge(table, merge, progress, notes)
+    failpoint("merge_done")
+    if files:
+        delete_data_files(table.uri, [file.path for file in files])
+
+
+def planned_merge(
+    table: Table, changes: Any, schema: Any, keys: Sequence[str], *, is_history: bool
+) -> Merge:
+    """Return the MERGE that changes are to the table as `table` saw it; `schema` is the table's."""
+    wanted = unresolved_keys(changes, keys)
+    if len(wanted):
+        changes = resolved(changes, keys, _held(table, [*keys, "_key"], wanted))
+    return merge_of(changes, schema, keys, is_history=is_history)
+
+
+def _held(table: Table, names: list[str], record_keys: Any) -> Any:
+    """Some columns of the rows that the table has under these record keys."""
+    dataset = table.handle.to_pyarrow_dataset()
+    fields = [table.schema.field(name) for name in names]
+    found = [pa.schema(fields).empty_table()]
+    for fragment in dataset.get_fragments():
+        rows = fragment.to_table(schema=dataset.schema, columns=names).cast(pa.schema(fields))
+        found.append(rows.filter(pc.is_in(rows.column("_key"), record_keys)))
+    return pa.concat_tables(found)

@@ -1,0 +1,84 @@
+"""MERGE by delta-rs: in this process, without a JVM, committed by compare-and-set."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lake.tables.delta_table import (
+    Table,
+    TableMoved,
+    TableUnavailable,
+    one_line,
+    open_table,
+)
+from lake.tables.merge_engine import Progress, claim, progress_marks
+from lake.tables.upsert import Clause, Merge
+from storage.clock import SystemClock
+from storage.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from deltalake.table import TableMerger
+
+_SPILL_BYTES = 1 << 30
+
+
+class DeltaMerge:
+    """See `MergeEngine`."""
+
+    def merge(
+        self, table: Table, merge: Merge, progress: Progress, notes: Mapping[str, str]
+    ) -> None:
+        """Apply the changes and move the progress in one commit."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+
+        marks = progress_marks(progress)
+        for topic_id in {topic_id for topic_id, _ in progress}:
+            marks |= claim(table, topic_id)
+        if not merge.source.num_rows and not _is_for_missing(merge):
+            table.commit([], marks, modified_ms=SystemClock().now_ms(), notes=notes)
+            return
+        properties = CommitProperties(
+            app_transactions=[Transaction(app, mark) for app, mark in marks.items()],
+            custom_metadata=dict(notes),
+        )
+        failpoint("table_commit_prepared")
+        try:
+            merger = table.handle.merge(
+                merge.source,
+                predicate=merge.on,
+                source_alias="s",
+                target_alias="t",
+                max_spill_size=_SPILL_BYTES,
+                commit_properties=properties,
+            )
+            for clause in merge.clauses:
+                merger = _with(merger, clause)
+            merger.execute()
+        except (DeltaError, OSError) as error:
+            now = open_table(table.uri)
+            if now is None or now.version != table.version:
+                # Ours, or another's: the table says how far it is.
+                raise TableMoved(f"another run has committed to {table.uri}") from error
+            raise TableUnavailable(f"cannot merge into {table.uri}: {one_line(error)}") from error
+        failpoint("table_committed")
+        if table.handle.version() == table.version:
+            # A MERGE that changes no row is no commit to delta-rs, and progress is still made.
+            table.commit([], marks, modified_ms=SystemClock().now_ms(), notes=notes)
+
+
+def _is_for_missing(merge: Merge) -> bool:
+    return any(clause.verb.endswith("_missing") for clause in merge.clauses)
+
+
+def _with(merger: "TableMerger", clause: Clause) -> "TableMerger":
+    values = {name.replace("`", "``"): text for name, text in clause.values}
+    condition = clause.condition or None
+    if clause.verb == "update":
+        return merger.when_matched_update(values, condition)
+    if clause.verb == "delete":
+        return merger.when_matched_delete(condition)
+    if clause.verb == "insert":
+        return merger.when_not_matched_insert(values, condition)
+    if clause.verb == "update_missing":
+        return merger.when_not_matched_by_source_update(values, condition)
+    return merger.when_not_matched_by_source_delete(condition)

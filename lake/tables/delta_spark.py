@@ -1,0 +1,157 @@
+"""Delta tables by delta-spark: MERGE, OPTIMIZE and VACUUM in one Spark session of this process.
+
+On S3, delta-spark looks whether a commit exists and then puts it: two engines at once can lose one.
+Who calls this holds the table's lease.
+"""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lake.spark import spark_session
+from lake.spark_s3 import s3a_settings, spark_place
+from lake.tables.data_file import delete_data_files, write_data_file
+from lake.tables.delta_table import Table, TableMoved, TableUnavailable, one_line, open_table
+from lake.tables.merge_engine import Progress, done_app, plan_merge, planned_app, settle
+from lake.tables.upsert import Clause, Merge, quoted
+from storage.clock import SystemClock
+from storage.errors import SettingsError
+from storage.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RETENTION_HOURS_MIN = 7 * 24
+"""What VACUUM keeps at least: readers of an older version, and files that are being written."""
+
+_WRITE = "spark.databricks.delta.write"
+_NOTES = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class SparkMerge:
+    """See `MergeEngine`: a commit that plans, the MERGE, a commit that settles."""
+
+    def merge(
+        self, table: Table, merge: Merge, progress: Progress, notes: Mapping[str, str]
+    ) -> None:
+        """Apply the changes and move the progress, as one to whoever looks at progress."""
+        session = _session(table.uri)
+        (topic_id,) = {topic_id for topic_id, _ in progress}
+        number = plan_merge(table, progress, notes)
+        staged = write_data_file(table.uri, merge.source)
+        failpoint("merge_staged")
+        place = f"{spark_place(table.uri).rstrip('/')}/{staged.path}"
+        session.read.parquet(place).createOrReplaceTempView("lakehead_changes")
+        settings = {
+            f"{_WRITE}.txnAppId": done_app(topic_id),
+            f"{_WRITE}.txnVersion": str(number),
+            _NOTES: json.dumps(dict(notes)),
+        }
+        with _configured(session, settings), _told(table.uri, table.version + 1):
+            session.sql(merge_statement(table.uri, merge)).collect()
+        failpoint("merge_committed")
+        delete_data_files(table.uri, [staged.path])
+        self._settle(table.uri, topic_id, number, list(progress))
+
+    def _settle(
+        self, uri: str, topic_id: str, number: int, partitions: Sequence[tuple[str, int]]
+    ) -> None:
+        now = open_table(uri)
+        if now is None or now.marked(planned_app(topic_id)) != number:
+            raise TableMoved(f"another run has committed to {uri}")
+        if now.marked(done_app(topic_id)) < number:  # no row was to be changed
+            now.commit([], {done_app(topic_id): number}, modified_ms=_now_ms(), notes={})
+            now = now.refreshed()
+        settle(now, partitions)
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def merge_statement(uri: str, merge: Merge) -> str:
+    """Return the SQL of a MERGE whose source is the view `lakehead_changes`."""
+    into = quoted(spark_place(uri))
+    clauses = " ".join(_clause(clause) for clause in merge.clauses)
+    return f"MERGE INTO delta.{into} t USING lakehead_changes s ON {merge.on} {clauses}"
+
+
+def _clause(clause: Clause) -> str:
+    condition = f" AND {clause.condition}" if clause.condition else ""
+    if clause.verb == "insert":
+        names = ", ".join(quoted(name) for name, _ in clause.values)
+        values = ", ".join(text for _, text in clause.values)
+        inserted = f"INSERT ({names}) VALUES ({values})"  # noqa: S608 - names are quoted
+        return f"WHEN NOT MATCHED{condition} THEN {inserted}"
+    which = "NOT MATCHED BY SOURCE" if clause.verb.endswith("_missing") else "MATCHED"
+    if clause.verb.startswith("delete"):
+        return f"WHEN {which}{condition} THEN DELETE"
+    changes = ", ".join(f"t.{quoted(name)} = {text}" for name, text in clause.values)
+    return f"WHEN {which}{condition} THEN UPDATE SET {changes}"
+
+
+def optimize_by_spark(uri: str, *, order_by: Sequence[str] = (), file_bytes: int) -> Any:
+    """Make big files of small ones, rows that are near in `order_by` together (Z-order). Returns
+    what delta-spark tells of it. Raises TableMoved, TableUnavailable.
+    """
+    session = _session(uri)
+    order = ", ".join(quoted(name) for name in order_by)
+    statement = f"OPTIMIZE delta.{quoted(spark_place(uri))}"
+    settings = {"spark.databricks.delta.optimize.maxFileSize": str(file_bytes)}
+    with _configured(session, settings), _told(uri, _version(uri)):
+        return session.sql(statement + (f" ZORDER BY ({order})" if order else "")).collect()[0]
+
+
+def vacuum_by_spark(uri: str, *, retention_hours: float, dry_run: bool) -> int:
+    """Remove files that no version of the last hours names; returns how many there are, as a dry
+    run, or -1. Raises SettingsError for less than seven days, TableMoved, TableUnavailable.
+    """
+    if retention_hours < RETENTION_HOURS_MIN:
+        raise SettingsError(f"VACUUM keeps {RETENTION_HOURS_MIN} hours at least")
+    session = _session(uri)
+    statement = f"VACUUM delta.{quoted(spark_place(uri))} RETAIN {math.ceil(retention_hours)} HOURS"
+    with _told(uri, _version(uri)):
+        rows = session.sql(statement + (" DRY RUN" if dry_run else "")).collect()
+    return len(rows) if dry_run else -1
+
+
+def _version(uri: str) -> int:
+    table = open_table(uri)
+    if table is None:
+        raise TableUnavailable(f"there is no table at {uri}")
+    return table.version
+
+
+def _session(uri: str) -> "SparkSession":
+    if uri.startswith("s3:"):
+        return spark_session(s3a=True, config=s3a_settings(uri))
+    return spark_session()
+
+
+@contextlib.contextmanager
+def _configured(session: "SparkSession", settings: Mapping[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            session.conf.unset(name)
+
+
+@contextlib.contextmanager
+def _told(uri: str, version: int) -> Iterator[None]:
+    """Say what an error of Spark means for a table that was looked at in `version`."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        now = open_table(uri)
+        if now is None or now.version != version:
+            raise TableMoved(f"another run has committed to {uri}") from error
+        text = one_line(error)[:400]
+        raise TableUnavailable(f"delta-spark cannot write {uri}: {text}") from error

@@ -1,0 +1,107 @@
+"""Who runs a MERGE, and how it moves a table's progress with the rows, both or neither.
+
+delta-rs takes any number of `txn` actions in the commit of a MERGE: progress of all partitions is
+set by it, exactly as by an append.
+
+delta-spark takes one. So a round has a number: a first commit (of no rows, by compare-and-set)
+says what round is *planned* and which offsets it reaches; the MERGE carries the number of the round
+that is *done*; a last commit sets the progress of the partitions (`settle`). A round is open while
+it is planned and not done, and its rows are not in the table; if it is done, they are, whoever
+settles it. Whoever finds an open round plans the next one over it and marks it as done by nobody,
+so a MERGE that comes late finds its number used up: delta-spark skips it, or finds a conflict.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from lake.tables.delta_table import Table, app_id
+from lake.tables.upsert import Merge
+from storage.clock import SystemClock
+from storage.failpoints import failpoint
+
+MergeEngineName = Literal["delta-rs", "spark"]
+
+Progress = Mapping[tuple[str, int], int]
+"""The last offset that a table holds after a commit, by topic id and partition."""
+
+
+class MergeEngine(Protocol):
+    """Runs a MERGE that takes a table from the look given to it to the progress given to it."""
+
+    def merge(
+        self, table: Table, merge: Merge, progress: Progress, notes: Mapping[str, str]
+    ) -> None:
+        """Apply the changes and move the progress, both or neither.
+
+        Raises TableMoved if another run has committed since the table was looked at,
+        TableUnavailable.
+        """
+
+
+def open_merge_engine(name: MergeEngineName) -> MergeEngine:
+    """Return an engine by its name. Raises SettingsError for one that is not installed."""
+    if name == "spark":
+        from lake.tables.delta_spark import SparkMerge
+
+        return SparkMerge()
+    from lake.tables.delta_merge import DeltaMerge
+
+    return DeltaMerge()
+
+
+def planned_app(topic_id: str) -> str:
+    """Return the name under which a table records the newest round that was planned."""
+    return f"lakehead:{topic_id}:merge-planned"
+
+
+def done_app(topic_id: str) -> str:
+    """Return the name under which a table records the newest round that is done, or given up."""
+    return f"lakehead:{topic_id}:merge-done"
+
+
+def _next_app(topic_id: str, partition: int) -> str:
+    return f"{app_id(topic_id, partition)}:planned"
+
+
+def progress_marks(progress: Progress) -> dict[str, int]:
+    """Return what a commit sets for the table to have this progress."""
+    return {app_id(*key): last for key, last in progress.items() if last >= 0}
+
+
+def claim(table: Table, topic_id: str) -> dict[str, int]:
+    """Return what another engine's commit sets so that a round left open never is done."""
+    planned = table.marked(planned_app(topic_id))
+    # One further, so that it does not pass for done.
+    is_open = planned > table.marked(done_app(topic_id))
+    return {planned_app(topic_id): planned + 1, done_app(topic_id): planned} if is_open else {}
+
+
+def plan_merge(table: Table, progress: Progress, notes: Mapping[str, str]) -> int:
+    """Commit what the next round is to reach, and return its number. Raises TableMoved."""
+    (topic_id,) = {topic_id for topic_id, _ in progress}
+    number = max(table.marked(planned_app(topic_id)), table.marked(done_app(topic_id)), 0) + 1
+    marks = {planned_app(topic_id): number, done_app(topic_id): number - 1}
+    marks |= {_next_app(*key): last for key, last in progress.items() if last >= 0}
+    table.commit([], marks, modified_ms=SystemClock().now_ms(), notes=notes)
+    failpoint("merge_planned")
+    return number
+
+
+def settle(table: Table, partitions: Sequence[tuple[str, int]]) -> bool:
+    """Set the progress that a MERGE of delta-spark has reached, if that was not done yet.
+
+    True if it was set: look at the table again. Raises TableMoved, TableUnavailable.
+    """
+    marks: dict[str, int] = {}
+    for topic_id, partition in partitions:
+        planned = table.marked(planned_app(topic_id))
+        if planned < 0 or planned != table.marked(done_app(topic_id)):
+            continue
+        reached = table.marked(_next_app(topic_id, partition))
+        if reached > table.last_offset(topic_id, partition):
+            marks[app_id(topic_id, partition)] = reached
+    if not marks:
+        return False
+    table.commit([], marks, modified_ms=SystemClock().now_ms(), notes={})
+    failpoint("merge_settled")
+    return True

@@ -1,0 +1,273 @@
+"""Changes to what a MERGE does: one row for each key, and what is to happen to it.
+
+Change rows are rows of the table with what happened beside them (`change_schema`). They are in one
+order for each key: that of their partition; where a key is in several partitions (there are more
+of them than there were), by time as well, as far as each partition's own order lets. The last
+change of a key decides (`scd=1`), or every one becomes a row with the time it held (`scd=2`).
+
+What comes out is the same for every engine: a source of rows, and the clauses of one MERGE in SQL,
+over `t` (the table) and `s` (the source). A row is changed by what came after it alone, so that a
+change that is offered twice does nothing the second time.
+"""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lake.tables.ddl import TIMESTAMP
+from lake.tables.values.changes import OP, SEQ
+
+AT = "_at"
+HISTORY_FIELDS = (
+    pa.field("_valid_from", TIMESTAMP),
+    pa.field("_valid_to", TIMESTAMP),
+    pa.field("_is_current", pa.bool_()),
+)
+"""Columns of a table that keeps every value of a key: when it began to hold, when it ended (null
+while it holds), and whether it holds.
+"""
+
+_PUT, _DELETE, _TRUNCATE = "u", "d", "t"
+_CLOSES = "_closes"
+_CHANGE_FIELDS = (pa.field(OP, pa.string()), pa.field(SEQ, pa.int32()), pa.field(AT, TIMESTAMP))
+
+
+def change_schema(table_schema: Any) -> Any:
+    """Return the schema of change rows: the table's columns, `_op` (`u` put, `d` delete, `t`
+    truncate), `_seq` among the changes of one record, and when it happened (`_at`).
+    """
+    made = {field.name for field in HISTORY_FIELDS}
+    return pa.schema([*(f for f in table_schema if f.name not in made), *_CHANGE_FIELDS])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """A clause of a MERGE: what it does to which rows. `condition` is SQL, empty for all."""
+
+    verb: Literal["update", "delete", "insert", "update_missing", "delete_missing"]
+    condition: str = ""
+    values: tuple[tuple[str, str], ...] = ()  # (column, SQL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """A MERGE into a table. At most one row of `source` meets a row of the table."""
+
+    source: Any  # pa.Table
+    on: str
+    clauses: tuple[Clause, ...]
+
+
+def identity(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that tell rows apart: those declared, else the record's key."""
+    return tuple(keys) or ("_key",)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name in SQL, for every engine."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def unresolved_keys(changes: Any, keys: Sequence[str]) -> Any:
+    """Return the record keys (binary) whose rows are to be removed by changes that do not name the
+    columns that tell rows apart: null values, where `keys` are declared.
+    """
+    if not keys:
+        return pa.array([], pa.binary())
+    return pc.unique(changes.filter(_nameless(changes, keys)).column("_key"))
+
+
+def resolved(changes: Any, keys: Sequence[str], held: Any) -> Any:
+    """Return the changes with a delete of each row that a null value means, in place of the null
+    value: rows that other changes put under the same record key, and those that the table has
+    (`held`: `keys` and `_key`).
+    """
+    if not keys:
+        return changes
+    nameless = _nameless(changes, keys)
+    if not pc.any(nameless).as_py():
+        return changes
+    names = [*keys, "_key"]
+    puts = changes.filter(pc.and_(pc.equal(changes.column(OP), _PUT), pc.is_valid(changes["_key"])))
+    known = pa.concat_tables([puts.select(names), held.select(names).cast(_part(changes, names))])
+    known = known.group_by(names).aggregate([])
+    voids = changes.filter(nameless)
+    voids = voids.drop_columns(list(keys)).append_column(
+        "_void", pa.array(np.arange(voids.num_rows), pa.int64())
+    )
+    pairs = voids.select(["_key", "_void"]).join(known, "_key", join_type="inner")
+    deletes = voids.take(pairs.column("_void")).drop_columns(["_void"])
+    for name in keys:
+        deletes = deletes.append_column(changes.schema.field(name), pairs.column(name))
+    rest = changes.filter(pc.invert(nameless))
+    return pa.concat_tables([rest, deletes.select(rest.column_names).cast(rest.schema)])
+
+
+def _part(changes: Any, names: Sequence[str]) -> Any:
+    return pa.schema([changes.schema.field(name) for name in names])
+
+
+def _nameless(changes: Any, keys: Sequence[str]) -> Any:
+    nameless = pc.equal(changes.column(OP), _DELETE)
+    for name in keys:
+        nameless = pc.and_(nameless, pc.is_null(changes.column(name)))
+    return nameless
+
+
+def merge_of(changes: Any, table_schema: Any, keys: Sequence[str], *, is_history: bool) -> Merge:
+    """Return the MERGE that these changes (`change_schema`) are to a table."""
+    names = identity(keys)
+    changes, truncated_us = (_each_ended if is_history else _after_truncates)(changes, names)
+    codes = _codes(changes, names)
+    order = _order(changes, codes)
+    if is_history:
+        return _history_merge(changes.take(order), codes[order], table_schema, names, truncated_us)
+    sorted_codes = codes[order]
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
+    source = changes.take(order[is_last])
+    put, delete = f"s.{OP} = '{_PUT}'", f"s.{OP} = '{_DELETE}'"
+    columns = tuple((f.name, f"s.{quoted(f.name)}") for f in table_schema)
+    clauses = [
+        Clause(verb="delete", condition=f"{delete} AND {_IS_LATER}"),
+        Clause(verb="update", condition=f"{put} AND {_IS_LATER}", values=columns),
+        Clause(verb="insert", condition=put, values=columns),
+    ]
+    if truncated_us is not None:
+        clauses.append(Clause(verb="delete_missing"))
+    return Merge(source=source, on=_same(names), clauses=tuple(clauses))
+
+
+_IS_LATER = (
+    "((s.`_partition` = t.`_partition` AND s.`_offset` > t.`_offset`) OR "
+    "(s.`_partition` <> t.`_partition` AND s.`_timestamp` >= t.`_timestamp`))"
+)
+
+
+def _same(names: Sequence[str]) -> str:
+    return " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
+
+
+def _history_merge(
+    changes: Any, codes: Any, table_schema: Any, names: Sequence[str], truncated_us: int | None
+) -> Merge:
+    """`changes` in order of keys: each put is a new row, and the first of a key ends the row that
+    the table has as current.
+    """
+    is_first = np.ones(len(codes), np.bool_)
+    is_first[1:] = codes[1:] != codes[:-1]
+    at = changes.column(AT).combine_chunks()
+    following = np.arange(1, len(codes) + 1)
+    has_next = np.zeros(len(codes), np.bool_)
+    has_next[:-1] = ~is_first[1:]
+    ends = at.take(pa.array(following, pa.int64(), mask=~has_next))
+    rows = (
+        changes.append_column(HISTORY_FIELDS[0], at)
+        .append_column(HISTORY_FIELDS[1], ends)
+        .append_column(HISTORY_FIELDS[2], pa.array(~has_next))
+    )
+    puts = rows.filter(pc.equal(changes.column(OP), _PUT))
+    closers = rows.filter(pa.array(is_first))
+    source = pa.concat_tables(
+        [_flagged(puts, is_closing=False), _flagged(closers, is_closing=True)]
+    )
+    columns = tuple((f.name, f"s.{quoted(f.name)}") for f in table_schema)
+    ended = (("_valid_to", "s.`_valid_from`"), ("_is_current", "false"))
+    clauses = [
+        Clause(verb="update", condition=_IS_LATER, values=ended),
+        Clause(verb="insert", condition=f"NOT s.{_CLOSES}", values=columns),
+    ]
+    if truncated_us is not None:
+        text = dt.datetime.fromtimestamp(truncated_us / 1e6, dt.UTC).isoformat()
+        ended = (("_valid_to", f"CAST('{text}' AS TIMESTAMP)"), ("_is_current", "false"))
+        clauses.append(Clause(verb="update_missing", condition="t.`_is_current`", values=ended))
+    on = f"{_same(names)} AND t.`_is_current` AND s.{_CLOSES}"
+    return Merge(source=source, on=on, clauses=tuple(clauses))
+
+
+def _flagged(rows: Any, *, is_closing: bool) -> Any:
+    return rows.append_column(_CLOSES, pa.array(np.full(rows.num_rows, is_closing)))
+
+
+def _each_ended(changes: Any, names: Sequence[str]) -> tuple[Any, int | None]:
+    """Changes with a delete of every key that they name in place of each truncate, and when the
+    first one was (microseconds), None without any.
+    """
+    is_truncate = _is_truncate(changes)
+    if not is_truncate.any():
+        return changes, None
+    rest, truncates = changes.filter(pa.array(~is_truncate)), changes.filter(pa.array(is_truncate))
+    named = rest.group_by(list(names)).aggregate([])
+    ended = [rest]
+    for row in range(truncates.num_rows):
+        rows = truncates.take(pa.array(np.full(named.num_rows, row, np.int64)))
+        for name in (*names, OP):
+            column = pa.array([_DELETE] * named.num_rows) if name == OP else named.column(name)
+            rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+        ended.append(rows.cast(rest.schema))
+    return pa.concat_tables(ended), int(_numbers(truncates, AT).min())
+
+
+def _is_truncate(changes: Any) -> Any:
+    return np.asarray(pc.equal(changes.column(OP), _TRUNCATE))
+
+
+def _after_truncates(changes: Any, _names: Sequence[str]) -> tuple[Any, int | None]:
+    """What came after the last truncate, and when that was (microseconds), None without any. In its
+    own partition `after` is by offset; in others, by time.
+    """
+    is_truncate = _is_truncate(changes)
+    if not is_truncate.any():
+        return changes, None
+    partition, offset = _numbers(changes, "_partition"), _numbers(changes, "_offset")
+    at = _numbers(changes, AT)
+    kept = ~is_truncate
+    for row in np.flatnonzero(is_truncate):
+        is_same = partition == partition[row]
+        kept &= np.where(is_same, offset > offset[row], at > at[row])
+    return changes.filter(pa.array(kept)), int(at[is_truncate].max())
+
+
+def _numbers(changes: Any, name: str) -> Any:
+    column = changes.column(name)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    return np.asarray(pc.fill_null(column, 0), np.int64)
+
+
+def _codes(changes: Any, names: Sequence[str]) -> Any:
+    """A number for each row, the same for rows of the same key."""
+    codes = np.zeros(changes.num_rows, np.int64)
+    for name in names:
+        encoded = changes.column(name).combine_chunks().dictionary_encode("encode")
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        codes = codes * (len(encoded.dictionary) + 1) + np.asarray(encoded.indices, np.int64)
+        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return codes
+
+
+def _order(changes: Any, codes: Any) -> Any:
+    """Rows by key, and those of a key in the order they are to be applied."""
+    count = len(codes)
+    partition = _numbers(changes, "_partition")
+    places = (_numbers(changes, SEQ), _numbers(changes, "_offset"), partition)
+    order = np.lexsort((*places, codes))
+    if count == 0 or (partition == partition[0]).all():
+        return order
+    # A change is not before those that its partition has before it: times never go back.
+    ranks = np.unique(_numbers(changes, "_timestamp"), return_inverse=True)[1].astype(np.int64)
+    begins = np.ones(count, np.bool_)
+    begins[1:] = (codes[order][1:] != codes[order][:-1]) | (
+        partition[order][1:] != partition[order][:-1]
+    )
+    group = np.cumsum(begins)
+    times = np.maximum.accumulate(group * (count + 1) + ranks[order])
+    reached = np.empty(count, np.int64)
+    reached[order] = times - group * (count + 1)
+    return np.lexsort((*places, reached, codes))
