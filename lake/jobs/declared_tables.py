@@ -46,8 +46,6 @@ class TableOutcome:
     error: LakeheadError | None = None
 
 
-_NO_UPSERT = "tables by upsert are not brought up by this command yet"
-
 Told = Callable[[TableOutcome], None]
 
 
@@ -281,8 +279,6 @@ class DeclaredTables:
     def _declared(self, catalog: Catalog, tell: Told) -> dict[str, TableDeclaration]:
         found = {}
         for topic, declared in declared_tables(catalog.state, self._topics).items():
-            if not isinstance(declared, SettingsError) and declared.mode == "upsert":
-                declared = SettingsError(f"topic {topic}: {_NO_UPSERT}")
             if isinstance(declared, SettingsError):
                 tell(
                     TableOutcome(
