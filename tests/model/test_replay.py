@@ -78,6 +78,7 @@ class HeldStore:
         self._bucket = bucket
         self.get = bucket.get
         self.get_range = bucket.get_range
+        self.get_range_into = bucket.get_range_into
         self.get_suffix = bucket.get_suffix
         self.list = bucket.list
         self.delete = bucket.delete
