@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,6 +91,44 @@ OnErrorOption = Annotated[
 ]
 
 
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="earliest|TIME",
+        help="Have the table begin at the first record from this time on "
+        "(2026-01-31T00:00:00Z), also if it has newer ones already.",
+    ),
+]
+FollowOption = Annotated[
+    bool,
+    typer.Option(
+        "--follow", "-f", help="Keep the declared tables fresh until told to stop (Ctrl-C)."
+    ),
+]
+TailOption = Annotated[
+    Tail,
+    typer.Option(
+        "--tail",
+        metavar="objects|wal",
+        help="With --follow, up to where: what is uploaded, or also what is acknowledged in object "
+        "WALs.",
+    ),
+]
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait", min=0, metavar="SECONDS", help="How long to wait for who writes the table."
+    ),
+]
+WorkersOption = Annotated[
+    int, typer.Option("--workers", min=1, metavar="N", help="How many work at once.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
+]
+
+
 def materialize(
     topics: TopicsArgument = None,
     path: PathOption = DEFAULT_PATH,
@@ -97,33 +136,12 @@ def materialize(
     schema: SchemaOption = None,
     value_format: ValueFormatOption = None,
     on_error: OnErrorOption = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow", "-f", help="Keep the declared tables fresh until told to stop (Ctrl-C)."
-        ),
-    ] = False,
-    tail: Annotated[
-        Tail,
-        typer.Option(
-            "--tail",
-            metavar="objects|wal",
-            help="With --follow, up to where: what is uploaded, or also what is acknowledged in "
-            "object WALs.",
-        ),
-    ] = Tail.OBJECTS,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", min=0, metavar="SECONDS", help="How long to wait for who writes a table."
-        ),
-    ] = 0.0,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, metavar="N", help="How many work at once.")
-    ] = 2,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
-    ] = False,
+    begin: FromOption = None,
+    follow: FollowOption = False,
+    tail: TailOption = Tail.OBJECTS,
+    wait: WaitOption = 0.0,
+    workers: WorkersOption = 2,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Turn topics into Delta tables that hold each record once.
@@ -138,29 +156,38 @@ def materialize(
         from lake.jobs.declared_tables import DeclaredTables, declares_table
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
-    store = store_uri(path)
-    names = topics or []
-    is_told = any(one is not None for one in (table, schema, value_format, on_error))
+    store, names = store_uri(path), topics or []
     is_alone = len(names) == 1 and not follow
-    if is_alone and (table is not None or not declares_table(store, names[0])):
+    is_told = any(one is not None for one in (table, schema, value_format, on_error))
+    if is_alone and begin is None and (table or not declares_table(store, names[0])):
         _materialize_as_told(
             store, names[0], table, schema, value_format, on_error, workers, dry_run, as_json
         )
         return
     if is_told:
-        raise SettingsError(
-            "--table, --schema, --value-format and --on-error are for one topic that declares no "
-            "table: set the topic's configs (lakehead.table.*) instead"
-        )
-    is_tail = tail is Tail.WAL
+        raise SettingsError(_DECLARED)
+    if begin is not None and (not is_alone or dry_run):
+        raise SettingsError("--from is for one topic, once: name it, without --follow or --dry-run")
     with _closing(
-        DeclaredTables(store, topics=names, workers=workers, wait_s=wait, tail=is_tail)
+        DeclaredTables(store, topics=names, workers=workers, wait_s=wait, tail=tail is Tail.WAL)
     ) as tables:
         if follow:
             _follow(tables, as_json)
             return
-        outcomes: list[TableOutcome] = []
-        tables.bring_up(all_of_them=bool(names), tell=outcomes.append, dry_run=dry_run)
+        if begin is not None:
+            tables.begin(names[0], from_ms=_milliseconds(begin))
+        _once(tables, all_of_them=bool(names), dry_run=dry_run, as_json=as_json)
+
+
+_DECLARED = (
+    "--table, --schema, --value-format and --on-error are for one topic that declares no table: "
+    "set the topic's configs (lakehead.table.*) instead"
+)
+
+
+def _once(tables: "DeclaredTables", *, all_of_them: bool, dry_run: bool, as_json: bool) -> None:
+    outcomes: list[TableOutcome] = []
+    tables.bring_up(all_of_them=all_of_them, tell=outcomes.append, dry_run=dry_run)
     rows = [_figures(outcome, dry_run=dry_run) for outcome in outcomes]
     if rows or not as_json:
         show_rows(rows, {name: name for name in rows[0]} if rows else _NOTHING_DUE, as_json)
@@ -253,6 +280,18 @@ def _materialize_as_told(
     if dry_run:
         figures = {"table": settings.table, "bytes to read": result.bytes_read}
     show_fields(figures, as_json)
+
+
+def _milliseconds(text: str) -> int | None:
+    if text == "earliest":
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(
+            f"--from {text}: give a time as 2026-01-31T00:00:00Z, or earliest"
+        ) from None
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 _NOTHING_DUE = {"": "no table is due"}

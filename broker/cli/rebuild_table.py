@@ -6,7 +6,7 @@ import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_fields
-from broker.cli.materialize import missing_extra
+from broker.cli.materialize import DryRunOption, WaitOption, WorkersOption, missing_extra
 from broker.cli.progress import ByteProgress
 
 
@@ -19,18 +19,9 @@ def rebuild_table(
             "--without-history", help="Even if rows are lost whose records retention has removed."
         ),
     ] = False,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", min=0, metavar="SECONDS", help="How long to wait for who writes the table."
-        ),
-    ] = 0.0,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, metavar="N", help="How many work at once.")
-    ] = 2,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
-    ] = False,
+    wait: WaitOption = 0.0,
+    workers: WorkersOption = 2,
+    dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a topic's table anew from its records, as it is declared now.

@@ -6,18 +6,13 @@ import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_fields
-from broker.cli.materialize import missing_extra
+from broker.cli.materialize import WaitOption, missing_extra
 
 
 def replay(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that declares a table.")],
     path: PathOption = DEFAULT_PATH,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", min=0, metavar="SECONDS", help="How long to wait for who writes the table."
-        ),
-    ] = 0.0,
+    wait: WaitOption = 0.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would become rows, and change nothing.")
     ] = False,

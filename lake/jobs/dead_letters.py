@@ -23,9 +23,12 @@ def commit_letters(
     files: Sequence[DataFile],
     progress: Mapping[tuple[str, int], int],
     table: Table,
+    *,
+    may_be_there: bool = False,
 ) -> int:
     """Put a round's dead letters into their table, unless an earlier try has done so; `table` is
-    that of the rows, before their commit. Returns how many were added.
+    that of the rows, before their commit: where letters are ahead of it there was one. Without
+    progress that tells, they `may_be_there`. Returns how many were added.
 
     Raises TableMoved, TableUnavailable.
     """
@@ -37,7 +40,8 @@ def commit_letters(
         letters = create_table(
             uri, DEAD_LETTERS, name=f"{topic}__dlq", description="Records that could not be read"
         )
-    if any(letters.last_offset(*key) > table.last_offset(*key) for key in progress):
+    is_ahead = any(letters.last_offset(*key) > table.last_offset(*key) for key in progress)
+    if is_ahead or may_be_there:
         files = _missing_letters(uri, letters, files)
         if not files:
             return 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lake.catalog import Catalog
+from lake.jobs.backfill import begin_at
 from lake.jobs.replay import ReplayResult, replay_dead_letters
 from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
@@ -22,7 +23,13 @@ from lake.jobs.table_settings import MaterializeResult, Progress, declared_setti
 from lake.snapshot import Snapshots
 from lake.store_reader import ObjectReader, store_reader
 from storage.clock import SystemClock
-from storage.errors import LakeheadError, ObjectNotFound, SettingsError, UnknownTopic
+from storage.errors import (
+    LakeheadError,
+    ObjectNotFound,
+    SettingsError,
+    StoreUnavailable,
+    UnknownTopic,
+)
 from storage.metadata.state import TableState, TopicState
 from storage.metadata.table_declaration import TableDeclaration, is_declared
 
@@ -61,6 +68,14 @@ def _declares_none(topic: str) -> SettingsError:
         f"topic {topic} declares no table: set lakehead.table.enable=true, or name a table with "
         "--table"
     )
+
+
+def _require_append(declared: TableDeclaration) -> None:
+    if declared.mode != "append":
+        raise SettingsError(
+            f"the table of topic {declared.topic} is kept by upsert, where newer rows have taken "
+            "the place of older ones: rebuild it with: lakehead rebuild-table"
+        )
 
 
 class _Guard:
@@ -110,6 +125,7 @@ class DeclaredTables:
         self._clock = SystemClock()
         self._leases = TableLeases.open(path, lease_s=lease_s)
         self._kept: dict[str, _Kept] = {}
+        self._troubles: dict[str, str] = {}
         self._snapshots = Snapshots(store_reader(path), select=self._streams) if tail else None
 
     def close(self) -> None:
@@ -151,10 +167,26 @@ class DeclaredTables:
         """
         catalog = self._leases.catalog()
         declared = self._one(catalog, topic)
+        _require_append(declared)
         settings = declared_settings(declared, self._path, dry_run=dry_run)
         guard = _Guard(self._leases, declared.topic_id)
         with self._lease(declared, needed=not dry_run):
             return replay_dead_letters(settings, store_reader(self._path), catalog, guard)
+
+    def begin(self, topic: str, *, from_ms: int | None) -> MaterializeResult:
+        """Have a topic's table begin at the first record from `from_ms` on (None: the first there
+        is), also if it has newer ones already.
+
+        Raises UnknownTopic, SettingsError, TableTaken, and as `begin_at`.
+        """
+        catalog = self._leases.catalog()
+        declared = self._one(catalog, topic)
+        _require_append(declared)
+        settings = declared_settings(declared, self._path, workers=self._workers)
+        settings = replace(settings, commit_bytes=ROUND_BYTES)
+        guard = _Guard(self._leases, declared.topic_id)
+        with self._lease(declared, needed=True):
+            return begin_at(settings, store_reader(self._path), catalog, guard, from_ms=from_ms)
 
     def rebuild(
         self,
@@ -204,10 +236,20 @@ class DeclaredTables:
     # --------------------------------------------------------------------------------- for ever
 
     def follow(self, stopped: threading.Event, tell: Told) -> None:
-        """Keep the tables as fresh as they are declared, until `stopped` is set."""
+        """Keep the tables as fresh as they are declared, until `stopped` is set. While the store
+        cannot be reached it is asked again and again.
+
+        Raises UnknownTopic, SettingsError for topics that were named and declare no table.
+        """
+        self._check_named(self._leases.catalog())
         with ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool:
             while not stopped.is_set():
-                catalog, reader = self._look()
+                try:
+                    catalog, reader = self._look()
+                except StoreUnavailable as error:
+                    self._tell_trouble(tell, "metadata", error)
+                    stopped.wait(_PAUSE_S[0])
+                    continue
                 due = self._take_what_is_due(catalog, tell)
                 for outcome in pool.map(partial(self._turn, catalog, reader), due):
                     if outcome.error is not None or outcome.result.commits:
@@ -280,18 +322,17 @@ class DeclaredTables:
         found = {}
         for topic, declared in declared_tables(catalog.state, self._topics).items():
             if isinstance(declared, SettingsError):
-                tell(
-                    TableOutcome(
-                        topic=topic,
-                        table="",
-                        result=MaterializeResult(),
-                        lag=Lag(),
-                        error=declared,
-                    )
-                )
+                self._tell_trouble(tell, topic, declared)
             else:
                 found[declared.topic_id] = declared
         return found
+
+    def _tell_trouble(self, tell: Told, topic: str, error: LakeheadError) -> None:
+        """Tell what is wrong with a declaration, or with all of them; once, while it is so."""
+        if self._troubles.get(topic) != str(error):
+            self._troubles[topic] = str(error)
+            result, lag = MaterializeResult(), Lag()
+            tell(TableOutcome(topic=topic, table="", result=result, lag=lag, error=error))
 
     def _check_named(self, catalog: Catalog) -> None:
         declared = declared_tables(catalog.state, self._topics)

@@ -74,8 +74,10 @@ def generated_columns(held: Mapping[str, Any], parts: Sequence[PartitionPart]) -
 
 
 def split_rows(rows: Any, columns: Sequence[str]) -> Iterator[PartitionRows]:
-    """Yield the rows of each partition; without partition columns, all of them."""
-    if not columns or not rows.num_rows:
+    """Yield the rows of each partition; without partition columns, all of them; none if empty."""
+    if not rows.num_rows:
+        return
+    if not columns:
         yield PartitionRows((), rows)
         return
     keys = rows.select(columns)
@@ -106,7 +108,7 @@ def _text(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dt.datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+        return value.replace(tzinfo=None).isoformat(" ", "microseconds")
     return str(value)
 
 

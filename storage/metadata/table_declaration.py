@@ -317,6 +317,10 @@ def _check_together(declared: TableDeclaration) -> None:
         not declared.path.startswith("memory:"),
         f"{PREFIX}path: a table cannot be kept in memory: use a folder or s3://bucket/prefix",
     )
+    _require(
+        not declared.schema.startswith("@"),
+        f"{PREFIX}schema is the schema itself: a node reads no file of yours",
+    )
     if declared.value_format == "avro" and declared.schema:
         try:
             msgspec.json.decode(declared.schema)

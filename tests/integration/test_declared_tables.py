@@ -2,6 +2,9 @@
 
 import datetime as dt
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,9 +18,12 @@ from lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lake.jobs.table_lease import LeaseLost, TableLeases, TableTaken
 from lake.store_reader import store_reader
 from storage.errors import SettingsError
+from storage.failpoints import KILLED
 from storage.metadata.state import TableState
 from storage.metadata.table_declaration import PREFIX
+from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure
+from tests.support.materialize_process import ROOT
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
@@ -41,6 +47,13 @@ def places(table: Path) -> Counter[tuple[int, int]]:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
     return tmp_path / "cluster"
+
+
+@pytest.fixture
+def command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
 
 
 def declare(cluster: Path, topic: str, **configs: str) -> Path:
@@ -162,6 +175,53 @@ def test_a_second_writer_waits_or_is_told_who_writes(cluster: Path) -> None:
     assert progress(cluster, "orders").term == 2
     second.close()
     first.close()
+
+
+def test_the_lease_of_a_process_that_was_killed_is_free_at_once(cluster: Path) -> None:
+    write_topic(cluster, "orders", {0: [order(1)]})
+    table = declare(cluster, "orders")
+    script = (
+        "import sys; from lake.jobs.declared_tables import DeclaredTables; "
+        "DeclaredTables(sys.argv[1], lease_s=3600).bring_up(all_of_them=True, tell=print)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(cluster)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": "table_commit_prepared"},
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == KILLED
+    assert progress(cluster, "orders").until_ms > 0
+    assert once(cluster)["orders"].error is None
+    assert places(table) == Counter([(0, 0)])
+
+
+def test_commands_keep_declared_tables(cluster: Path, command_line: CommandLine) -> None:
+    at = ("--path", str(cluster), "--json")
+    write_topic(cluster, "orders", {0: [order(1), order(2)]})
+    write_topic(cluster, "plain", {0: [order(1)]})
+    assert command_line("materialize", *at).out == ""
+    declare(cluster, "orders", value_format="json")
+    dry = json.loads(command_line("materialize", "orders", "--dry-run", *at).out)
+    assert dry["bytes to read"] > 0
+    done = json.loads(command_line("materialize", "orders", *at).out)
+    assert (done["records"], done["records behind"]) == (2, 0)
+    replayed = json.loads(command_line("replay-dead-letters", "orders", *at).out)
+    assert replayed["letters"] == 0
+    rebuilt = json.loads(command_line("rebuild-table", "orders", *at).out)
+    assert rebuilt["records"] == 2
+    begun = json.loads(command_line("materialize", "orders", "--from", "earliest", *at).out)
+    assert begun["records"] == 0
+    for arguments, words in (
+        (("materialize", "plain", "--follow"), "plain declares no table"),
+        (("materialize", "orders", "--schema", "id int"), "set the topic's configs"),
+        (("materialize", "orders", "--from", "yesterday"), "give a time as"),
+        (("materialize", "--from", "earliest"), "--from is for one topic"),
+        (("rebuild-table", "plain"), "plain declares no table"),
+        (("replay-dead-letters", "nowhere"), "'nowhere' does not exist"),
+    ):
+        assert words in command_line.fails(*arguments, "--path", str(cluster))
 
 
 def test_leases_are_renewed_and_tell_of_progress_while_they_are_held(cluster: Path) -> None:

@@ -92,6 +92,7 @@ def test_an_hour_makes_a_date_and_an_hour() -> None:
         (configs(schema="id bigint"), "value.format"),
         (configs(value_format="avro", schema="record"), "no Avro schema"),
         (configs(path="memory:x"), "memory"),
+        (configs(value_format="json", schema="@/etc/passwd"), "no file"),
         (configs(colour="red"), "no such config"),
     ],
 )

@@ -1,0 +1,238 @@
+"""Where a table begins: from a time on, and later from an earlier one.
+
+A table begins at the first record that there is, or, if it is told so before its first commit, at
+the first with a timestamp from some time on. It records where (`txn` actions `lakehead:first:<topic
+id>:<partition>`, the first offset that it holds), so that the records before can be added later:
+from the newest to the oldest, in commits that move this mark down, while new records are added at
+the other end. So what it holds of a partition has no hole at any time, a run that is killed goes on
+where it was, and of two runs one commits and the other looks again.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from lake.catalog import Catalog, PartitionLog
+from lake.committed import committed
+from lake.jobs.dead_letters import commit_letters
+from lake.jobs.table_item import TableItem, TableItemResult, make_table_files
+from lake.jobs.table_run import RecordUnreadable, log_key
+from lake.jobs.table_schema import SchemaConflict, table_layout
+from lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings
+from lake.jobs.thread_pool import run_in_threads
+from lake.offsets import offset_for_timestamp
+from lake.planner import OffsetRange, Split, needed_objects, plan_splits
+from lake.store_reader import StoreReader
+from lake.tables.delta_table import NOTHING, Table, TableMoved, app_id, create_table, open_table
+from lake.tables.layout import TableLayout
+from storage.clock import SystemClock
+from storage.failpoints import failpoint
+
+
+def first_id(topic_id: str, partition: int) -> str:
+    """Return the name under which a table records the first offset that it holds."""
+    return f"lakehead:first:{topic_id}:{partition}"
+
+
+def begin_at(
+    settings: MaterializeSettings,
+    reader: StoreReader,
+    catalog: Catalog,
+    guard: Guard,
+    *,
+    from_ms: int | None,
+) -> MaterializeResult:
+    """Have a table begin at the first record from `from_ms` on (None: the first there is): make it
+    so if it has nothing yet, else add what lies before its beginning. Returns figures.
+
+    Raises SettingsError for a table that cannot, RecordUnreadable, SchemaConflict,
+    TableUnavailable, what the guard raises and what reading objects raises.
+    """
+    logs = committed(reader, catalog.partitions(settings.topic))
+    wanted = {log.id.partition: _first_wanted(reader, log, from_ms) for log in logs}
+    result = MaterializeResult()
+    while True:
+        table, layout = _open(settings, reader, logs, guard)
+        if table is None or layout is None:
+            return result
+        try:
+            if not any(_marks(table, log) for log in logs):
+                _begin(settings, table, logs, wanted, guard)
+                return result
+            more = _Backfill(settings, reader, table, layout, guard).round(logs, wanted)
+        except TableMoved:
+            failpoint("backfill_lost_race")
+            continue
+        if more is None:
+            return result
+        result = result.plus(
+            **{name: getattr(more, name) for name in ("records", "dead_letters", "dropped")},
+            **{name: getattr(more, name) for name in ("bytes_read", "bytes_written")},
+            **{name: getattr(more, name) for name in ("files", "commits")},
+        )
+
+
+def _first_wanted(reader: StoreReader, log: PartitionLog, from_ms: int | None) -> int:
+    if from_ms is None:
+        return log.start_offset
+    found = offset_for_timestamp(reader, log, from_ms)
+    return log.end_offset if found is None else min(found, log.end_offset)
+
+
+def _open(
+    settings: MaterializeSettings, reader: StoreReader, logs: Sequence[PartitionLog], guard: Guard
+) -> tuple[Table | None, TableLayout | None]:
+    table = open_table(settings.table)
+    layout = table_layout(settings, table, reader, logs)
+    if table is None and layout is not None:
+        guard.check()
+        table = create_table(
+            settings.table,
+            layout.schema,
+            name=settings.topic,
+            description=f"The records of Kafka topic {settings.topic}",
+            partition_by=layout.partition_columns,
+        )
+        failpoint("backfill_table_created")
+    return table, layout
+
+
+def _marks(table: Table, log: PartitionLog) -> bool:
+    apps = (app_id(*log_key(log)), first_id(*log_key(log)))
+    return any(table.marked(app) != NOTHING for app in apps)
+
+
+def _begin(
+    settings: MaterializeSettings,
+    table: Table,
+    logs: Sequence[PartitionLog],
+    wanted: Mapping[int, int],
+    guard: Guard,
+) -> None:
+    """Say in an empty table that what lies before is not wanted yet."""
+    marks = {}
+    for log in logs:
+        first = wanted[log.id.partition]
+        marks[first_id(*log_key(log))] = first
+        if first:
+            marks[app_id(*log_key(log))] = first - 1
+    guard.check()
+    table.commit(
+        (),
+        marks,
+        modified_ms=SystemClock().now_ms(),
+        notes={"lakehead.topic": settings.topic, "lakehead.begins": str(dict(wanted))},
+    )
+    failpoint("backfill_begun")
+
+
+class _Backfill:
+    """One commit of records that lie before a table's beginning."""
+
+    def __init__(
+        self,
+        settings: MaterializeSettings,
+        reader: StoreReader,
+        table: Table,
+        layout: TableLayout,
+        guard: Guard,
+    ) -> None:
+        self._settings = settings
+        self._reader = reader
+        self._table = table
+        self._layout = layout
+        self._guard = guard
+
+    def round(
+        self, logs: Sequence[PartitionLog], wanted: Mapping[int, int]
+    ) -> MaterializeResult | None:
+        """Add the newest of what is missing; None if nothing is. Raises TableMoved."""
+        asked = []
+        for log in logs:
+            first = self._table.marked(first_id(*log_key(log)))
+            start = max(wanted[log.id.partition], log.start_offset)
+            if start < first:
+                asked.append(OffsetRange(log=log, start=start, end=min(first, log.end_offset)))
+        indexes = self._reader.read_indexes(needed_objects(asked))
+        splits = plan_splits(asked, indexes, split_bytes=self._settings.split_bytes)
+        chosen = _last_bytes(splits, self._settings.commit_bytes)
+        if not chosen:
+            return None
+        results = self._work(chosen)
+        failpoint("backfill_files_written")
+        self._guard.check()
+        return self._commit(chosen, results)
+
+    def _work(self, splits: Sequence[Split]) -> list[TableItemResult]:
+        settings = self._settings
+        items = [
+            TableItem(
+                store_uri=settings.path,
+                split=split,
+                layout=self._layout,
+                table_uri=settings.table,
+                dead_letters_uri=settings.dead_letters,
+                on_error=settings.on_error,
+                stops_at_new_schema=settings.evolution != "dead_letter",
+                new_schema_is_fault=settings.evolution == "dead_letter",
+                file_bytes=settings.file_bytes,
+            )
+            for split in splits
+        ]
+        results = []
+        for _, result in run_in_threads(make_table_files, items, workers=settings.workers):
+            if result.found is not None:
+                raise SchemaConflict(
+                    f"topic {settings.topic}: older values have fields that {settings.table} does "
+                    "not: rebuild the table with: lakehead rebuild-table"
+                )
+            if result.unreadable:
+                raise RecordUnreadable(
+                    f"{result.unreadable[0]}. What is newer is in the table. To go on: set "
+                    "lakehead.table.on.error to dead_letter or drop"
+                )
+            results.append(result)
+        return results
+
+    def _commit(
+        self, splits: Sequence[Split], results: Sequence[TableItemResult]
+    ) -> MaterializeResult:
+        marks: dict[str, int] = {}
+        for split in splits:
+            for range_ in split.ranges:
+                app = first_id(range_.topic_id, range_.partition)
+                marks[app] = min(range_.first_offset, marks.get(app, range_.first_offset))
+        topic = self._settings.topic
+        letters = [file for result in results for file in result.dead_letters]
+        written = commit_letters(
+            self._settings.dead_letters, topic, letters, {}, self._table, may_be_there=True
+        )
+        files = [file for result in results for file in result.files]
+        self._table.commit(
+            files,
+            marks,
+            modified_ms=SystemClock().now_ms(),
+            notes={"lakehead.topic": topic, "lakehead.backfilled.from": str(marks)},
+        )
+        failpoint("backfill_committed")
+        return MaterializeResult(
+            records=sum(file.record_count for file in files),
+            dead_letters=written,
+            dropped=sum(result.dropped for result in results),
+            bytes_read=sum(split.length for split in splits),
+            bytes_written=sum(file.size_bytes for file in files),
+            files=len(files),
+            commits=1,
+        )
+
+
+def _last_bytes(splits: Sequence[Split], limit: int) -> tuple[Split, ...]:
+    """The last splits that make up about `limit` bytes, at least one. Splits are in the order of
+    partitions and offsets, so what they hold of a partition are its newest.
+    """
+    chosen: list[Split] = []
+    taken = 0
+    for split in reversed(splits):
+        if chosen and taken + split.length > limit:
+            break
+        chosen.append(split)
+        taken += split.length
+    return tuple(reversed(chosen))

@@ -1,0 +1,128 @@
+"""Where tables begin: from a time on, and then from an earlier one, each record once."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lake.jobs.table_settings import MaterializeResult
+from storage.failpoints import KILLED
+from storage.metadata.table_declaration import PREFIX
+from tests.support.declared_topics import configure
+from tests.support.materialize_process import ROOT
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import Value, write_topic
+
+BEGUN = 1_700_000_000_000
+RECORDS = 60
+BAD = 5
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    cluster = tmp_path / "cluster"
+    write(cluster, 0)
+    write(cluster, RECORDS)
+    configs = {"enable": "true", "value.format": "json", "schema": "id bigint"}
+    configs["on.error"] = "dead_letter"
+    configure(cluster, "orders", {f"{PREFIX}{name}": value for name, value in configs.items()})
+    return cluster
+
+
+def write(cluster: Path, first: int) -> None:
+    """Record n of each partition is of second n."""
+    values: list[Value] = [
+        TestRecord(
+            offset=0,
+            timestamp=BEGUN + n * 1000,
+            value=b"{" if n == BAD else json.dumps({"id": n}).encode(),
+        )
+        for n in range(first, first + RECORDS)
+    ]
+    write_topic(cluster, "orders", {0: values, 1: values}, partitions=2, batch_records=10)
+
+
+def begin(cluster: Path, second: int | None) -> MaterializeResult:
+    tables = DeclaredTables(str(cluster))
+    try:
+        from_ms = None if second is None else BEGUN + second * 1000
+        return tables.begin("orders", from_ms=from_ms)
+    finally:
+        tables.close()
+
+
+def materialize(cluster: Path) -> None:
+    outcomes: list[TableOutcome] = []
+    tables = DeclaredTables(str(cluster))
+    tables.bring_up(all_of_them=True, tell=outcomes.append)
+    tables.close()
+    assert [outcome.error for outcome in outcomes] == [None]
+
+
+def check(cluster: Path, first: int, end: int) -> None:
+    for name, wanted in (
+        ("orders", {n for n in range(first, end) if n != BAD}),
+        ("orders__dlq", {BAD} & set(range(first, end))),
+    ):
+        place = cluster / "tables" / name
+        if wanted or place.exists():
+            held = DeltaTable(place).to_pyarrow_table(columns=["_partition", "_offset"]).to_pydict()
+            found = Counter(zip(held["_partition"], held["_offset"], strict=True))
+            assert found == Counter((p, n) for p in (0, 1) for n in wanted)
+
+
+def test_a_table_begins_at_a_time_and_older_records_come_later(cluster: Path) -> None:
+    assert begin(cluster, 70).records == 0
+    materialize(cluster)
+    check(cluster, 70, 2 * RECORDS)
+    assert begin(cluster, 70).commits == begin(cluster, 90).commits == 0
+    assert begin(cluster, 33).records == 2 * (70 - 33)
+    check(cluster, 33, 2 * RECORDS)
+    write(cluster, 2 * RECORDS)
+    materialize(cluster)
+    check(cluster, 33, 3 * RECORDS)
+    assert begin(cluster, None).dead_letters == 2
+    check(cluster, 0, 3 * RECORDS)
+    assert begin(cluster, None).commits == 0
+
+
+def test_a_table_that_begins_at_the_beginning_has_nothing_before(cluster: Path) -> None:
+    materialize(cluster)
+    assert begin(cluster, None).commits == 0
+    check(cluster, 0, 2 * RECORDS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("backfill_table_created", "backfill_begun", "backfill_files_written"),
+        *("materialize_dead_letters_committed", "backfill_committed"),
+    ],
+)
+def test_killed_anywhere_and_run_again(cluster: Path, name: str) -> None:
+    if name not in {"backfill_table_created", "backfill_begun"}:
+        begin(cluster, 70)
+        materialize(cluster)
+    script = (
+        "import sys; from pathlib import Path; "
+        "from tests.integration.test_backfill import begin; "
+        "begin(Path(sys.argv[1]), int(sys.argv[2]))"
+    )
+    second = "70" if name in {"backfill_table_created", "backfill_begun"} else "2"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(cluster), second],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": name},
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == KILLED
+    begin(cluster, int(second))
+    materialize(cluster)
+    check(cluster, int(second), 2 * RECORDS)

@@ -1,0 +1,102 @@
+"""Rows into partitions: each row in one of them, whose text says what the row had."""
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lake.tables.partitions import (
+    check_parts,
+    generated_columns,
+    generated_fields,
+    partition_folder,
+    split_rows,
+)
+from storage.errors import SettingsError
+from storage.metadata.table_declaration import PartitionPart
+
+STAMP = pa.timestamp("us", tz="UTC")
+COLUMNS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
+    "text": (pa.string(), st.sampled_from(["", "a", "a b", "ü/=", "__"])),
+    "number": (pa.int32(), st.integers(-2, 2)),
+    "flag": (pa.bool_(), st.booleans()),
+    "day": (pa.date32(), st.dates(dt.date(1969, 12, 30), dt.date(1970, 1, 2))),
+    "at": (
+        STAMP,
+        st.integers(-7200 * 1000, 7200 * 1000).map(
+            lambda at: (
+                dt.datetime.fromtimestamp(at // 1000, dt.UTC) + dt.timedelta(milliseconds=at % 1000)
+            )
+        ),
+    ),
+}
+row_values = st.fixed_dictionaries(
+    {name: st.none() | values for name, (_, values) in COLUMNS.items()}
+)
+SCHEMA = pa.schema([("place", pa.int64()), *((name, kind) for name, (kind, _) in COLUMNS.items())])
+
+
+def expected_text(value: Any) -> str | None:
+    """Delta's partition value serialization."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dt.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return value.isoformat() if isinstance(value, dt.date) else str(value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(row_values, max_size=12),
+    st.lists(st.sampled_from(list(COLUMNS)), max_size=3, unique=True),
+)
+def test_each_row_is_in_one_partition_whose_text_says_what_it_had(
+    rows: list[dict[str, Any]], columns: list[str]
+) -> None:
+    table = pa.Table.from_pylist([{"place": n, **row} for n, row in enumerate(rows)], SCHEMA)
+    seen: list[int] = []
+    for part in split_rows(table, columns):
+        assert [name for name, _ in part.values] == columns
+        assert not set(columns) & set(part.rows.column_names)
+        for place in part.rows.column("place").to_pylist():
+            seen.append(place)
+            for name, text in part.values:
+                assert text == expected_text(rows[place][name])
+    assert sorted(seen) == list(range(len(rows)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.none() | COLUMNS["at"][1], min_size=1, max_size=8))
+def test_days_and_hours_are_utc_also_before_1970(stamps: list[dt.datetime | None]) -> None:
+    part = PartitionPart(column="at", unit="hour")
+    made = generated_columns({"at": pa.array(stamps, STAMP)}, [part])
+    assert made["_date"].to_pylist() == [at and at.date() for at in stamps]
+    assert made["_hour"].to_pylist() == [None if at is None else at.hour for at in stamps]
+    assert [field.name for field in generated_fields([part])] == list(made)
+
+
+def test_a_folder_is_named_only_where_no_reader_could_read_the_name_otherwise() -> None:
+    assert partition_folder([("_date", "2026-01-31"), ("n", "-2")]) == "_date=2026-01-31/n=-2/"
+    for odd in ("a b", "ü", "a/b", "a=b", "a%20", None):
+        assert partition_folder([("n", odd)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (PartitionPart(column="nothing"), "no column 'nothing'"),
+        (PartitionPart(column="text", unit="day"), "needs a timestamp, and text is STRING"),
+        (PartitionPart(column="day", unit="hour"), "needs a timestamp, and day is DATE"),
+        (PartitionPart(column="list"), "cannot be partitioned by list"),
+    ],
+)
+def test_what_cannot_be_a_partition_column_is_said(part: PartitionPart, words: str) -> None:
+    schema = pa.schema([*SCHEMA, ("list", pa.list_(pa.int32()))])
+    with pytest.raises(SettingsError, match=words):
+        check_parts(schema, [part])
+    check_parts(schema, [PartitionPart(column="day", unit="day"), PartitionPart(column="flag")])
