@@ -15,8 +15,7 @@ from broker.cli.maintain import ConfigOption, DryRunOption, opened_maintainer, s
 from broker.cli.progress import ByteProgress
 from broker.configs.entries import broker_values
 from broker.maintenance.maintainer import MaintenanceFigures
-from broker.maintenance.merging import compacted_streams
-from broker.maintenance.rules import DueWork
+from broker.maintenance.rules import DueWork, compacted_streams
 from broker.settings import Settings
 from storage.compaction.merge_batches import RebatchSettings
 from storage.compaction.merge_plan import MergeRules

@@ -15,8 +15,7 @@ import structlog
 
 from broker.configs.broker_table import shown
 from broker.configs.entries import broker_values
-from broker.maintenance.merging import due_merges
-from broker.maintenance.rules import DueWork, due_of, is_compacted
+from broker.maintenance.rules import DueWork, due_merges, due_of, is_compacted
 from broker.partition.topic import INTERNAL_TOPICS
 from broker.setting_sources import SETTINGS
 from broker.settings import Settings

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from broker.configs.entries import broker_values
-from broker.maintenance.merging import due_merges, merge_all
-from broker.maintenance.rules import DueWork, due_of, youngest_ms
+from broker.maintenance.merging import merge_all
+from broker.maintenance.rules import DueWork, due_merges, due_of, youngest_ms
 from broker.partition.topic import INTERNAL_TOPICS
 from broker.settings import Settings
 from storage.clock import Clock

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from broker.configs.entries import BrokerValues, topic_value
+from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
 from storage.compaction.plan import Dirtiness, dirtiness
 from storage.metadata.extents import Extent
 from storage.metadata.state import ClusterState, StreamState, TopicState
@@ -147,3 +148,22 @@ def _newest_ms(state: ClusterState, extent: Extent) -> int:
     if extent.max_timestamp >= 0:
         return extent.max_timestamp
     return state.objects[extent.object_key].created_ms
+
+
+def compacted_streams(state: ClusterState, values: BrokerValues) -> frozenset[int]:
+    """Return the streams of topics that are compacted by keys: they are left to that, which makes
+    large objects of them anyway.
+    """
+    return frozenset(
+        stream_id
+        for topic in state.topics.values()
+        if is_compacted(topic, values)
+        for stream_id in topic.partitions
+    )
+
+
+def due_merges(state: ClusterState, values: BrokerValues) -> tuple[MergeItem, ...]:
+    """Return which small objects are to be merged. All streams are looked at: for a thread of its
+    own in a busy process.
+    """
+    return plan_merges(state, MergeRules(), excluded=compacted_streams(state, values))

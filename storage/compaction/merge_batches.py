@@ -10,8 +10,10 @@ as they are: when in doubt, a batch is kept.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from storage.compaction.merge_kernels import GROWTH_MAX, move_records
 from storage.compaction.reading import StoredBatch
-from storage.format.batch_writer import varint
 from storage.format.compression import deflate
 from storage.format.record_batch import (
     CODEC_MASK,
@@ -26,13 +28,11 @@ from storage.format.record_batch import (
     read_header,
     sealed,
 )
-from storage.format.records import inflate, read_varint
+from storage.format.records import inflate
 
 _KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL
 _SEQUENCE_END = 1 << 31
 _TIME_END = 1 << 63
-_VARINTS = tuple(varint(number) for number in range(8192))
-"""Most of what is written: lengths and deltas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,79 +118,86 @@ def _is_next(last: BatchHeader, header: BatchHeader) -> bool:
 def _merged(run: list[tuple[BatchHeader, StoredBatch]], target_bytes: int) -> list[StoredBatch]:
     """Merge batches that follow each other: into one, or where they inflate to more, into a few."""
     made: list[StoredBatch] = []
-    held: list[tuple[BatchHeader, StoredBatch]] = []
-    parts: list[bytes] = []
-    size = 0
+    open_ = _Open(target_bytes)
     for header, stored in run:
-        first = held[0][0] if held else header
-        try:
-            if not crc_ok(stored.payload):
-                raise ValueError("a batch fails its checksum")
-            body = _moved(header, stored.payload, first)
-        except (ValueError, IndexError):
-            made += _closed(held, parts)
+        data = _records(header, stored.payload)
+        if data is None:
+            made += open_.closed()
             made.append(stored)
-            held, parts, size = [], [], 0
             continue
-        if held and size + len(body) > target_bytes:
-            made += _closed(held, parts)
-            held, parts, size = [], [], 0
-            body = _moved(header, stored.payload, header)
-        held.append((header, stored))
-        parts.append(body)
-        size += len(body)
-    return made + _closed(held, parts)
+        if not open_.has_room(header, data):
+            made += open_.closed()
+        if not open_.add(header, stored, data):
+            made += open_.closed()
+            made.append(stored)
+    return made + open_.closed()
 
 
-def _closed(held: list[tuple[BatchHeader, StoredBatch]], parts: list[bytes]) -> list[StoredBatch]:
-    """Return one batch with the records of several."""
-    if len(held) < 2:
-        return [stored for _, stored in held]
-    first, last = held[0][0], held[-1][0]
-    whole = first._replace(
-        last_offset_delta=last.last_offset - first.base_offset,
-        max_timestamp=max(header.max_timestamp for header, _ in held),
-        record_count=sum(header.record_count for header, _ in held),
-    )
-    batch = sealed(whole, deflate(first.codec, b"".join(parts)))
-    return [StoredBatch(held[0][1].epoch, last.end_offset, memoryview(batch))]
+def _records(header: BatchHeader, batch: memoryview) -> memoryview | None:
+    """Return the records of a batch, inflated; None where they cannot be trusted."""
+    if not crc_ok(batch):
+        return None
+    try:
+        return inflate(header, batch[HEADER_SIZE : header.size])
+    except ValueError:
+        return None
 
 
-def _moved(header: BatchHeader, batch: memoryview, first: BatchHeader) -> bytes:
-    """Return the records of a batch as they stand in one that begins with `first`.
+class _Open:
+    """A batch that is being made of several."""
 
-    Raises ValueError, IndexError for records that are not as a producer writes them.
-    """
-    data = bytes(inflate(header, batch[HEADER_SIZE : header.size]))
-    later = header.base_timestamp - first.base_timestamp
-    moved = header.base_offset - first.base_offset
-    parts: list[bytes] = []
-    position = 0
-    for place in range(header.record_count):
-        length, start = _read(data, position)
-        position = start + length
-        time_delta, at = _read(data, start + 1)
-        offset_delta, body = _read(data, at)
-        if offset_delta != place or length < body - start or position > len(data):
-            raise ValueError("records do not follow each other")
-        time_delta += later
-        if not -_TIME_END <= time_delta < _TIME_END:
-            raise ValueError("timestamps are too far apart")
-        time, offset = _written(time_delta), _written(place + moved)
-        size = length - (body - start) + 1 + len(time) + len(offset)
-        parts.append(_written(size) + data[start : start + 1] + time + offset)
-        parts.append(data[body:position])
-    if position != len(data):
-        raise ValueError("something follows the last record")
-    return b"".join(parts)
+    def __init__(self, target_bytes: int) -> None:
+        self._target = target_bytes
+        self._held: list[tuple[BatchHeader, StoredBatch]] = []
+        self._out = np.empty(0, np.uint8)
+        self._end = 0
+
+    def has_room(self, header: BatchHeader, data: memoryview) -> bool:
+        """Whether these records may come into it: the first ones always may."""
+        return not self._held or self._end + _room(header, data) <= len(self._out)
+
+    def add(self, header: BatchHeader, stored: StoredBatch, data: memoryview) -> bool:
+        """Add a batch; False where its records are not as a producer writes them, or their times
+        too far from the first ones.
+        """
+        first = self._held[0][0] if self._held else header
+        if not self._held:
+            self._end = 0
+            room = max(_room(header, data), self._target)
+            if len(self._out) < room:
+                self._out = np.empty(room, np.uint8)
+        later = header.base_timestamp - first.base_timestamp
+        if not -_TIME_END <= later < _TIME_END:
+            return False
+        end = move_records(
+            np.frombuffer(data, np.uint8),
+            header.record_count,
+            later,
+            header.base_offset - first.base_offset,
+            self._out,
+            self._end,
+        )
+        if end < 0:
+            return False
+        self._held.append((header, stored))
+        self._end = end
+        return True
+
+    def closed(self) -> list[StoredBatch]:
+        """Return what became of it, and begin anew."""
+        held, self._held = self._held, []
+        if len(held) < 2:
+            return [stored for _, stored in held]
+        first, last = held[0][0], held[-1][0]
+        whole = first._replace(
+            last_offset_delta=last.last_offset - first.base_offset,
+            max_timestamp=max(header.max_timestamp for header, _ in held),
+            record_count=sum(header.record_count for header, _ in held),
+        )
+        body = self._out[: self._end].data
+        batch = sealed(whole, body if first.codec == 0 else deflate(first.codec, body))
+        return [StoredBatch(held[0][1].epoch, last.end_offset, memoryview(batch))]
 
 
-def _read(data: bytes, position: int) -> tuple[int, int]:
-    byte = data[position]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position + 1
-    return read_varint(data, position)
-
-
-def _written(number: int) -> bytes:
-    return _VARINTS[number] if 0 <= number < 8192 else varint(number)
+def _room(header: BatchHeader, data: memoryview) -> int:
+    return len(data) + GROWTH_MAX * header.record_count

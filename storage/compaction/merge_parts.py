@@ -18,7 +18,7 @@ from storage.format.producer_headers import (
     producer_headers,
     raw_producer_headers,
 )
-from storage.format.record_batch import NO_TIMESTAMP, max_timestamp, read_header
+from storage.format.record_batch import NO_TIMESTAMP, base_offset, max_timestamp, read_header
 from storage.format.stream_object import StreamInfo
 from storage.metadata.extents import Extent
 from storage.metadata.records import HEADERS, WHOLE, CommittedObject, CommittedRange
@@ -103,7 +103,7 @@ def _batches_of(stream_id: int, extent: Extent, source: SourceObject) -> list[St
     batches = list(source.batches(stream_id))
     end = extent.start_offset
     for batch in batches:
-        base = read_header(batch.payload).base_offset
+        base = base_offset(batch.payload)
         if base < end:
             raise CorruptObject(extent.object_key, 0, f"offset {base} after {end - 1}")
         end = batch.end_offset

@@ -104,6 +104,12 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
+def base_offset(batch: Buffer) -> int:
+    """Return a batch's first offset."""
+    found: int = _BASE_OFFSET.unpack_from(batch)[0]
+    return found
+
+
 def max_timestamp(batch: Buffer) -> int:
     """Return a batch's newest timestamp, in milliseconds."""
     found: int = _LONG.unpack_from(batch, MAX_TIMESTAMP_POSITION)[0]

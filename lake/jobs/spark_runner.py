@@ -1,0 +1,58 @@
+"""Runs work items as tasks of Spark: each item is a task of its own, on whatever executor is free.
+
+Function, items and results travel pickled, so executors need this distribution and nothing else.
+An item that fails with an error of ours fails the run with that error, without a traceback of
+Spark's around it. Works on Spark Connect too.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from storage.errors import LakeheadError
+from storage.jobs.frame import Runner
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_WAVE = 256
+"""Items of one Spark job: what is done is told after each."""
+_RESULTS = "number long, result binary, error string"
+_SCHEMA = pa.schema([("number", pa.int64()), ("result", pa.binary()), ("error", pa.string())])
+
+
+def spark_runner(spark: Any, *, wave: int = _WAVE) -> Runner:
+    """Return a runner on a Spark session. Results come after each `wave` of items."""
+
+    def run(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        for first in range(0, len(items), wave):
+            some = items[first : first + wave]
+            tasks = _tasks(work, [pickle.dumps(item) for item in some])
+            frame = spark.range(0, len(some), 1, len(some)).mapInArrow(tasks, _RESULTS)
+            for row in frame.collect():
+                if row.error is not None:
+                    raise LakeheadError(row.error)
+                yield some[row.number], pickle.loads(row.result)  # noqa: S301 - what our own task returned
+
+    return run
+
+
+def _tasks(work: Callable[[Any], Any], pickled: Sequence[bytes]) -> Callable[[Any], Any]:
+    """Return what a task does with the numbers of its items."""
+
+    def done(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                result, error = None, None
+                try:
+                    item = pickle.loads(pickled[number])  # noqa: S301 - from our own driver
+                    result = pickle.dumps(work(item))
+                except LakeheadError as failure:
+                    error = str(failure)
+                yield pa.RecordBatch.from_pylist(
+                    [{"number": number, "result": result, "error": error}], schema=_SCHEMA
+                )
+
+    return done
