@@ -92,9 +92,9 @@ class Merge:
         made = written_objects(parts, self._job(state), created_ms=newest)
         for committed, written in made:
             await put_object(self.store, committed.key, written, self.rng)
-        failpoint("merge_objects_written")
+        failpoint("compact_objects_written")
         record = await self._commit(runs, [committed for committed, _ in made])
-        failpoint("merge_committed")
+        failpoint("compact_committed")
         return _result(runs, record, figures)
 
     async def _read(self, state: ClusterState, runs: Runs) -> Sources:

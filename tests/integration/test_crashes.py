@@ -43,7 +43,7 @@ SWEEP_ALONE = {"garbage_deleted", "garbage_dropped"}
 """Fail-points that only a sweep comes to: test_sweep_crashes."""
 MAINTENANCE_ALONE = {"compaction_objects_written", "compaction_committed"}
 """Fail-points that only maintenance comes to: test_compaction_crashes."""
-MERGE_ALONE = {"merge_objects_written", "merge_committed"}
+MERGE_ALONE = {"compact_objects_written", "compact_committed"}
 """Fail-points that only merging small objects comes to: test_merge_crashes."""
 REBUILD_ALONE = {"rebuild_bridged", "rebuild_copied", "rebuild_published"}
 """Fail-points that only rebuilding the catalog comes to: test_rebuild_crashes."""

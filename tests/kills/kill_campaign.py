@@ -39,7 +39,7 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     PLAIN: {},
 }
 JOBS: Mapping[str, tuple[str, ...]] = {
-    "materialize": ("materialize", TABLE, "--value-format", "raw", "--workers", "1"),
+    "materialize": ("materialize", TABLE, "--workers", "1"),
     "compact": ("compact", "--count", "4", "--target", "1"),
     "compact-topic": ("compact-topic",),
     "retain": ("retain",),
@@ -47,7 +47,7 @@ JOBS: Mapping[str, tuple[str, ...]] = {
 }
 PLACES: Mapping[str, str] = {
     "materialize": "materialize_",
-    "compact": "merge_",
+    "compact": "compact_",
     "compact-topic": "compaction_",
     "retain": "metadata_entry_",
     "sweep": "garbage_",
@@ -195,7 +195,8 @@ class KillCampaign:
         self.keyed.finish()
         assert self.broker.stop() == 0, self.broker.log
         for name in ("materialize", "compact", "compact-topic", "retain"):
-            done = self.lakehead(*JOBS[name])
+            more = ("--wait", "120") if name == "materialize" else ()  # whose lease a kill left
+            done = self.lakehead(*JOBS[name], *more)
             assert done.returncode == 0, (name, done.stderr)
 
     def close(self) -> None:
