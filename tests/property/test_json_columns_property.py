@@ -1,6 +1,8 @@
 """The JSON check and Arrow's reader against Python's own parser."""
 
 import json
+import math
+import struct
 from typing import Any
 
 import pyarrow as pa
@@ -102,3 +104,30 @@ def test_every_sampled_value_fits_the_inferred_schema(rows: list[dict[str, Any]]
         return
     schema = infer_schema(encoded)
     assert json_columns(pa.array(encoded, pa.binary()), schema).faults == ()
+
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(-(10**25), 10**25).map(str),
+    st.decimals(allow_nan=False, allow_infinity=False, places=12).map(str),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,24})(\.[0-9]{1,24})?([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+    # Halfway between two doubles, and just beside it.
+    st.tuples(st.integers(1 << 52, (1 << 53) - 1), st.integers(0, 60), st.integers(-1, 1)).map(
+        lambda drawn: str((2 * drawn[0] + 1 << drawn[1]) + drawn[2])
+    ),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.lists(NUMBERS.filter(str.isascii), min_size=1, max_size=20))
+def test_numbers_are_the_doubles_that_python_reads(numbers: list[str]) -> None:
+    found = json_columns(
+        pa.array([b'{"x":%s}' % number.encode() for number in numbers], pa.binary()),
+        parse_schema("x DOUBLE"),
+    )
+    expected = {row: float(number) for row, number in enumerate(numbers)}
+    beyond = {row for row, value in expected.items() if math.isinf(value)}
+    assert {row for row, _ in found.faults} == beyond
+    read = zip(found.rows.to_pylist(), found.columns.column("x").to_pylist(), strict=True)
+    for row, value in read:
+        assert struct.pack("d", value) == struct.pack("d", expected[row]), numbers[row]

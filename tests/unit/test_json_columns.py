@@ -132,9 +132,24 @@ def test_a_value_of_several_megabytes_between_small_ones() -> None:
     assert [row["a"] for row in found.columns.to_pylist()] == [0, 1, 2]
 
 
-def test_looking_for_faults_stops_at_the_limit() -> None:
-    found = columns([b'{"a":"x"}'] * 1000, fault_count_max=1)
-    assert len(found.faults) == 1
+def test_a_value_that_does_not_fit_names_its_field() -> None:
+    schema = parse_schema("a BIGINT, b STRUCT<c: ARRAY<STRUCT<d: BOOLEAN>>>, t TIMESTAMP")
+    found = columns(
+        [b'{"a":"x"}', b'{"b":{"c":[{"d":true},{"d":1}]}}', b'{"a":1,"a":1}', b'{"t":"no"}'], schema
+    )
+    assert found.faults == (
+        (0, "field a: no BIGINT"),
+        (1, "field b.c[].d: no BOOLEAN"),
+        (2, "field a comes twice"),
+        (3, "text that is no TIMESTAMP"),
+    )
+    assert found.misfits == {0, 1, 2, 3}
+
+
+def test_values_with_fields_beyond_the_schema_are_known() -> None:
+    schema = parse_schema("a STRUCT<b: BIGINT>")
+    found = columns([b'{"a":{"b":1}}', b'{"a":{"c":1}}', b'{"d":null}', b"{"], schema)
+    assert found.richer.tolist() == [1, 2]
 
 
 def test_a_schema_is_inferred() -> None:
@@ -164,3 +179,21 @@ def test_a_schema_is_inferred() -> None:
 def test_what_cannot_be_inferred_is_said(values: list[bytes | None], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         infer_schema(values)
+
+
+def test_fields_without_a_column_are_passed_over_whatever_they_are() -> None:
+    values = [
+        b'{"x":1e+5,"a":1}',
+        b'{"x":[{"y":"]}\\""},{}],"a":2 , "z":-0.5E-7}',
+        b'{"x":{"a":9},"a":3,"y":null}',
+        b'{ "x" : true , "\\u0061" : 4 , "y" : [ ] }',
+    ]
+    found = columns(values)
+    assert [row["a"] for row in found.columns.to_pylist()] == [1, 2, 3, 4]
+    assert found.faults == ()
+
+
+def test_instants_with_and_without_a_zone() -> None:
+    texts = ["2024-01-01T02:00:00+02:00", "2024-01-01", "2024-01-01 00:00:00Z", "2024-01-01T00:00"]
+    found = columns([b'{"t":"%s"}' % text.encode() for text in texts], parse_schema("t TIMESTAMP"))
+    assert found.columns.column("t").to_pylist() == [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * 4

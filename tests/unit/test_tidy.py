@@ -26,6 +26,7 @@ LONG_FUNCTIONS = {
     "lake/decode/batches.py:scan_batches": 72,
     "lake/decode/records.py:parse_records": 81,
     "lake/tables/values/avro_kernel.py:_decode": 75,
+    "lake/tables/values/json_kernel.py:_decode": 145,
     "lake/tables/values/protobuf_kernel.py:_decode": 110,
 }
 

@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lake.decode.binary import gather
-from lake.tables.values.cells import ROWS, SIZE_BITS, SIZE_MASK, Cells
+from lake.tables.ddl import type_name
+from lake.tables.values.cells import ROWS, SIDE, SIZE_BITS, SIZE_MASK, Cells
 from lake.tables.values.shape import Constant, Instant, Items, Leaf, Record, Shape
 
 _NOTHING = np.zeros(1, np.uint8)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DIGITS = [i for i in range(36) if i not in (8, 13, 18, 23)]
 _DECIMAL_BYTES_MAX = 64
+_ZONE = r"(?i)z$|[T ].*[+-]\d\d(:?\d\d)?$"
+"""Where text of an instant ends in its zone; what names none is UTC."""
 _UNSIGNED = pa.decimal128(20, 0)
 _SECONDS = range(-62_135_596_800, 253_402_300_800)  # protobuf: years 1 to 9999
 
@@ -25,8 +29,10 @@ _SECONDS = range(-62_135_596_800, 253_402_300_800)  # protobuf: years 1 to 9999
 class ArrowColumns:
     """Builds the arrays of one decode. `faults` are (row among the rows held -> why)."""
 
-    def __init__(self, data: Any, cells: Cells) -> None:
+    def __init__(self, data: Any, cells: Cells, side: Any = _NOTHING) -> None:
+        """`side` holds what JSON text with escapes was written out to."""
         self._data = data
+        self._side = side
         self._cells = cells
         self._lists: dict[int, Items] = {}
         self.faults: dict[int, str] = {}
@@ -80,7 +86,11 @@ class ArrowColumns:
                     shape.type, np.packbits(values != 0, bitorder="little"), len(values), validity
                 )
             case "bytes" | "text":
-                return self._binary(shape, values)
+                return self._binary(shape, shape.type, values)
+            case "number":
+                return self._number(shape, values, validity)
+            case "parsed":
+                return self._parsed(shape, self._binary(shape, pa.string(), values))
             case "enum":
                 return self._enum(shape, values, validity)
             case "decimal":
@@ -101,7 +111,27 @@ class ArrowColumns:
             values = values // shape.denominator
         return _fixed(shape.type, _as(values, shape.type), len(values), validity)
 
-    def _binary(self, shape: Leaf, values: Any) -> Any:
+    def _number(self, shape: Leaf, values: Any, validity: Any) -> Any:
+        from lake.tables.values.json_numbers import read_doubles
+
+        _, valid = self._cells.slot(shape.slot)
+        doubles = read_doubles(self._data, values, valid)
+        beyond = np.isinf(doubles)
+        if beyond.any():
+            self._fault(shape.domain, beyond, "a number beyond DOUBLE")
+        with np.errstate(over="ignore"):
+            return _fixed(shape.type, _as(doubles, shape.type), len(values), validity)
+
+    def _parsed(self, shape: Leaf, text: Any) -> Any:
+        """Text as a date, an instant or a decimal, where Arrow takes it for one."""
+        try:
+            return _from_text(text, shape.type)
+        except pa.ArrowInvalid:
+            bad = np.array([not _is_from_text(text[i : i + 1], shape.type) for i in _all(text)])
+            self._fault(shape.domain, bad, f"text that is no {type_name(shape.type)}")
+            return pa.nulls(len(text), shape.type)
+
+    def _binary(self, shape: Leaf, kind: Any, values: Any) -> Any:
         sizes = (values & SIZE_MASK).astype(np.int32)
         total = int(sizes.sum(dtype=np.int64))
         nulls = np.zeros(0, np.uint8)
@@ -112,10 +142,13 @@ class ArrowColumns:
                 nulls = np.zeros((len(values) + 7) // 8, np.uint8)
         offsets = np.empty(len(values) + 1, np.int32)
         held = np.empty(max(total, 1), np.uint8)
+        at = values >> SIZE_BITS & SIZE_MASK
+        if self._side is not _NOTHING:
+            at = np.where(values >= SIDE, ~at, at)
         gather(
             self._data,
-            _NOTHING,
-            (values >> SIZE_BITS).astype(np.int32),
+            self._side,
+            at.astype(np.int32),
             sizes,
             0,
             offsets,
@@ -123,8 +156,8 @@ class ArrowColumns:
             nulls,
         )
         buffers = [pa.py_buffer(nulls) if len(nulls) else None, pa.py_buffer(offsets)]
-        array = pa.Array.from_buffers(shape.type, len(values), [*buffers, pa.py_buffer(held)])
-        if pa.types.is_string(shape.type):
+        array = pa.Array.from_buffers(kind, len(values), [*buffers, pa.py_buffer(held)])
+        if pa.types.is_string(kind) and self._side is _NOTHING:
             self._check(shape, array, "text that is not UTF-8", _is_text)
         return array
 
@@ -228,6 +261,32 @@ def _as(values: Any, kind: Any) -> Any:
     if pa.types.is_timestamp(kind):
         return values
     return values.astype(np.int32 if pa.types.is_date32(kind) else kind.to_pandas_dtype())
+
+
+def _all(array: Any) -> range:
+    return range(len(array))
+
+
+def _from_text(text: Any, kind: Any) -> Any:
+    if not pa.types.is_timestamp(kind):
+        return text.cast(kind)
+    for each in (kind, pa.timestamp("us")):  # mostly all are written alike
+        try:
+            return text.cast(each).view(kind)
+        except pa.ArrowInvalid:
+            continue
+    zoned = pc.match_substring_regex(text, _ZONE)
+    nothing = pa.scalar(None, pa.string())
+    local = pc.if_else(zoned, nothing, text).cast(pa.timestamp("us")).view(kind)
+    return pc.coalesce(pc.if_else(zoned, text, nothing).cast(kind), local)
+
+
+def _is_from_text(text: Any, kind: Any) -> bool:
+    try:
+        _from_text(text, kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _is_text(scalar: Any) -> bool:

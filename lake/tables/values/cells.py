@@ -16,6 +16,9 @@ import numpy as np
 ROWS = 0
 """The domain of the rows."""
 
+SIDE = 1 << 62
+"""Added to a place that is not in the value but in a buffer beside it."""
+
 SIZE_BITS = 31
 SIZE_MASK = (1 << SIZE_BITS) - 1
 

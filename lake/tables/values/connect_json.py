@@ -113,9 +113,15 @@ def _taken_apart(value: bytes) -> tuple[Any, bytes]:
     return decoded["schema"], json.dumps(decoded["payload"]).encode()
 
 
-def connect_type(schema: Any) -> Any:
-    """The Arrow type of a Connect schema; None for one that cannot be a column."""
+def connect_type(schema: Any, *, inside: bool = False) -> Any:
+    """The Arrow type of a Connect schema; None for one that cannot be a column. What is `inside` a
+    column stays as JSON has it: numbers, and bytes as base64.
+    """
     name, kind = schema.get("name"), schema.get("type")
+    if inside and kind == "bytes":
+        return pa.string()
+    if inside and kind in _SIMPLE:
+        return _SIMPLE[kind]
     if name in _DATES:
         return pa.date32()
     if name in _INSTANTS or name == _ZONED:
@@ -125,17 +131,19 @@ def connect_type(schema: Any) -> Any:
         precision = int(parameters.get("connect.decimal.precision", 38))
         return pa.decimal128(min(precision, 38), int(parameters.get("scale", 0)))
     if kind == "struct":
-        fields = connect_fields(schema)
+        fields = connect_fields(schema, inside=True)
         return pa.struct(fields) if fields else None
     if kind == "array":
-        inner = connect_type(schema.get("items") or {})
+        inner = connect_type(schema.get("items") or {}, inside=True)
         return None if inner is None else pa.list_(inner)
     return _SIMPLE.get(kind)
 
 
-def connect_fields(schema: Any) -> list[Any]:
+def connect_fields(schema: Any, *, inside: bool = False) -> list[Any]:
     """The columns of a Connect struct."""
-    typed = ((field["field"], connect_type(field)) for field in schema.get("fields") or ())
+    typed = (
+        (field["field"], connect_type(field, inside=inside)) for field in schema.get("fields") or ()
+    )
     return [pa.field(name, kind) for name, kind in typed if kind is not None]
 
 

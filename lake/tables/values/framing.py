@@ -22,6 +22,7 @@ class Values:
     data: Any  # uint8
     starts: Any  # int64
     ends: Any  # int64
+    bounds: Any = None  # int32: where values begin and end, one more than there are
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -42,12 +43,12 @@ def places(values: Any) -> Values:
     content = np.zeros(1, np.uint8) if empty else np.frombuffer(data, np.uint8)
     if not count:
         return Values(data=content, starts=np.zeros(0, np.int64), ends=np.zeros(0, np.int64))
-    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count + 1]
-    bounds = bounds.astype(np.int64)
+    given = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count + 1]
+    bounds = given.astype(np.int64)
     starts = bounds[:-1].copy()
     if values.null_count:
         starts[np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False))] = -1
-    return Values(data=content, starts=starts, ends=bounds[1:])
+    return Values(data=content, starts=starts, ends=bounds[1:], bounds=given)
 
 
 def schema_ids(values: Values) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lake.tables.ddl import check_names, parse_schema, type_name
-from lake.tables.json_columns import json_columns
+from lake.tables.json_columns import JsonColumns, json_columns
 from lake.tables.json_inference import infer_schema
 from lake.tables.values.decoder import Decoded, Fault, ValueSpec
 from lake.tables.values.evolution import extended
@@ -18,8 +18,8 @@ from lake.tables.values.framing import places, schema_ids, unframed
 from lake.tables.values.groups import int64_array
 from storage.errors import SettingsError
 
-_LOOKED_AT = 500
-"""Values of a batch that are looked at for fields which the schema does not have."""
+_LOOKED_AT = 1000
+"""Values of a batch, of those with fields which the schema lacks, that say what these are."""
 
 
 class JsonValues:
@@ -46,23 +46,27 @@ class JsonValues:
         return infer_schema(values.to_pylist())
 
     def decode(
-        self, batch: pa.RecordBatch, schema: Any, *, fault_count_max: int | None = None
+        self,
+        batch: pa.RecordBatch,
+        schema: Any,
+        *,
+        fault_count_max: int | None = None,  # noqa: ARG002 - a fault costs nothing
     ) -> Decoded:
         """Parse the values; fields that `schema` does not have are left out, and if no schema was
-        declared those of the batch's first values are `found`.
+        declared they are `found`.
         """
         if self._is_framed:
-            return self._decode_framed(batch, schema, fault_count_max)
+            return self._decode_framed(batch, schema)
         values = batch.column("value")
-        parsed = json_columns(values, schema, fault_count_max=fault_count_max)
+        parsed = json_columns(values, schema)
         faults = tuple(
             Fault(row=row, reason=reason, error="misfit" if row in parsed.misfits else "malformed")
             for row, reason in parsed.faults
         )
-        found = _more_fields(values, schema) if self._declared is None else None
+        found = _more_fields(values, parsed, schema) if self._declared is None else None
         return Decoded(columns=parsed.columns, rows=parsed.rows, faults=faults, found=found)
 
-    def _decode_framed(self, batch: pa.RecordBatch, schema: Any, most: int | None) -> Decoded:
+    def _decode_framed(self, batch: pa.RecordBatch, schema: Any) -> Decoded:
         values = batch.column("value")
         found = places(values)
         ids = schema_ids(found)
@@ -73,7 +77,7 @@ class JsonValues:
             for row in np.setdiff1d(np.arange(len(values)), rows).tolist()
         ]
         chosen = unframed(found, rows)
-        parsed = json_columns(chosen, schema, fault_count_max=most)
+        parsed = json_columns(chosen, schema)
         for i, reason in parsed.faults:
             row = int(rows[i])
             error = "misfit" if i in parsed.misfits else "malformed"
@@ -84,14 +88,16 @@ class JsonValues:
             columns=parsed.columns,
             rows=int64_array(rows[np.asarray(parsed.rows, np.int64)]),
             faults=tuple(sorted(faults, key=lambda fault: fault.row)),
-            found=_more_fields(chosen, schema) if self._declared is None else None,
+            found=_more_fields(chosen, parsed, schema) if self._declared is None else None,
         )
 
 
-def _more_fields(values: Any, schema: Any) -> Any:
-    """The schema with the fields that the first values have beside it; None if there are none."""
+def _more_fields(values: Any, parsed: JsonColumns, schema: Any) -> Any:
+    """The schema with the fields that values have beside it; None if there are none."""
+    if not len(parsed.richer):
+        return None
     try:
-        seen = infer_schema(values.slice(0, _LOOKED_AT).to_pylist())
+        seen = infer_schema(values.take(int64_array(parsed.richer[:_LOOKED_AT])).to_pylist())
         more = extended(schema, seen)
         check_names(more)
     except SettingsError:  # of two types, or odd names: nothing that a table could follow

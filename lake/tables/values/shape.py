@@ -18,10 +18,13 @@ LeafKind = Literal[
     "enum",
     "decimal",
     "uuid",
+    "number",
+    "parsed",
 ]
 """What a leaf's cells hold: an integer; one to be read as unsigned; the bits of a float; 0 or 1; a
 place of bytes, of UTF-8, of a big-endian two's complement number, of a UUID's 16 bytes; a number
-that stands for a name.
+that stands for a name. For JSON: a place of a number's text; a place of text that Arrow makes a
+date, an instant or a decimal.
 """
 
 
