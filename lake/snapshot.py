@@ -13,6 +13,7 @@ node were recovered now. So it is exact beside uploads, moves of partitions and 
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -32,6 +33,7 @@ from storage.wal.object.names import node_prefix
 _IN_CLUSTER = "object:"
 _LOOKS_MAX = 20
 _READS_AT_ONCE = 32
+_SELDOM_S = 2.0
 
 Select = Callable[[Catalog], Iterable[int]]
 """The ids of the streams that a reader asks for, in a catalog."""
@@ -66,6 +68,7 @@ class Snapshots:
         self._reader = reader
         self._select = select
         self._log: MetadataLog | None = None
+        self._looked_at = 0.0
         self._newest: Snapshot | None = None
         self._wal_indexes: dict[str, ObjectIndex] = {}
         self._tail_of: tuple[ClusterState, ClusterState] | None = None
@@ -85,10 +88,15 @@ class Snapshots:
         return self._newest
 
     async def _state(self) -> ClusterState:
+        now = time.monotonic()
         if self._log is None:
             self._log = await open_metadata(self._reader.store)
         else:
-            await self._log.refresh(surely=self._select is not None)
+            # Who looks seldom may find the next entry deleted: only a sure look tells that from no
+            # news. Who looks often is told soon enough.
+            is_sure = self._select is not None or now - self._looked_at > _SELDOM_S
+            await self._log.refresh(surely=is_sure)
+        self._looked_at = now
         if self._select is None:
             return self._log.state
         return await self._with_tail(self._log, self._select)

@@ -63,11 +63,17 @@ class Subscription:
             for number in range(len(catalog.topic(name).partitions))
         ]
 
+    def named(self) -> frozenset[str]:
+        """Return the topics that are named; none with a pattern."""
+        if self.strategy == ASSIGN:
+            return frozenset(id_.topic for id_ in assigned_in(self.topics))
+        names = self.topics.split(",") if self.strategy == SUBSCRIBE else ()
+        return frozenset(name.strip() for name in names if name.strip())
+
     def _names(self, catalog: Catalog, known: frozenset[str]) -> list[str]:
         there = catalog.topics()
         if self.strategy == SUBSCRIBE:
-            names = {name.strip() for name in self.topics.split(",") if name.strip()}
-            return sorted(names - (known - set(there)))
+            return sorted(self.named() - (known - set(there)))
         matcher = re.compile(self.topics.strip())
         return [name for name in there if matcher.fullmatch(name) and name not in _INTERNAL_TOPICS]
 

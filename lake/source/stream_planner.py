@@ -22,7 +22,7 @@ from lake.planner import OffsetRange
 from lake.snapshot import Snapshot
 from lake.source.options import ReadOptions
 from lake.source.stream_offsets import Offsets, StreamOffsets, offsets_between, rate_limited
-from lake.source.view import View, Viewer
+from lake.source.view import NO_TOPICS, View, Viewer
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class StreamPlanner:
 
     def stop_at_present(self) -> None:
         """Behave from now on as if nothing were added any more (`availableNow`)."""
-        self._target = self.viewer.look(lambda view: view)
+        self._target = self.viewer.look(lambda view: view, self._known())
 
     def latest(self, start: StreamOffsets, *, is_unlimited: bool) -> StreamOffsets:
         """Return where the next batch ends: `start` if there is nothing (or not enough) to read.
@@ -101,7 +101,7 @@ class StreamPlanner:
         self._is_new = False
         return self.viewer.look(
             lambda view: make(view.snapshot, self._ranges(view, start, end)),
-            start.topics | end.topics,
+            self._known(start, end),
         )
 
     def _ranges(self, view: View, start: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
@@ -127,7 +127,7 @@ class StreamPlanner:
         wait = self._looked_at + self._pause_s - self._monotonic()
         if wait > 0:
             self._sleep(wait)
-        view = self.viewer.look(lambda view: view, start.topics)
+        view = self.viewer.look(lambda view: view, self._known(start))
         self._looked_at = self._monotonic()
         return view
 
@@ -148,6 +148,9 @@ class StreamPlanner:
         if known > log.end_offset and log.id.topic not in start.topic_ids:
             self._lose(f"the end of {log.id} was changed from {known} to {log.end_offset}")
             return log.end_offset
+        if known < log.start_offset:
+            self._lose(f"offsets {known} to {log.start_offset - 1} of {log.id} were deleted")
+            return log.start_offset
         return known
 
     def _waits(self, begin: Offsets, end: StreamOffsets) -> bool:
@@ -174,15 +177,15 @@ class StreamPlanner:
             begin = log.start_offset  # found later: all of it, or what there is of it
             if begin > 0:
                 self._lose(f"{log.id} was added, and starts at offset {begin} instead of 0")
-        else:
-            begin = max(known, log.start_offset)
-            if begin != known and known < end:
-                self._lose(f"offsets {known} to {min(begin, end) - 1} of {log.id} were deleted")
-        if known is not None and known > end:
+        elif known > end:
             # The first batch of a new stream, run again: it is empty, and its start was asked anew.
             if start != self._initial:
                 self._lose(f"the offset of {log.id} was changed from {known} to {end}")
             return None
+        else:
+            begin = max(known, log.start_offset)
+            if begin != known and known < end:
+                self._lose(f"offsets {known} to {min(begin, end) - 1} of {log.id} were deleted")
         if end > log.end_offset:
             self._not_there(log.id, end, log.end_offset)
         end = min(end, log.end_offset)
@@ -193,6 +196,15 @@ class StreamPlanner:
             f"a batch in the checkpoint ends at offset {end} of {id_}, and what may be read ends "
             f"at {there}. If it was begun with tail=wal or read_uncommitted, run it so again"
         )
+
+    def _known(self, *offsets: StreamOffsets) -> frozenset[str]:
+        """Return the topics that may be gone: those that were there, or, if that is no failure, any
+        that is waited for.
+        """
+        may_be_gone = NO_TOPICS.union(*(one.topics for one in offsets))
+        if not self._options.bounds.fail_on_data_loss:
+            may_be_gone |= self._options.subscription.named()
+        return may_be_gone
 
     def _lose(self, what: str) -> None:
         """Raise DataLoss, or only say so."""

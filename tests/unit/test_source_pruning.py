@@ -8,6 +8,9 @@ from lake.offsets import Bounds, Position, resolve
 from lake.planner import needed_objects, plan_splits
 from lake.record_reader import read_records
 from lake.snapshot import Snapshots
+from lake.source.batch_reader import BatchReader
+from lake.source.options import batch_options
+from lake.source.splits import SplitPartition
 from lake.store_reader import StoreReader
 from storage.clock import SystemClock
 from storage.format.stream_object import SUFFIX_GUESS
@@ -55,3 +58,15 @@ def test_a_day_of_many_reads_a_day(tmp_path: Path) -> None:
     # The day, the block at each of its ends, and the ends of a few objects.
     assert fetched < whole / DAYS + 2 * BLOCK + 6 * SUFFIX_GUESS
     reader.end()
+
+
+def test_many_small_partitions_are_one_task(tmp_path: Path) -> None:
+    cluster = LakeCluster(str(tmp_path))
+    cluster.create_topic("t", 500)
+    for start in (0, 1):
+        batch = encode_batch([TestRecord(offset=start, value=b"v")])
+        cluster.write({("t", partition): [batch] for partition in range(500)})
+    given = batch_options({"path": str(tmp_path), "subscribe": "t"})
+    (task,) = BatchReader(given, given.columns).partitions()
+    assert isinstance(task, SplitPartition)
+    assert len({range_.partition for range_ in task.split.ranges}) == 500

@@ -245,6 +245,32 @@ def test_a_topic_that_is_made_again_is_told(cluster: LakeCluster, run: Callable[
     assert again.read(end, after) == [("orders-0", 0, 100)]
 
 
+def test_a_topic_that_is_made_again_with_less_is_read_from_its_beginning(
+    cluster: LakeCluster, run: Callable[..., Run]
+) -> None:
+    end = run().latest(run().begun())
+    cluster.delete_topic("orders")
+    cluster.create_topic("orders", 2)
+    cluster.write({("orders", 0): [batch(0, 5)]})
+    again = run(failOnDataLoss="false")
+    assert again.read(end, again.latest(end)) == [("orders-0", 0, 5)]
+
+
+def test_a_topic_that_is_gone_is_waited_for_if_that_is_no_failure(
+    cluster: LakeCluster, run: Callable[..., Run]
+) -> None:
+    stream = run(failOnDataLoss="false")
+    start = stream.latest(stream.begun())
+    cluster.delete_topic("orders")
+    nothing = stream.latest(start)
+    assert nothing == {}
+    assert stream.read(start, nothing) == []
+    assert stream.latest(nothing) == nothing
+    cluster.create_topic("orders")
+    cluster.write({("orders", 0): [batch(0)]})
+    assert stream.read(nothing, stream.latest(nothing)) == [("orders-0", 0, 10)]
+
+
 def test_a_topic_of_the_same_shape_is_another_topic(
     cluster: LakeCluster, run: Callable[..., Run]
 ) -> None:
@@ -266,14 +292,15 @@ def test_a_topic_that_never_was_is_an_error(cluster: LakeCluster, run: Callable[
 def test_retention_under_a_stream_is_told(cluster: LakeCluster, run: Callable[..., Run]) -> None:
     stream = run()
     start = stream.begun()
+    planned = stream.latest(start)
     cluster.trim("orders", 0, 20)
-    end = stream.latest(start)
-    with pytest.raises(DataLoss, match="offsets 0 to 19 of orders-0 were deleted"):
-        stream.read(start, end)
-    assert run(failOnDataLoss="false").read(start, end) == [
-        ("orders-0", 20, 30),
-        ("orders-1", 0, 10),
-    ]
+    for ask in (stream.latest, lambda start: stream.read(start, planned)):
+        with pytest.raises(DataLoss, match="offsets 0 to 19 of orders-0 were deleted"):
+            ask(start)
+    rest = run(failOnDataLoss="false", maxOffsetsPerTrigger="10")
+    assert rest.read(start, planned) == [("orders-0", 20, 30), ("orders-1", 0, 10)]
+    # What is gone takes nothing of the limit.
+    assert rest.read(start, rest.latest(start)) == [("orders-0", 20, 25), ("orders-1", 0, 5)]
 
 
 def test_an_undecided_transaction_ends_what_is_read(

@@ -43,9 +43,16 @@ def two_partitions(state: ClusterState) -> list[Record]:
 
 @asynccontextmanager
 async def broker(
-    folder: Path, settings: StorageSettings, *, wal: str = "object:", seed: int = 0
+    folder: Path,
+    settings: StorageSettings,
+    *,
+    node_id: int = 0,
+    wal: str = "object:",
+    seed: int = 0,
 ) -> AsyncIterator[tuple[StreamEngine, list[Stream]]]:
-    """An engine over the object WAL, with two partitions; at the end it crashes."""
+    """An engine over the object WAL, with two partitions if it is the first one there; at the end
+    it crashes.
+    """
     store = FileStore(folder)
 
     async def open_wal(owner: WalOwner) -> WriteAheadLog:
@@ -55,7 +62,7 @@ async def broker(
     engine = await StreamEngine.open(
         store=store,
         open_wal=open_wal,
-        node=NodeIdentity(node_id=0, host="h", port=1, wal=wal),
+        node=NodeIdentity(node_id=node_id, host="h", port=1, wal=wal),
         clock=SystemClock(),
         rng=random.Random(seed),
         settings=settings,
@@ -63,7 +70,8 @@ async def broker(
     )
     try:
         state = await engine.metadata.commit_with(two_partitions)
-        yield engine, await engine.open_streams(list(state.topics["t"].partitions))
+        opened = list(state.topics["t"].partitions) if node_id == 0 else []
+        yield engine, await engine.open_streams(opened)
     finally:
         await scope.close()
 
@@ -174,6 +182,23 @@ async def test_what_a_crash_left_is_read_before_and_after_its_recovery(tmp_path:
         assert (await asyncio.to_thread(look_and_read, given))[0] == list(range(30))
         await append(streams[0])
         assert (await asyncio.to_thread(look_and_read, given))[0] == list(range(40))
+
+
+async def test_a_partition_that_moves_takes_its_tail_along(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    async with (
+        broker(tmp_path, LAZY) as (first, streams),
+        broker(tmp_path, LAZY, node_id=1, seed=1) as (second, _),
+    ):
+        for stream in streams:
+            await append(stream)
+        moved = streams[0].stream_id
+        await first.hand_over([moved])
+        await second.metadata.refresh()
+        (stream,) = await second.open_streams([moved])
+        await append(stream, 5)
+        found = await asyncio.to_thread(look_and_read, given)
+        assert found == {0: list(range(15)), 1: list(range(10))}
 
 
 async def test_an_open_transaction_in_the_tail_ends_what_is_committed(tmp_path: Path) -> None:
