@@ -26,10 +26,7 @@ def file_statistics(table: Any) -> str:
     largest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
     for field in table.schema:
-        column = table.column(field.name).combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else column
-        _collect(field, column, smallest, largest, nulls)
+        _collect(field, table.column(field.name), smallest, largest, nulls)
     return json.dumps(
         {
             "numRecords": table.num_rows,
