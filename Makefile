@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination lint format types imports unit property sim integration crashes chaos kills clients conformance differential tools reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property sim integration crashes chaos kills clients conformance differential tools reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -54,16 +54,20 @@ test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --durations=20
 
-bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, then the storage engine alone, then clusters; tables and JSON
+bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, then the storage engine alone, clusters, the lake; tables and JSON
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.storage
 	@$(BIN)/python -m bench.cluster
+	@$(BIN)/python -m bench.lake
 
 bench-cluster: $(STAMP) ## Clusters of many nodes: failover, moves, idleness, scaling; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.cluster
 
 bench-coordination: $(STAMP) ## Heartbeats, rebalances and commits of many groups on one node; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.coordination
+
+bench-lake: $(STAMP) ## Spark's reads beside its Kafka source, lake.scan, materialise; ONLY=part, QUICK=1 for short runs, TOPIC_GB=10
+	@$(BIN)/python -m bench.lake
 
 bench-storage: $(STAMP) ## The storage engine alone, beside fio and the like; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.storage

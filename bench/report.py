@@ -77,6 +77,7 @@ def machine(**parameters: Any) -> dict[str, Any]:
         "machine": platform.machine(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "load_average": os.getloadavg(),
     } | parameters
 
 
