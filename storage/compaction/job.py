@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from storage.clock import Clock
 from storage.compaction.cleaner import Cleaner, CleaningRules
+from storage.compaction.object_put import put_object
 from storage.compaction.plan import Dirtiness, dirtiness, groups
 from storage.compaction.reading import Scratch, stored_batches
 from storage.compaction.rewrite import Job, Rewrite
 from storage.compaction.scan import OFFSET_MAX, DirtyScan
-from storage.errors import EntryRejected, LakeheadError, ObjectExists, OutcomeUnknown
+from storage.errors import EntryRejected, LakeheadError
 from storage.failpoints import failpoint
-from storage.format.object_writer import WrittenObject
 from storage.format.stream_object import read_index
 from storage.metadata.extents import Extent
 from storage.metadata.log import MetadataLog
@@ -28,9 +28,6 @@ from storage.metadata.records import CommittedObject, Record, ReplaceObjects
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 
-_RETRY_S = 0.1
-_RETRY_MAX_S = 10.0
-_TRIES = 10
 _SCANNED_AT_ONCE = 1024 * 1024
 """Bytes, until others get their turn."""
 
@@ -153,7 +150,7 @@ class Compaction:
             if len(group) == 1 and group[0] in clean and not rewrite.is_changed:
                 continue  # as it was: nothing is gained by writing it anew
             for committed, written in made:
-                await self._create(committed.key, written)
+                await put_object(self._store, committed.key, written, self._rng)
                 self.result.objects += 1
                 self.result.bytes_after += sum(span.size for span in committed.ranges)
             self.result.bytes_before += sum(extent.size for extent in group)
@@ -188,21 +185,6 @@ class Compaction:
             await self._metadata.commit_with(plan)
         except EntryRejected as error:
             raise Superseded(f"stream {self._stream_id}: {error}") from error
-
-    async def _create(self, key: str, written: WrittenObject) -> None:
-        """Write an object under a name that nobody else has."""
-        pause = _RETRY_S
-        for tries in range(1, _TRIES + 1):
-            try:
-                await self._store.create(key, written.pieces)
-                return
-            except ObjectExists:
-                return  # an earlier try of ours
-            except OutcomeUnknown:
-                if tries == _TRIES:
-                    raise
-            await asyncio.sleep(pause * (0.5 + self._rng.random()))
-            pause = min(pause * 2, _RETRY_MAX_S)
 
 
 def _clean_end(found: Dirtiness, scan: DirtyScan) -> int | None:
