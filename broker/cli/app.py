@@ -25,6 +25,7 @@ from broker.cli import (
     sql,
     start,
     sweep,
+    table_upkeep,
     topics,
     verify,
 )
@@ -70,6 +71,8 @@ app.add_typer(topics.app, name="topics")
 app.command("sql")(sql.sql)
 app.command("materialize")(materialize.materialize)
 app.command("replay-dead-letters")(replay.replay)
+app.command("optimize")(table_upkeep.optimize)
+app.command("vacuum")(table_upkeep.vacuum)
 app.command("rebuild-table")(rebuild_table.rebuild_table)
 app.add_typer(inspection.app, name="inspect")
 app.command("maintain")(maintain.maintain)
