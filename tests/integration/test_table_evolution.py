@@ -1,0 +1,131 @@
+"""Tables that follow their values: columns come, and what cannot be is for policy."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lake.jobs.table_schema import SchemaConflict
+from storage.failpoints import KILLED
+from storage.metadata.table_declaration import PREFIX
+from tests.support.declared_topics import configure
+from tests.support.materialize_process import ROOT
+from tests.support.topic_writer import write_topic
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    cluster = tmp_path / "cluster"
+    write(cluster, *({"id": n} for n in range(5)))
+    declare(cluster, {"enable": "true", "value.format": "json"})
+    assert materialize(cluster).error is None
+    return cluster
+
+
+def write(cluster: Path, *values: dict[str, Any]) -> None:
+    write_topic(cluster, "orders", {0: [json.dumps(value).encode() for value in values]})
+
+
+def declare(cluster: Path, configs: dict[str, str]) -> None:
+    configure(cluster, "orders", {f"{PREFIX}{name}": value for name, value in configs.items()})
+
+
+def materialize(cluster: Path) -> TableOutcome:
+    outcomes: list[TableOutcome] = []
+    tables = DeclaredTables(str(cluster))
+    tables.bring_up(all_of_them=True, tell=outcomes.append)
+    tables.close()
+    return outcomes[0]
+
+
+def rows(cluster: Path, name: str = "orders") -> list[dict[str, Any]]:
+    place = cluster / "tables" / name
+    held = DeltaTable(place).to_pyarrow_table().to_pylist() if place.exists() else []
+    return sorted(held, key=lambda row: row["_offset"])
+
+
+def column(cluster: Path, name: str) -> list[Any]:
+    return [row[name] for row in rows(cluster)]
+
+
+MORE = ({"id": 5, "name": "x", "at": {"place": 1}}, {"id": 6, "at": {"place": 2, "time": 3}})
+
+
+def test_new_fields_become_columns_and_old_rows_have_none(cluster: Path) -> None:
+    write(cluster, *MORE)
+    outcome = materialize(cluster)
+    assert (outcome.error, outcome.result.records) == (None, 2)
+    assert column(cluster, "id") == list(range(7))
+    assert column(cluster, "name") == [*[None] * 5, "x", None]
+    assert column(cluster, "at")[5:] == [{"place": 1, "time": None}, {"place": 2, "time": 3}]
+    write(cluster, {"id": 7})
+    assert materialize(cluster).error is None
+    assert column(cluster, "id") == list(range(8))
+
+
+def test_a_table_that_may_not_change_pauses_and_goes_on_when_it_may(cluster: Path) -> None:
+    declare(cluster, {"evolution": "pause"})
+    write(cluster, *MORE)
+    error = materialize(cluster).error
+    assert isinstance(error, SchemaConflict)
+    assert "name is new" in str(error)
+    assert len(rows(cluster)) == 5
+    declare(cluster, {"evolution": "evolve"})
+    assert materialize(cluster).error is None
+    assert len(rows(cluster)) == 7
+
+
+def test_values_with_more_are_kept_aside_and_can_be_brought_in_later(cluster: Path) -> None:
+    declare(cluster, {"evolution": "dead_letter", "on.error": "dead_letter"})
+    write(cluster, {"id": 5}, *MORE, {"id": 7})
+    outcome = materialize(cluster)
+    assert (outcome.error, outcome.result.records, outcome.result.dead_letters) == (None, 2, 2)
+    assert column(cluster, "id") == [0, 1, 2, 3, 4, 5, 7]
+    letters = rows(cluster, "orders__dlq")
+    assert [letter["_offset"] for letter in letters] == [6, 7]
+    assert "fields that the table does not have" in letters[0]["error"]
+    tables = DeclaredTables(str(cluster))
+    assert tables.replay("orders").left == 2
+    declare(cluster, {"evolution": "evolve"})
+    assert tables.replay("orders").replayed == 2
+    tables.close()
+    assert [row["_offset"] for row in rows(cluster)] == list(range(9))
+    assert rows(cluster)[6]["name"] == "x"
+
+
+def test_what_conflicts_is_said_or_handled_record_by_record(cluster: Path) -> None:
+    write(cluster, {"id": 5}, {"id": "six"}, {"id": 7})
+    error = materialize(cluster).error
+    assert error is not None
+    assert "offset 6" in str(error) or "id is BIGINT, but values are STRING" in str(error)
+    declare(cluster, {"on.error": "drop"})
+    outcome = materialize(cluster)
+    assert (outcome.error, outcome.result.dropped) == (None, 1)
+    assert column(cluster, "id") == [0, 1, 2, 3, 4, 5, 7]
+
+
+@pytest.mark.parametrize("name", ["table_columns_added", "materialize_files_written"])
+def test_killed_while_the_table_changes(cluster: Path, name: str) -> None:
+    write(cluster, *MORE)
+    script = (
+        "import sys; from pathlib import Path; "
+        "from tests.integration.test_table_evolution import materialize; "
+        "materialize(Path(sys.argv[1]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(cluster)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": name},
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == KILLED
+    assert materialize(cluster).error is None
+    assert column(cluster, "id") == list(range(7))
+    assert column(cluster, "name")[5] == "x"
