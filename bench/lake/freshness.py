@@ -2,7 +2,8 @@
 real broker, a real producer (librdkafka), `lakehead materialize --follow` as a process beside them.
 
 From a record's acknowledgement to the time of the Delta commit whose progress covers it, for one
-record in a hundred, after a warm-up. At the end every table must hold each acknowledged record once.
+record in a hundred, after a warm-up. At the end every table must hold each acknowledged record
+once.
 """
 
 import json
