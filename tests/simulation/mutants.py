@@ -10,8 +10,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
+from storage.compaction import merge, merge_parts
+from storage.compaction.merge import Merge
+from storage.compaction.merge_parts import MergePart
 from storage.compaction.rewrite import Rewrite
 from storage.errors import OutcomeUnknown
 from storage.format.object_names import JobName
@@ -20,6 +24,7 @@ from storage.garbage.collector import GarbageCollector
 from storage.metadata import demands, object_rules
 from storage.metadata.entry import entry_key
 from storage.metadata.log_cleaner import LogCleaner
+from storage.metadata.records import CommittedObject
 from storage.metadata.state import StreamState
 from storage.object_store.protocol import Buffer
 from storage.object_store.retrying import RetryingStore
@@ -221,6 +226,29 @@ def compact_producers_away(patch: Patch) -> None:
     patch.setattr(Rewrite, "_carry_state", lambda self, part, info, sources: None)
 
 
+def merge_whole_states_away(patch: Patch) -> None:
+    gathered = merge_parts.gathered_parts
+
+    def mutant(*args: Any) -> list[MergePart]:
+        return [
+            replace(part, info=msgspec.structs.replace(part.info, state=None, headers=b""))
+            for part in gathered(*args)
+        ]
+
+    patch.setattr(merge, "gathered_parts", mutant)
+
+
+def clean_up_after_a_merge_that_won(patch: Patch) -> None:
+    commit = Merge._commit
+
+    async def mutant(self: Any, runs: Any, objects: Sequence[CommittedObject]) -> Any:
+        record = await commit(self, runs, objects)
+        await self.store.delete([one.key for one in objects])
+        return record
+
+    patch.setattr(Merge, "_commit", mutant)
+
+
 def delete_entries_before_the_boundary_moves(patch: Patch) -> None:
     round_ = LogCleaner._round
 
@@ -233,12 +261,13 @@ def delete_entries_before_the_boundary_moves(patch: Patch) -> None:
 
 class Mutant(NamedTuple):
     """A bug and the worlds it is let loose in, from `first_seed` on: many a world is not one in
-    which it shows.
+    which it shows. `merges`: whether small objects are merged there.
     """
 
     apply: Callable[[Patch], None]
     wal: str
     first_seed: int = 0
+    merges: bool = False
 
 
 MUTANTS = [
@@ -268,5 +297,7 @@ MUTANTS = [
     Mutant(sweep_by_a_view_that_is_older, "object"),
     Mutant(compact_producers_away, "memory"),
     Mutant(compact_producers_away, "object"),
+    Mutant(merge_whole_states_away, "memory", first_seed=20, merges=True),
+    Mutant(clean_up_after_a_merge_that_won, "object", merges=True),
     Mutant(delete_entries_before_the_boundary_moves, "memory"),
 ]

@@ -52,6 +52,8 @@ class MetadataOracle:
         self._now_s = now_s
         self.ended_at: dict[tuple[int, int], float] = {}
         """When the epochs of nodes came to an end, by fencing or by a successor."""
+        self.given_up: set[str] = set()
+        """What jobs wrote and will not commit any more, as they say."""
         self._unreferenced_at: dict[str, float] = {}
         self._nodes: dict[int, tuple[int, bool]] = {}
         self._streams: dict[int, tuple[int, int, bool]] = {}
@@ -114,6 +116,8 @@ class MetadataOracle:
                 self._broken(f"{key} was deleted before its grace was over")
         elif data is not None and self.is_current(data.node_id, data.epoch):
             self._broken(f"{key} was deleted while its writer may commit it")
+        elif job is not None and key in self.given_up:
+            pass  # if it is named after all, it will be missed
         elif job is not None and job.may_enter(self.state.next_entry):
             self._broken(f"{key} was deleted while the job may commit it")
         elif wal is not None:

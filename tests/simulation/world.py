@@ -69,7 +69,9 @@ class Node:
 class World:
     """See the module's docstring. `run` is its main task."""
 
-    def __init__(self, seed: int, loop: SimulationLoop, wal: str, trace: Trace) -> None:
+    def __init__(
+        self, seed: int, loop: SimulationLoop, wal: str, trace: Trace, *, merges: bool
+    ) -> None:
         self.rng = rng = random.Random(seed)
         self.trace = trace
         self.ledger = Ledger()
@@ -94,7 +96,9 @@ class World:
         if wal == "object" and rng.random() < 0.5:
             self.operations.append("take over")
         self._lives = rng.choice([2, 3, 5])
-        self._maintenance = Maintenance(self, loop, self._clock, seed) if seed % 3 else None
+        self._maintenance = (
+            Maintenance(self, loop, self._clock, seed, merges=merges) if seed % 3 else None
+        )
         self._failure: asyncio.Future[None] = loop.create_future()
         trace.add("world", f"{wal} WAL, {count} nodes, {self._fair}, {self.operations}")
 
@@ -366,15 +370,22 @@ def _weather(rng: random.Random) -> FaultProfile:
 
 
 def run_world(
-    seed: int, *, wal: str | None = None, echo: Callable[[str], None] | None = None
+    seed: int,
+    *,
+    wal: str | None = None,
+    echo: Callable[[str], None] | None = None,
+    merges: bool | None = None,
 ) -> World:
-    """Run the world of a seed to its end. Raises Violation, or what else went wrong."""
+    """Run the world of a seed to its end; in every other one small objects are merged, or as
+    `merges` says. Raises Violation, or what else went wrong.
+    """
     wal = wal or sorted(WALS)[seed % len(WALS)]
     loop = SimulationLoop(seed, time_limit=20_000)
     loop.set_exception_handler(lambda loop, context: None)
     asyncio.set_event_loop(loop)
     try:
-        world = World(seed, loop, wal, Trace(loop, echo))
+        merges = seed % 2 == 1 if merges is None else merges
+        world = World(seed, loop, wal, Trace(loop, echo), merges=merges)
         loop.run_until_complete(world.run())
         return world
     finally:
