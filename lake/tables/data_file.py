@@ -2,7 +2,7 @@
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from lake.tables.partitions import partition_folder
 from storage.errors import ObjectExists, OutcomeUnknown
 
 _ATTEMPTS = 4
+_UNIQUE = frozenset({"_offset", "_timestamp"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,13 @@ def write_data_file(
     Raises the errors of `ObjectStore.create`.
     """
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", store_schema=False)
+    pq.write_table(
+        rows,
+        sink,
+        compression="zstd",
+        store_schema=False,
+        use_dictionary=_dictionary_columns(rows.schema),
+    )
     body = sink.getvalue()
     path = f"{partition_folder(partition)}part-{secrets.token_hex(16)}.zstd.parquet"
     create_file(root, path, body)
@@ -51,6 +58,29 @@ def write_data_file(
         statistics=file_statistics(rows),
         partition=tuple(partition),
     )
+
+
+def _dictionary_columns(schema: Any) -> list[str]:
+    """The columns to encode with a dictionary, by their paths in Parquet.
+
+    Bytes, offsets and timestamps of records hardly repeat: to look for that would take as long as
+    all the rest of a write.
+    """
+    paths = [path for field in schema for path in _leaves(field.name, field.type)]
+    return [path for path in paths if path not in _UNIQUE]
+
+
+def _leaves(path: str, kind: Any) -> Iterator[str]:
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    elif pa.types.is_map(kind):
+        yield from _leaves(f"{path}.key_value.key", kind.key_type)
+        yield from _leaves(f"{path}.key_value.value", kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    elif not pa.types.is_binary(kind):
+        yield path
 
 
 def delete_data_files(root: str, paths: list[str]) -> None:
