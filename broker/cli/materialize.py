@@ -18,6 +18,7 @@ from storage.metadata.table_declaration import default_table_uri
 
 if TYPE_CHECKING:
     from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+    from storage.jobs.frame import Runner
 
 
 class ValueFormat(StrEnum):
@@ -124,6 +125,12 @@ WaitOption = Annotated[
 WorkersOption = Annotated[
     int, typer.Option("--workers", min=1, metavar="N", help="How many work at once.")
 ]
+SparkOption = Annotated[
+    bool,
+    typer.Option(
+        "--spark", help="Decode and write as tasks of Spark, instead of threads of this process."
+    ),
+]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Say what there is to do, and do nothing.")
 ]
@@ -141,6 +148,7 @@ def materialize(
     tail: TailOption = Tail.OBJECTS,
     wait: WaitOption = 0.0,
     workers: WorkersOption = 2,
+    spark: SparkOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -160,16 +168,22 @@ def materialize(
     is_alone = len(names) == 1 and not follow
     is_told = any(one is not None for one in (table, schema, value_format, on_error))
     if is_alone and begin is None and (table or not declares_table(store, names[0])):
-        _materialize_as_told(
-            store, names[0], table, schema, value_format, on_error, workers, dry_run, as_json
-        )
+        told = (table, schema, value_format, on_error)
+        _materialize_as_told(store, names[0], *told, workers, _runner(spark), dry_run, as_json)
         return
     if is_told:
         raise SettingsError(_DECLARED)
     if begin is not None and (not is_alone or dry_run):
         raise SettingsError("--from is for one topic, once: name it, without --follow or --dry-run")
     with _closing(
-        DeclaredTables(store, topics=names, workers=workers, wait_s=wait, tail=tail is Tail.WAL)
+        DeclaredTables(
+            store,
+            topics=names,
+            workers=workers,
+            wait_s=wait,
+            tail=tail is Tail.WAL,
+            runner=_runner(spark),
+        )
     ) as tables:
         if follow:
             _follow(tables, as_json)
@@ -248,6 +262,7 @@ def _materialize_as_told(
     value_format: ValueFormat | None,
     on_error: OnError | None,
     workers: int,
+    runner: "Runner | None",
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -265,7 +280,7 @@ def _materialize_as_told(
         dry_run=dry_run,
     )
     with ByteProgress(f"materialize {topic}", shown=not as_json) as progress:
-        result = run_job(settings, on_progress=progress.update)
+        result = run_job(settings, on_progress=progress.update, runner=runner)
     figures = {
         "table": settings.table,
         "records": result.records,
@@ -280,6 +295,15 @@ def _materialize_as_told(
     if dry_run:
         figures = {"table": settings.table, "bytes to read": result.bytes_read}
     show_fields(figures, as_json)
+
+
+def _runner(spark: bool) -> "Runner | None":
+    if not spark:
+        return None
+    from lake.jobs.spark_runner import spark_runner
+    from lake.spark import spark_session
+
+    return spark_runner(spark_session(delta=False))
 
 
 def _milliseconds(text: str) -> int | None:

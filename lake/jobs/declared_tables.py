@@ -30,6 +30,7 @@ from storage.errors import (
     StoreUnavailable,
     UnknownTopic,
 )
+from storage.jobs.frame import Runner
 from storage.metadata.state import TableState, TopicState
 from storage.metadata.table_declaration import TableDeclaration, is_declared
 
@@ -105,7 +106,8 @@ class _Kept:
 
 class DeclaredTables:
     """The declared tables of the cluster at `path`, or those of `topics` alone. With `tail`, tables
-    that are followed have what is acknowledged in object WALs too.
+    that are followed have what is acknowledged in object WALs too. Work items of appends go to
+    `runner`, or to threads of this process.
     """
 
     def __init__(
@@ -116,12 +118,14 @@ class DeclaredTables:
         workers: int = 2,
         wait_s: float = 0.0,
         tail: bool = False,
+        runner: Runner | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
         self._path = path
         self._topics = tuple(topics)
         self._workers = workers
         self._wait_s = wait_s
+        self._runner = runner
         self._clock = SystemClock()
         self._leases = TableLeases.open(path, lease_s=lease_s)
         self._kept: dict[str, _Kept] = {}
@@ -346,7 +350,7 @@ class DeclaredTables:
         guard = _Guard(self._leases, declared.topic_id)
         if not dry_run:
             settings = replace(settings, commit_bytes=ROUND_BYTES)
-        return TableRun(settings, store_reader(self._path), guard)
+        return TableRun(settings, store_reader(self._path), guard, runner=self._runner)
 
     def _outcome(
         self,

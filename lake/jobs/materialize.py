@@ -24,6 +24,7 @@ from lake.jobs.table_settings import (
     Unguarded,
 )
 from lake.store_reader import store_reader
+from storage.jobs.frame import Runner
 
 
 def materialize(
@@ -31,13 +32,15 @@ def materialize(
     *,
     on_progress: Progress = lambda _done, _total: None,
     guard: Guard | None = None,
+    runner: Runner | None = None,
 ) -> MaterializeResult:
-    """Bring a topic's table up to what lies in objects now, and return figures.
+    """Bring a topic's table up to what lies in objects now, and return figures. Work items go to
+    `runner` (such as `lake.jobs.spark_runner`), or to threads of this process.
 
     Raises SettingsError, UnknownTopic, RecordUnreadable, SchemaConflict, TableUnavailable, what
     the guard raises and what reading objects raises. Whatever it raises, run it again.
     """
     reader = store_reader(settings.path)
-    run = TableRun(settings, reader, guard or Unguarded(), on_progress)
+    run = TableRun(settings, reader, guard or Unguarded(), on_progress, runner=runner)
     run.bring_up(reader.open_catalog())
     return run.result

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lake.catalog import Catalog, PartitionLog
@@ -22,6 +23,7 @@ from lake.tables.values.evolution import merged
 from storage.clock import SystemClock
 from storage.errors import LakeheadError
 from storage.failpoints import failpoint
+from storage.jobs.frame import Runner
 
 
 class RecordUnreadable(LakeheadError):
@@ -32,7 +34,9 @@ class RecordUnreadable(LakeheadError):
 
 
 class TableRun:
-    """One table, for as many catalogs as come. Figures add up in `result`."""
+    """One table, for as many catalogs as come. Figures add up in `result`. Work items go to
+    `runner`, or to threads of this process.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,8 @@ class TableRun:
         reader: ObjectReader,
         guard: Guard,
         on_progress: Progress = lambda _done, _total: None,
+        *,
+        runner: Runner | None = None,
     ) -> None:
         self.result = MaterializeResult()
         self.has_more = False
@@ -48,6 +54,7 @@ class TableRun:
         self._reader = reader
         self._guard = guard
         self._on_progress = on_progress
+        self._runner = runner or partial(run_in_threads, workers=settings.workers)
         self._table: Table | None = None
         self._logs: tuple[PartitionLog, ...] = ()
         self._end: dict[int, int] = {}
@@ -223,7 +230,7 @@ class TableRun:
         total = before + plan.remaining_bytes
         done = before + sum(split.length for split in plan.splits if split.ranges in self._done)
         self._on_progress(done, total)
-        for item, result in run_in_threads(make_table_files, todo, workers=settings.workers):
+        for item, result in self._runner(make_table_files, todo):
             self._done[item.split.ranges] = result
             done += item.split.length
             self._on_progress(done, total)
