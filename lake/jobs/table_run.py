@@ -19,6 +19,7 @@ from lake.store_reader import ObjectReader
 from lake.tables.delta_table import Table, TableMoved, app_id, create_table, open_table
 from lake.tables.layout import TableLayout
 from lake.tables.merge_engine import settle
+from lake.tables.table_figures import run_cost
 from lake.tables.values.evolution import merged
 from storage.clock import SystemClock
 from storage.errors import LakeheadError
@@ -53,6 +54,8 @@ class TableRun:
         self._settings = settings
         self._reader = reader
         self._guard = guard
+        self._clock = SystemClock()
+        self._round_began = self._clock.monotonic()
         self._on_progress = on_progress
         self._runner = runner or partial(run_in_threads, workers=settings.workers)
         self._table: Table | None = None
@@ -128,6 +131,7 @@ class TableRun:
 
     def _round(self) -> bool:
         """Plan, work and commit once; False if nothing was left to do. Raises TableMoved."""
+        self._round_began = self._clock.monotonic()
         # Opened before planning: the commit holds only if nothing moved since.
         self._open()
         table = self._table
@@ -255,7 +259,9 @@ class TableRun:
         )
         self.result = self.result.plus(dead_letters=written)
         files = [file for result in results for file in result.files]
+        seconds = self._clock.monotonic() - self._round_began
         notes = progress_notes(self._settings.topic, plan.progress)
+        notes |= run_cost(plan.splits, [*files, *letters], seconds).notes()
         if layout.is_upsert:
             merge_changes(
                 table, layout, files, plan.progress, engine=self._settings.engine, notes=notes
@@ -264,7 +270,7 @@ class TableRun:
             table.commit(
                 files,
                 self._marks(plan.progress),
-                modified_ms=SystemClock().now_ms(),
+                modified_ms=self._clock.now_ms(),
                 notes=notes,
             )
         self._done.clear()

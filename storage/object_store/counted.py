@@ -59,6 +59,11 @@ class StoreStats:
         return (writes * put_per_1000 + self.get.requests * get_per_1000) / 1000
 
 
+def put_requests(size: int) -> int:
+    """Return how many requests a put of so many bytes takes."""
+    return -(-size // PART_SIZE) + 2 if size >= MULTIPART_SIZE_MIN else 1
+
+
 class CountedStore:
     """Wraps a store; `stats` grows. Belongs below `RetryingStore`, so that each attempt counts."""
 
@@ -71,7 +76,7 @@ class CountedStore:
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`."""
         size = sum(memoryview(piece).nbytes for piece in pieces)
-        parts = -(-size // PART_SIZE) + 2 if size >= MULTIPART_SIZE_MIN else 1
+        parts = put_requests(size)
         await self._count(
             self.stats.put, lambda: self._inner.create(key, pieces), lambda _: (parts, size)
         )

@@ -1,0 +1,173 @@
+"""How declared tables are: how far behind, how many files, dead letters, what the last runs cost.
+
+Lag is known from the metadata alone, so a table that cannot be read has a row like the others: it
+says what is wrong, and how far behind the table was when that was told last.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from lake.catalog import Catalog
+from lake.jobs.table_due import declared_tables, lag_of
+from storage.errors import LakeheadError, SettingsError
+from storage.metadata.state import TableState, TopicState
+from storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
+
+ANSWER_S = 20.0
+"""How long the place of a table may take to answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus:
+    """A declared table. What is None is not known: `error` says why, or there is no table yet.
+
+    `seconds_behind` is the age of the oldest object with records that the table does not hold,
+    `holder` who has the lease. Costs are of the last `runs` commits that brought records.
+    """
+
+    topic: str
+    table: str = ""
+    mode: str = ""
+    value_format: str = ""
+    error: str | None = None
+    records_behind: int = 0
+    bytes_behind: int = 0
+    seconds_behind: float = 0.0
+    freshness_seconds: float | None = None
+    holder: str | None = None
+    version: int | None = None
+    last_commit_ms: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    small_file_ratio: float | None = None
+    dead_letters: int | None = None
+    runs: int | None = None
+    bytes_read: int | None = None
+    bytes_written: int | None = None
+    seconds: float | None = None
+    store_requests: int | None = None
+    dollars: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether something is wrong with it."""
+        return self.error is not None
+
+    @property
+    def last_commit_seconds(self) -> float | None:
+        """When it changed last, in seconds since 1970."""
+        return None if self.last_commit_ms is None else self.last_commit_ms / 1000
+
+
+def table_statuses(
+    catalog: Catalog, now_ms: int, *, topics: Sequence[str] = (), answer_s: float = ANSWER_S
+) -> list[TableStatus]:
+    """Return the status of every declared table, or of those of `topics`, by topic."""
+    declared = declared_tables(catalog.state, topics)
+    looks = {
+        topic: _begun(lambda one=one: _looked(catalog, one, now_ms))  # type: ignore[misc]
+        for topic, one in declared.items()
+        if not isinstance(one, SettingsError)
+    }
+    found = []
+    for topic, one in declared.items():
+        state = catalog.topic(topic)
+        if isinstance(one, SettingsError):
+            lag = _with_lag(TableStatus(topic=topic), catalog, state, None, now_ms)
+            found.append(replace(lag, error=str(one)))
+            continue
+        known = _with_lag(_named(one, catalog), catalog, state, None, now_ms)
+        known = replace(known, holder=_holder(catalog, one.topic_id, now_ms))
+        try:
+            found.append(looks[topic].result(answer_s))
+        except TimeoutError:
+            found.append(replace(known, error=f"{known.table} does not answer"))
+        except LakeheadError as error:
+            found.append(replace(known, error=str(error)))
+    return found
+
+
+def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableStatus:
+    """Look at a table's log. Raises TableUnavailable, SettingsError."""
+    from lake.tables.table_figures import table_figures
+
+    topic = catalog.topic(declared.topic)
+    status = replace(_named(declared, catalog), holder=_holder(catalog, declared.topic_id, now_ms))
+    figures = table_figures(status.table, file_bytes=declared.file_bytes)
+    if figures is None:
+        return _with_lag(status, catalog, topic, (), now_ms)
+    offsets = tuple(
+        figures.table.last_offset(topic.topic_id, partition) + 1
+        for partition in range(len(topic.partitions))
+    )
+    letters = table_figures(
+        dead_letters_uri(status.table), file_bytes=declared.file_bytes, with_cost=False
+    )
+    cost = figures.cost
+    return replace(
+        _with_lag(status, catalog, topic, offsets, now_ms),
+        version=figures.version,
+        last_commit_ms=figures.last_commit_ms,
+        files=figures.files,
+        bytes=figures.size_bytes,
+        small_file_ratio=figures.small_files / figures.files if figures.files else 0.0,
+        dead_letters=0 if letters is None else letters.rows,
+        runs=cost.runs,
+        bytes_read=cost.bytes_read,
+        bytes_written=cost.bytes_written,
+        seconds=cost.seconds,
+        store_requests=cost.gets + cost.puts,
+        dollars=cost.dollars,
+    )
+
+
+def _named(declared: TableDeclaration, catalog: Catalog) -> TableStatus:
+    return TableStatus(
+        topic=declared.topic,
+        table=declared.uri(catalog.uri),
+        mode=declared.mode,
+        value_format=declared.value_format,
+        freshness_seconds=declared.freshness_ms / 1000,
+    )
+
+
+def _with_lag(
+    status: TableStatus,
+    catalog: Catalog,
+    topic: TopicState,
+    offsets: tuple[int, ...] | None,
+    now_ms: int,
+) -> TableStatus:
+    """The status with how far a table is behind that holds what lies below `offsets` (None: what it
+    was told to hold).
+    """
+    if offsets is None:
+        offsets = catalog.state.tables.get(topic.topic_id, TableState()).offsets
+    lag = lag_of(catalog.state, topic, offsets)
+    return replace(
+        status,
+        records_behind=lag.records,
+        bytes_behind=lag.size_bytes,
+        seconds_behind=lag.seconds(now_ms),
+    )
+
+
+def _holder(catalog: Catalog, topic_id: str, now_ms: int) -> str | None:
+    held = catalog.state.tables.get(topic_id)
+    return None if held is None or held.until_ms <= now_ms else held.holder.partition("/")[0]
+
+
+def _begun(work: Callable[[], TableStatus]) -> Future[TableStatus]:
+    """Do work in a thread that nobody has to wait for: a place that is gone may hang for long."""
+    future: Future[TableStatus] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="table-status", daemon=True).start()
+    return future
