@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lake.async_scan import scan_async
+    from lake.cluster_tables import catalog_tables
     from lake.topic_scan import scan
 
-__all__ = ["scan", "scan_async"]
+__all__ = ["catalog_tables", "scan", "scan_async"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from lake.async_scan import scan_async
 
         return scan_async
+    if name == "catalog_tables":
+        from lake.cluster_tables import catalog_tables
+
+        return catalog_tables
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,5 +7,9 @@ class DataLoss(LakeheadError):
     """Records that were asked for are no longer there, or never were."""
 
 
+class UndecodableValue(LakeheadError):
+    """A value is not what its topic's declaration says. Names topic, partition and offset."""
+
+
 class ScanClosed(LakeheadError):
     """A scan was closed before it had given all its records."""

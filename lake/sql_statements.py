@@ -1,4 +1,15 @@
-"""Cuts SQL text into statements at its semicolons. Pure."""
+"""Reads SQL text as far as needed: statements between semicolons, calls by name. Pure."""
+
+import re
+from typing import NamedTuple
+
+
+class Call(NamedTuple):
+    """A call at [start, end) of a text, with what is between its parentheses."""
+
+    start: int
+    end: int
+    arguments: str
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
@@ -15,12 +26,8 @@ def split_statements(text: str) -> tuple[list[str], str]:
         if mark in "'\"`":
             at = _after_quoted(text, at)
             has_content = True
-        elif text.startswith("--", at):
-            newline = text.find("\n", at)
-            at = len(text) if newline < 0 else newline
-        elif text.startswith("/*", at):
-            end = text.find("*/", at + 2)
-            at = len(text) if end < 0 else end + 2
+        elif text.startswith(("--", "/*"), at):
+            at = _after_token(text, at)
         elif mark == ";":
             if has_content:
                 statements.append(text[start:at].strip())
@@ -30,6 +37,42 @@ def split_statements(text: str) -> tuple[list[str], str]:
             has_content |= not mark.isspace()
             at += 1
     return statements, text[start:] if has_content or text[start:].strip() else ""
+
+
+def find_calls(text: str, name: str) -> list[Call]:
+    """Return the calls of a function whose name the pattern `name` matches, in any case, outside
+    of quotes and comments. A call without its end is none.
+    """
+    begins = re.compile(rf"\b{name}\s*\(", re.IGNORECASE)
+    found: list[Call] = []
+    at = 0
+    while at < len(text):
+        begin = begins.match(text, at)
+        if begin is None:
+            at = _after_token(text, at)
+            continue
+        depth, inner = 1, begin.end()
+        while depth and inner < len(text):
+            depth += {"(": 1, ")": -1}.get(text[inner], 0)
+            inner = _after_token(text, inner)
+        if depth:
+            break
+        found.append(Call(at, inner, text[begin.end() : inner - 1]))
+        at = inner
+    return found
+
+
+def _after_token(text: str, at: int) -> int:
+    """Position after the quoted text, the comment or the character that begins at `at`."""
+    if text[at] in "'\"`":
+        return _after_quoted(text, at)
+    if text.startswith("--", at):
+        newline = text.find("\n", at)
+        return len(text) if newline < 0 else newline
+    if text.startswith("/*", at):
+        end = text.find("*/", at + 2)
+        return len(text) if end < 0 else end + 2
+    return at + 1
 
 
 def _after_quoted(text: str, start: int) -> int:

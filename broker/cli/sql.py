@@ -18,6 +18,13 @@ class RowFormat(StrEnum):
     JSON = "json"
 
 
+class Undecodable(StrEnum):
+    """What becomes of a value that cannot be decoded."""
+
+    FAIL = "fail"
+    NULL = "null"
+
+
 def sql(
     path: PathOption = DEFAULT_PATH,
     execute: Annotated[
@@ -32,10 +39,19 @@ def sql(
             "--json",
             "-j",
             metavar="TOPIC[=DDL]",
-            help="The topic's values are JSON: its view has their fields as columns, inferred or "
-            "given ('id bigint, name string'). May be repeated.",
+            help="Values of this topic are JSON, whatever it declares: their fields are columns, "
+            "inferred or given ('id bigint, name string'). May be repeated.",
         ),
     ] = None,
+    undecodable: Annotated[
+        Undecodable,
+        typer.Option(
+            "--undecodable",
+            metavar="fail|null",
+            help="A value that is not what its topic declares: name it and stop, or give NULL and "
+            "say why in _error.",
+        ),
+    ] = Undecodable.FAIL,
     output: Annotated[
         RowFormat, typer.Option("--format", "-f", metavar="table|csv|json", help="How rows print.")
     ] = RowFormat.TABLE,
@@ -49,6 +65,9 @@ def sql(
 ) -> None:
     """Open a Spark SQL shell in which every topic is a view.
 
+    Values are columns as their topics declare (lakehead.table.value.format). lakehead.topics,
+    .partitions, .objects, .groups, .nodes and .tables tell of the cluster.
+
     Needs no broker: topics are read in place, from the object store. Without -e, statements come
     from the terminal or from a pipe, each ended by a semicolon.
     """
@@ -60,6 +79,7 @@ def sql(
         store_uri(path),
         execute=execute,
         json_topics=tuple(json or ()),
+        undecodable=undecodable.value,
         output=output.value,
         delta=delta,
     )

@@ -2,7 +2,7 @@
 the driver's side, `read` once per split.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from lake.offsets import resolve
 from lake.planner import Split
 from lake.source.options import ReadOptions
+from lake.source.rows import Rows
 from lake.source.splits import SplitPartition, plan_partitions, read_split
 from lake.source.view import View, Viewer
 
@@ -24,9 +25,9 @@ class BatchReader(DataSourceReader):
     first action on a DataFrame, and for good.
     """
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, rows: Rows) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
         """Plan the splits, from the metadata log and the indexes of the objects in reach."""
@@ -39,4 +40,4 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Yield the records of a split as Arrow batches."""
-        yield from read_split(self._options, self._columns, partition)
+        yield from read_split(self._options, self._rows, partition)

@@ -12,7 +12,8 @@ class LakeheadDataSource(DataSource):
 
     Schema, option names and their meaning are those of Spark's Kafka source, with `path` (the
     cluster's place) instead of `kafka.bootstrap.servers`. Further: `columns` (`value,offset`), or a
-    narrower `.schema("value binary, offset bigint")`, decodes only those columns.
+    narrower `.schema("value binary, offset bigint")`, decodes only those columns; `decode` makes
+    columns of what values hold, as the topic declares; `catalog` reads a table about the cluster.
 
     What is latest is settled at the first action on a DataFrame and stays so for that DataFrame.
     With `spark.readStream` offsets live in the checkpoint, and starting options count for a new
@@ -29,23 +30,35 @@ class LakeheadDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of this read. Raises SettingsError for wrong options."""
-        from lake.source.columns import spark_schema
-        from lake.source.options import columns_of
+        from lake.source.options import catalog_options, read_options
+        from lake.source.rows import rows_schema
 
-        return spark_schema(columns_of(self.options))
+        asked = catalog_options(self.options)
+        if asked is not None:
+            from lake.source.catalog_reader import catalog_schema
+
+            return catalog_schema(asked)
+        return rows_schema(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `schema`, which may be narrower than ours. Raises SettingsError."""
         from lake.source.batch_reader import BatchReader
-        from lake.source.columns import columns_in
-        from lake.source.options import batch_options
+        from lake.source.options import batch_options, catalog_options
+        from lake.source.rows import rows_of
 
-        return BatchReader(batch_options(self.options), columns_in(schema))
+        asked = catalog_options(self.options)
+        if asked is not None:
+            from lake.source.catalog_reader import CatalogReader
+
+            return CatalogReader(asked, schema)
+        options = batch_options(self.options)
+        return BatchReader(options, rows_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return the reader of a stream of `schema`. Raises SettingsError."""
-        from lake.source.columns import columns_in
         from lake.source.options import stream_options
+        from lake.source.rows import rows_of
         from lake.source.stream_reader import StreamReader
 
-        return StreamReader(stream_options(self.options), columns_in(schema))
+        options = stream_options(self.options)
+        return StreamReader(options, rows_of(options, schema))

@@ -43,7 +43,35 @@ OPTIONS = (
         "both",
         "only these are decoded: `value,offset`; a narrower `.schema(…)` does the same",
     ),
-    Option("includeHeaders", "false", "both", "add the column `headers`"),
+    Option("includeHeaders", "false", "both", "add the column `headers` (decoded: `_headers`)"),
+    Option(
+        "decode",
+        "`none`",
+        "both",
+        "`declared`: values of the topic become columns as its configs `lakehead.table.*` declare "
+        "(a topic that declares nothing is read as with `none`); `json`: as JSON, whatever is "
+        "declared. For one topic",
+    ),
+    Option(
+        "undecodable",
+        "`fail`",
+        "both",
+        "a value that cannot be decoded: `fail` names topic, partition and offset; `null` gives "
+        "NULL in its columns and says why in a column `_error`",
+    ),
+    Option(
+        "catalog",
+        "",
+        "batch",
+        "a table about the cluster instead of records: `topics`, `partitions`, `objects`, "
+        "`groups`, `nodes`, `tables`, or `offsets_for` a `timestamp`",
+    ),
+    Option(
+        "timestamp",
+        "",
+        "batch",
+        "milliseconds, for `catalog=offsets_for`: from which offset on a record may be that new",
+    ),
     Option(
         "startingOffsets",
         "`earliest`; stream: `latest`",

@@ -7,20 +7,20 @@ lakehead OPTIONS` loses them all), must not silently read something else.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lake.catalog import Catalog, TopicPartition
 from lake.decode.columns import chosen_columns
 from lake.offsets import Bounds
 from lake.source.option_bounds import batch_bounds, stream_bounds
+from lake.source.option_catalog import CatalogOptions, catalog_in
+from lake.source.option_decoding import Decoding, assigned_in, decoding_in
 from lake.source.option_table import ASSIGN, BY_NAME, OPTIONS, STRATEGIES, SUBSCRIBE
 from lake.source.option_values import (
     Options,
     choice,
     duration_ms,
     flag,
-    json_object,
-    not_json,
     positive,
 )
 from storage.errors import SettingsError
@@ -82,13 +82,16 @@ class Subscription:
 class ReadOptions:
     """The options of one read, checked.
 
-    `offsets_min` and `offsets_max` of a batch of a stream, which waits at most `delay_max_ms`.
+    `columns` are those to read (of decoded values None, if none were named). `offsets_min` and
+    `offsets_max` of a batch of a stream, which waits at most `delay_max_ms`.
     """
 
     path: str
     subscription: Subscription
-    columns: tuple[str, ...]
-    bounds: Bounds
+    columns: tuple[str, ...] | None
+    includes_headers: bool = False
+    decoding: Decoding | None = None
+    bounds: Bounds = field(default_factory=Bounds)
     splits_min: int = 1
     offsets_in_split_max: int | None = None
     read_committed: bool = True
@@ -98,10 +101,15 @@ class ReadOptions:
     delay_max_ms: float = 0.0
 
 
-def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns of a read, batch or stream. Raises SettingsError for wrong options."""
-    options = _checked(given)
-    return _columns(options)
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Check what options of a batch and of a stream have in common. Raises SettingsError."""
+    return _read_options(_checked(given), Bounds())
+
+
+def catalog_options(given: Mapping[str, str]) -> CatalogOptions | None:
+    """Return which table of the catalog is asked for, if it is one. Raises SettingsError."""
+    options = {name.lower(): value for name, value in given.items()}
+    return catalog_in(_named(given)) if "catalog" in options else None
 
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
@@ -118,6 +126,11 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
 
 def _read_options(options: Options, bounds: Bounds) -> ReadOptions:
     strategy = next(name for name in STRATEGIES if name in options)
+    decoding = decoding_in(options, strategy)
+    columns = _columns(options)
+    includes_headers = flag(options, "includeHeaders", default=False)
+    if decoding is None:
+        columns = chosen_columns(columns, include_headers=includes_headers)
     levels = ("read_committed", "read_uncommitted")
     level = choice(options, "kafka.isolation.level", levels, default=levels[0])
     offsets_min = positive(options, "minOffsetsPerTrigger")
@@ -130,7 +143,9 @@ def _read_options(options: Options, bounds: Bounds) -> ReadOptions:
     return ReadOptions(
         path=options["path"].strip(),
         subscription=Subscription(strategy=strategy, topics=options[strategy]),
-        columns=_columns(options),
+        columns=columns,
+        includes_headers=includes_headers,
+        decoding=decoding,
         bounds=bounds,
         splits_min=positive(options, "minPartitions", most=_INT_MAX) or 1,
         offsets_in_split_max=positive(options, "maxRecordsPerPartition"),
@@ -144,6 +159,13 @@ def _read_options(options: Options, bounds: Bounds) -> ReadOptions:
 
 def _checked(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their right names. Raises SettingsError for what no read may have."""
+    options = _named(given)
+    _check_strategy(options)
+    return options
+
+
+def _named(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options by their right names, with a path among them. Raises SettingsError."""
     options = {_known(name): value for name, value in given.items()}
     if not options.get("path", "").strip():
         if _SERVERS in options:
@@ -157,7 +179,6 @@ def _checked(given: Mapping[str, str]) -> dict[str, str]:
             "or s3://bucket/prefix. (Spark drops the OPTIONS of CREATE TABLE … USING lakehead: "
             "use CREATE TEMPORARY VIEW.)"
         )
-    _check_strategy(options)
     return options
 
 
@@ -206,21 +227,7 @@ def _check_pattern(value: str) -> None:
         raise SettingsError(f"option 'subscribePattern' {value!r}: {error}") from None
 
 
-def assigned_in(value: str) -> list[TopicPartition]:
-    """Return the partitions that option `assign` names. Raises SettingsError."""
-    options, example = {ASSIGN: value}, 'must be like {"topicA":[0,1],"topicB":[2,4]}'
-    assigned = []
-    for topic, partitions in json_object(options, ASSIGN, example).items():
-        if not isinstance(partitions, list) or not all(type(one) is int for one in partitions):
-            raise not_json(options, ASSIGN, example)
-        assigned += [TopicPartition(topic, partition) for partition in partitions]
-    if not assigned:
-        raise SettingsError(f"No topicpartitions to assign: option 'assign' is {value}")
-    return list(dict.fromkeys(assigned))
-
-
-def _columns(options: Options) -> tuple[str, ...]:
-    include_headers = flag(options, "includeHeaders", default=False)
+def _columns(options: Options) -> tuple[str, ...] | None:
     if "columns" not in options:
-        return chosen_columns(None, include_headers=include_headers)
-    return chosen_columns([name.strip() for name in options["columns"].split(",") if name.strip()])
+        return None
+    return tuple(name.strip() for name in options["columns"].split(",") if name.strip())

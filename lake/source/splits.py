@@ -10,6 +10,7 @@ from lake.errors import DataLoss
 from lake.planner import ByteRange, OffsetRange, Split, needed_objects, plan_splits
 from lake.snapshot import Snapshot
 from lake.source.options import ReadOptions
+from lake.source.rows import Rows
 from lake.store_reader import store_reader
 from storage.errors import ObjectNotFound
 
@@ -45,9 +46,9 @@ def plan_partitions(
 
 
 def read_split(
-    options: ReadOptions, columns: Sequence[str], partition: InputPartition
+    options: ReadOptions, rows: Rows, partition: InputPartition
 ) -> Iterator["pa.RecordBatch"]:
-    """Yield the records of a split as Arrow batches.
+    """Yield the rows of a split as Arrow batches.
 
     An object that is gone was replaced by another, which is looked up: WAL objects when they are
     uploaded, others by compaction while a query ran for very long.
@@ -57,13 +58,15 @@ def read_split(
     from lake.record_reader import decode_fetched
 
     assert isinstance(partition, SplitPartition)
-    reader, decoder = store_reader(options.path), RecordDecoder(columns)
+    reader, decoder = store_reader(options.path), RecordDecoder(rows.record_columns)
+    make = rows.maker()
     ranges, looks = partition.split.ranges, 0
     while True:
         done, read = 0, 0
         try:
             for fetched in reader.read(ranges):
-                yield from decode_fetched(fetched, decoder)
+                for batch in decode_fetched(fetched, decoder):
+                    yield make(batch)
                 read += len(fetched.data)
                 if read == fetched.range.length:
                     done, read = done + 1, 0

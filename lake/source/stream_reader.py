@@ -2,7 +2,7 @@
 long as a run of the query, and sends another, without state, to the tasks.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
 
 from lake.source.option_values import LONG_MAX
 from lake.source.options import ReadOptions
+from lake.source.rows import Rows
 from lake.source.splits import plan_partitions, read_split
 from lake.source.stream_offsets import StreamOffsets
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of topics, in batches from offset to offset. Offsets live in the checkpoint."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, rows: Rows) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._rows = rows
         self._made: StreamPlanner | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -65,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         """Yield the records of a split as Arrow batches."""
-        yield from read_split(self._options, self._columns, partition)
+        yield from read_split(self._options, self._rows, partition)
 
     def _planner(self) -> "StreamPlanner":
         if self._made is None:

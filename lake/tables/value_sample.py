@@ -25,11 +25,16 @@ def sample_values(
     return values
 
 
-def sample_records(reader: ObjectReader, logs: Sequence[PartitionLog], count: int) -> Any:
-    """Return about `count` records as `sample_values` chooses them: a batch with `key` and
-    `value`, of which a decoder can tell the schema; None without any.
+def sample_records(
+    reader: ObjectReader, logs: Sequence[PartitionLog], count: int, *, both_ends: bool = False
+) -> Any:
+    """Return about `count` records as `sample_values` chooses them, with `both_ends` as many of the
+    newest: a batch with `key` and `value`, of which a decoder can tell the schema; None without
+    any.
     """
     batches = list(_first_batches(reader, logs, count, ["key", "value"]))
+    if both_ends:
+        batches += _last_batches(reader, logs, count, ["key", "value"])
     if not sum(batch.num_rows for batch in batches):
         return None
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
@@ -41,6 +46,24 @@ def _first_batches(
     each = -(-count // max(len(logs), 1))
     for log in logs:
         end = min(log.end_offset, log.start_offset + each)
-        asked = [OffsetRange(log=log, start=log.start_offset, end=end)]
-        for split in plan_splits(asked, reader.read_indexes(needed_objects(asked))):
-            yield from read_records(reader, split.ranges, RecordDecoder(columns))
+        yield from _batches(reader, log, log.start_offset, end, columns)
+
+
+def _last_batches(
+    reader: ObjectReader, logs: Sequence[PartitionLog], count: int, columns: Sequence[str]
+) -> Iterator[Any]:
+    """Those of the newest records that are not among the first."""
+    each = -(-count // max(len(logs), 1))
+    for log in logs:
+        start = max(log.start_offset + each, log.end_offset - each)
+        yield from _batches(reader, log, start, log.end_offset, columns)
+
+
+def _batches(
+    reader: ObjectReader, log: PartitionLog, start: int, end: int, columns: Sequence[str]
+) -> Iterator[Any]:
+    if start >= end:
+        return
+    asked = [OffsetRange(log=log, start=start, end=end)]
+    for split in plan_splits(asked, reader.read_indexes(needed_objects(asked))):
+        yield from read_records(reader, split.ranges, RecordDecoder(columns))

@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lake.offsets import resolve
 from lake.source.options import ReadOptions, batch_options
+from lake.source.rows import RecordRows
 from lake.source.splits import plan_partitions, read_split
 from lake.source.view import View, Viewer
 from tests.support.broker_process import HASTY, BrokerProcess
@@ -30,7 +31,7 @@ def read(given: ReadOptions) -> Counter[bytes]:
 
     found: Counter[bytes] = Counter()
     for split in Viewer(given).look(splits):
-        for batch in read_split(given, ("value",), split):
+        for batch in read_split(given, RecordRows(record_columns=("value",)), split):
             found.update(batch.column(0).to_pylist())
     return found
 

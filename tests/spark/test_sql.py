@@ -10,9 +10,19 @@ from pyspark.sql import SparkSession
 
 from lake.sql import run_sql
 from storage.errors import SettingsError, UnknownTopic
+from tests.support.declared_topics import configure
+from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
 Ask = Callable[..., tuple[int, str]]
+
+HOUR = 3_600_000
+FLIGHTS = [
+    {"origin": "JFK", "dep_delay": 10.5},
+    {"origin": "JFK", "dep_delay": 1},
+    {"origin": "EWR", "dep_delay": None},
+    {"origin": "EWR", "dep_delay": 4},
+]
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +32,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_topic(root, "my-orders", {0: orders})
     people = [b'{"who":"n0","full":"Ann"}', b'{"who":"n1","full":"Bob"}', b"\xff", None]
     write_topic(root, "people", {0: people})
+    flights = [
+        TestRecord(offset=0, timestamp=n * HOUR, value=json.dumps(flight).encode())
+        for n, flight in enumerate(FLIGHTS)
+    ]
+    write_topic(root, "flights", {0: flights}, batch_records=1)
+    configure(root, "flights", {"lakehead.table.value.format": "json"})
+    write_topic(root, "mixed", {0: [b'{"a":1}', b"{", b'{"a":3}']})
+    configure(root, "mixed", {"lakehead.table.value.format": "json"})
     return root
 
 
@@ -59,6 +77,7 @@ def test_json_fields_are_columns_and_views_join(ask: Ask) -> None:
         "my-orders",
         "people=who STRING, full STRING",
         output="json",
+        undecodable="null",
     )
     assert status == 0
     assert list(map(json.loads, out.splitlines())) == [
@@ -144,3 +163,88 @@ def test_what_cannot_work_is_said_before_anything_runs(ask: Ask) -> None:
         ask("SELECT 1", "=a INT")
     with pytest.raises(SettingsError, match="type WIBBLE"):
         ask("SELECT 1", "people=a WIBBLE")
+
+
+def test_a_declared_topic_is_decoded_without_a_cast(ask: Ask) -> None:
+    status, out = ask(
+        "SELECT origin, avg(dep_delay) AS delay FROM flights GROUP BY origin ORDER BY origin",
+        output="csv",
+    )
+    assert (status, out) == (0, "origin,delay\nEWR,4.0\nJFK,5.75\n")
+    _, out = ask("SELECT count(value) AS n FROM flights__raw", output="csv")
+    assert out == "n\n4\n"
+
+
+def test_a_value_that_cannot_be_decoded_is_named_or_null(
+    ask: Ask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert ask("SELECT sum(a) FROM mixed") == (1, "")
+    error = capfd.readouterr().err
+    assert error.startswith("error: topic mixed, partition 0, offset 1: ")
+    assert error.count("\n") == 1
+    assert "--undecodable null" in error
+    _, out = ask(
+        "SELECT sum(a), count(*), count(_error), min(_offset) FILTER (WHERE _error IS NOT NULL) "
+        "FROM mixed",
+        output="csv",
+        undecodable="null",
+    )
+    assert out.splitlines()[1] == "4,3,1,1"
+
+
+def test_the_cluster_can_be_asked_about(ask: Ask, place: Path) -> None:
+    configure(place, "people", {"lakehead.table.enable": "true"})
+    _, out = ask(
+        "SELECT t.topic, t.offsets, p.end_offset, size(t.configs) AS configs "
+        "FROM lakehead.topics t JOIN lakehead.partitions p USING (topic) WHERE topic = 'mixed';"
+        "SELECT count(*) FROM lakehead.objects WHERE exists(ranges, r -> r.topic = 'flights');"
+        "SELECT wal, is_fenced FROM lakehead.nodes; SELECT count(*) FROM lakehead.groups;"
+        "SELECT topic, records_behind, version, error FROM lakehead.tables",
+        output="json",
+    )
+    rows = list(map(json.loads, out.splitlines()))
+    assert rows[0] == {"topic": "mixed", "offsets": 3, "end_offset": 3, "configs": 1}
+    assert list(rows[1].values()) == [1]
+    assert rows[2]["is_fenced"] is not None
+    assert list(rows[3].values()) == [0]
+    assert rows[4] == {"topic": "people", "records_behind": 4, "version": None, "error": None}
+    _, out = ask("SHOW VIEWS IN lakehead", output="csv")
+    assert {line.split(",")[1] for line in out.splitlines()[1:]} >= {"topics", "tables", "groups"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "offset"),
+    [
+        ("TIMESTAMP '1970-01-01 02:00:00', 'flights'", 2),
+        ("'1970-01-01 00:30:00', 'flights'", 1),
+        (f"{3 * HOUR}, 'flights'", 3),
+        ("now(), concat('fl', 'ights')", 4),
+        ("DATE '1970-01-01', 'flights'", 0),
+    ],
+)
+def test_offsets_for_a_timestamp(ask: Ask, arguments: str, offset: int) -> None:
+    status, out = ask(
+        f"SELECT o.offset FROM lakehead.Offsets_For ({arguments}) o -- lakehead.offsets_for(1)",
+        output="csv",
+    )
+    assert (status, out) == (0, f"offset\n{offset}\n")
+
+
+def test_offsets_for_a_timestamp_join_what_came_since(ask: Ask) -> None:
+    since = "TIMESTAMP '1970-01-01 01:00:00'"
+    _, out = ask(
+        f"SELECT origin FROM flights f JOIN lakehead.offsets_for({since}) o ON f._topic = o.topic "
+        "AND f._partition = o.partition WHERE f._offset >= o.offset ORDER BY _offset;"
+        "SELECT a.offset, b.offset FROM lakehead.offsets_for(0, 'flights') a, "
+        "lakehead.offsets_for(3600001, 'flights') b",
+        output="csv",
+    )
+    assert out.split() == ["origin", "JFK", "EWR", "EWR", "offset,offset", "0,2"]
+
+
+@pytest.mark.parametrize("arguments", ["", "NULL", "-1", "nope", "'soon'", "0, 'no-such-topic'"])
+def test_offsets_for_what_is_no_timestamp(
+    ask: Ask, capfd: pytest.CaptureFixture[str], arguments: str
+) -> None:
+    assert ask(f"SELECT * FROM lakehead.offsets_for({arguments})") == (1, "")
+    assert capfd.readouterr().err.count("\n") == 1

@@ -7,7 +7,7 @@ import pytest
 from lake.catalog import TopicPartition
 from lake.offsets import EARLIEST, LATEST, Position
 from lake.source.option_table import OPTIONS, options_table
-from lake.source.options import ReadOptions, batch_options, columns_of, stream_options
+from lake.source.options import ReadOptions, batch_options, read_options, stream_options
 from storage.errors import SettingsError
 
 GIVEN = {"path": "/cluster", "subscribe": "orders"}
@@ -49,6 +49,10 @@ BOTH = [
     ({"maxTriggerDelay": "a while"}, "is a time such as"),
     ({"tail": "all"}, "objects or wal"),
     ({"columns": "valeu"}, "unknown column 'valeu'"),
+    ({"decode": "avro"}, "'decode' is none or declared or json"),
+    ({"decode": "json", "subscribe": "a,b"}, "'decode' is for one topic"),
+    ({"undecodable": "null"}, "'undecodable' is for values that are decoded"),
+    ({"decode": "json", "undecodable": "skip"}, "'undecodable' is fail or null"),
 ]
 
 
@@ -94,15 +98,15 @@ def test_what_is_wrong_in_a_stream_is_refused(options: dict[str, str], message: 
 
 def test_one_of_three_strategies_is_needed() -> None:
     with pytest.raises(SettingsError, match="One of the following options must be specified"):
-        columns_of({"path": "/cluster"})
+        read_options({"path": "/cluster"})
     with pytest.raises(SettingsError, match="Pattern to subscribe is empty"):
-        columns_of({"path": "/cluster", "subscribePattern": " "})
+        read_options({"path": "/cluster", "subscribePattern": " "})
     with pytest.raises(SettingsError, match="subscribePattern"):
-        columns_of({"path": "/cluster", "subscribePattern": "("})
+        read_options({"path": "/cluster", "subscribePattern": "("})
     with pytest.raises(SettingsError, match="No topicpartitions to assign"):
-        columns_of({"path": "/cluster", "assign": "{}"})
+        read_options({"path": "/cluster", "assign": "{}"})
     with pytest.raises(SettingsError, match="Expected option 'assign' to be JSON"):
-        columns_of({"path": "/cluster", "assign": '{"orders":["0"]}'})
+        read_options({"path": "/cluster", "assign": '{"orders":["0"]}'})
 
 
 def test_a_query_of_the_kafka_source_needs_a_path_and_nothing_else() -> None:

@@ -3,6 +3,7 @@
 import random
 from pathlib import Path
 
+from lake.decode.columns import COLUMNS
 from lake.decode.decoder import RecordDecoder
 from lake.offsets import Bounds, Position, resolve
 from lake.planner import needed_objects, plan_splits
@@ -10,6 +11,7 @@ from lake.record_reader import read_records
 from lake.snapshot import Snapshots
 from lake.source.batch_reader import BatchReader
 from lake.source.options import batch_options
+from lake.source.rows import RecordRows
 from lake.source.splits import SplitPartition
 from lake.store_reader import StoreReader
 from storage.clock import SystemClock
@@ -67,6 +69,6 @@ def test_many_small_partitions_are_one_task(tmp_path: Path) -> None:
         batch = encode_batch([TestRecord(offset=start, value=b"v")])
         cluster.write({("t", partition): [batch] for partition in range(500)})
     given = batch_options({"path": str(tmp_path), "subscribe": "t"})
-    (task,) = BatchReader(given, given.columns).partitions()
+    (task,) = BatchReader(given, RecordRows(record_columns=COLUMNS)).partitions()
     assert isinstance(task, SplitPartition)
     assert len({range_.partition for range_ in task.split.ranges}) == 500

@@ -12,6 +12,7 @@ import pytest
 from lake.catalog import TopicPartition
 from lake.offsets import resolve
 from lake.source.options import ReadOptions, batch_options
+from lake.source.rows import RecordRows
 from lake.source.splits import plan_partitions, read_split
 from lake.source.view import View, Viewer
 from storage.clock import SystemClock
@@ -104,8 +105,9 @@ def plan(given: ReadOptions, view: View) -> list[Any]:
 def read(given: ReadOptions, splits: list[Any]) -> dict[int, list[int]]:
     """Return the offsets in each partition; each record has its offset as its value."""
     found: dict[int, list[int]] = {0: [], 1: []}
+    rows = RecordRows(record_columns=("partition", "offset", "value"))
     for split in splits:
-        for batch in read_split(given, ("partition", "offset", "value"), split):
+        for batch in read_split(given, rows, split):
             for row in batch.to_pylist():
                 assert row["value"] == b"%d" % row["offset"]
                 found[row["partition"]].append(row["offset"])

@@ -1,0 +1,161 @@
+"""What groups have committed, as far as `__consumer_offsets` is uploaded.
+
+Keys and values of its records are big-endian; a string has its length as an i16 before it (-1:
+null). Keys of version 0 and 1 are of an offset (group, topic, partition i32), of version 2 of a
+group. Values begin with an i16, their version. Source: Kafka's message definitions OffsetCommitKey,
+OffsetCommitValue, GroupMetadataKey, GroupMetadataValue.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lake.catalog import Catalog
+from lake.committed import committed
+from lake.decode.decoder import RecordDecoder
+from lake.planner import OffsetRange, needed_objects, plan_splits
+from lake.record_reader import read_records
+from lake.store_reader import StoreReader
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+_OFFSET_KEYS = (0, 1)
+_GROUP_KEY = 2
+_EXPIRING, _FLEXIBLE = 1, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """A committed offset. Times in milliseconds, -1: none."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str
+    committed_ms: int
+    expires_ms: int = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """A group: what it has committed, and its members as it was last written."""
+
+    group_id: str
+    protocol_type: str | None = None
+    generation: int | None = None
+    members: int | None = None
+    offsets: list[GroupOffset] = field(default_factory=list)
+
+
+def read_groups(reader: StoreReader, catalog: Catalog) -> list[Group]:
+    """Return the groups of a cluster, by id. Offsets of transactions that were aborted or are
+    undecided do not count. Raises what reading objects raises.
+    """
+    groups: dict[str, Group] = {}
+    if OFFSETS_TOPIC not in catalog.state.topics:
+        return []
+    for key, value in _newest(reader, catalog).items():
+        try:
+            _take(groups, _Fields(key), _Fields(value))
+        except (struct.error, UnicodeDecodeError):
+            continue  # of a version of Kafka that is not known here
+    for group in groups.values():
+        group.offsets.sort(key=lambda one: (one.topic, one.partition))
+    return [groups[group_id] for group_id in sorted(groups)]
+
+
+def _newest(reader: StoreReader, catalog: Catalog) -> dict[bytes, bytes]:
+    """The newest value of each key that has one."""
+    newest: dict[bytes, bytes] = {}
+    for key, value in _records(reader, catalog):
+        if key is not None and value is not None:
+            newest[key] = value
+        elif key is not None:
+            newest.pop(key, None)
+    return newest
+
+
+def _records(reader: StoreReader, catalog: Catalog) -> Iterator[tuple[bytes | None, bytes | None]]:
+    logs = committed(reader, catalog.partitions(OFFSETS_TOPIC))
+    asked = [
+        OffsetRange(log=log, start=log.start_offset, end=log.end_offset)
+        for log in logs
+        if log.start_offset < log.end_offset
+    ]
+    decoder = RecordDecoder(("key", "value"))
+    # Splits come in the order of offsets, so the last record of a key is its newest.
+    for split in plan_splits(asked, reader.read_indexes(needed_objects(asked))):
+        for batch in read_records(reader, split.ranges, decoder):
+            yield from zip(
+                batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True
+            )
+
+
+def _take(groups: dict[str, Group], key: "_Fields", value: "_Fields") -> None:
+    kind = key.number(">h")
+    if kind not in (*_OFFSET_KEYS, _GROUP_KEY):
+        return
+    group_id = key.text() or ""
+    group = groups.setdefault(group_id, Group(group_id=group_id))
+    version = value.number(">h")
+    if kind == _GROUP_KEY:
+        if version < _FLEXIBLE:
+            _take_members(group, value, version)
+        return
+    topic, partition = key.text() or "", key.number(">i")
+    offset = value.number(">q")
+    if version >= 3:
+        value.number(">i")  # the leader's epoch
+    metadata = value.compact_text() if version == _FLEXIBLE else value.text()
+    group.offsets.append(
+        GroupOffset(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            metadata=metadata or "",
+            committed_ms=value.number(">q"),
+            expires_ms=value.number(">q") if version == _EXPIRING else -1,
+        )
+    )
+
+
+def _take_members(group: Group, value: "_Fields", version: int) -> None:
+    group.protocol_type = value.text()
+    group.generation = value.number(">i")
+    value.text()  # the protocol
+    value.text()  # the leader
+    if version >= 2:
+        value.number(">q")
+    group.members = value.number(">i")
+
+
+class _Fields:
+    """Takes fields off bytes. Raises struct.error where they end too soon."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, form: str) -> int:
+        (found,) = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return int(found)
+
+    def text(self) -> str | None:
+        return self._text(self.number(">h"))
+
+    def compact_text(self) -> str | None:
+        size = shift = 0
+        while (byte := self.number(">B")) >= 0x80:
+            size |= (byte & 0x7F) << shift
+            shift += 7
+        return self._text((size | byte << shift) - 1)
+
+    def _text(self, size: int) -> str | None:
+        if size < 0:
+            return None
+        data = self._data[self._at : self._at + size]
+        if len(data) < size:
+            raise struct.error("cut short")
+        self._at += size
+        return data.decode()

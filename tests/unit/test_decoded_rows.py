@@ -1,0 +1,155 @@
+"""Values as columns by what a topic declares: the Spark source's rows, made without Spark."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+
+from lake.errors import UndecodableValue
+from lake.source.data_source import LakeheadDataSource
+from storage.errors import SettingsError
+from tests.support.declared_topics import configure
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import write_topic
+
+
+def read(root: Path, topic: str, schema: Any = None, **options: str) -> list[dict[str, Any]]:
+    """Read a topic as Spark does: schema, reader, partitions, tasks."""
+    given = {"path": str(root), "subscribe": topic, "decode": "declared", **options}
+    source = LakeheadDataSource(given)
+    reader = source.reader(schema or source.schema())
+    batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert all(batch.schema == batches[0].schema for batch in batches)
+    rows: list[dict[str, Any]] = pa.Table.from_batches(batches).to_pylist() if batches else []
+    return sorted(rows, key=lambda row: row.get("_offset") or 0)
+
+
+def declare(root: Path, topic: str, **configs: str) -> None:
+    named = {f"lakehead.table.{name.replace('_', '.')}": text for name, text in configs.items()}
+    configure(root, topic, named)
+
+
+def objects(*rows: Mapping[str, Any]) -> list[bytes]:
+    return [json.dumps(row).encode() for row in rows]
+
+
+def test_fields_are_columns_with_where_each_record_came_from(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [TestRecord(offset=0, timestamp=5, key=b"k", value=b'{"a":1}')]})
+    declare(tmp_path, "t", value_format="json")
+    (row,) = read(tmp_path, "t")
+    assert row.pop("_timestamp").timestamp() == 0.005
+    assert row == {"a": 1, "_topic": "t", "_partition": 0, "_offset": 0, "_key": b"k"}
+    assert "_headers" in read(tmp_path, "t", includeHeaders="true")[0]
+
+
+def test_a_topic_that_declares_nothing_is_read_as_it_is(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [b"\xff"]})
+    (row,) = read(tmp_path, "t")
+    assert row["value"] == b"\xff"
+    assert "_offset" not in row
+
+
+def test_a_declared_schema_needs_no_record_and_is_the_schema(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: []})
+    declare(tmp_path, "t", value_format="json")
+    with pytest.raises(SettingsError, match=r"topic t has no records .* lakehead\.table\.schema"):
+        read(tmp_path, "t")
+    declare(tmp_path, "t", value_format="json", schema="a DOUBLE, l ARRAY<STRUCT<x: INT>>")
+    assert read(tmp_path, "t") == []
+    write_topic(tmp_path, "t", {0: objects({"a": 1, "l": [{"x": 2}], "b": 3})})
+    assert read(tmp_path, "t", columns="l,a") == [{"l": [{"x": 2}], "a": 1.0}]
+
+
+def test_what_only_the_newest_records_have_is_a_column_too(tmp_path: Path) -> None:
+    old, new = objects({"a": 1}), objects({"a": 1, "b": "x"})
+    write_topic(tmp_path, "t", {0: old * 6000 + new}, batch_records=1000)
+    declare(tmp_path, "t", value_format="json")
+    rows = read(tmp_path, "t", columns="b,_offset")
+    assert len(rows) == 6001
+    assert [row["b"] for row in rows[-2:]] == [None, "x"]
+
+
+def test_nested_values_are_one_column(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: objects({"_offset": 7, "a": 1}, {"a": 2})})
+    declare(tmp_path, "t", value_format="json")
+    with pytest.raises(SettingsError, match="'_offset' has the name of a metadata column"):
+        read(tmp_path, "t")
+    declare(tmp_path, "t", value_format="json", layout="nested")
+    values = [row["value"] for row in read(tmp_path, "t")]
+    assert values == [{"_offset": 7, "a": 1}, {"_offset": None, "a": 2}]
+
+
+@pytest.mark.parametrize("places", [[1], [0], [3], [0, 1], [0, 1, 2, 3], [1, 3]])
+def test_what_cannot_be_decoded_fails_by_name_or_is_null(tmp_path: Path, places: list[int]) -> None:
+    values = objects(*({"a": n} for n in range(4)))
+    for place in places:
+        values[place] = b"{" if place % 2 else b'{"a":"text"}'
+    write_topic(tmp_path, "t", {1: values}, partitions=2)
+    declare(tmp_path, "t", value_format="json", schema="a BIGINT")
+    with pytest.raises(UndecodableValue, match=f"topic t, partition 1, offset {places[0]}: "):
+        read(tmp_path, "t")
+    rows = read(tmp_path, "t", undecodable="null")
+    assert [row["_offset"] for row in rows] == [0, 1, 2, 3]
+    assert [row["a"] for row in rows] == [None if n in places else n for n in range(4)]
+    assert [n for n, row in enumerate(rows) if row["_error"] is not None] == places
+
+
+def test_a_tombstone_is_a_row_of_nulls_without_an_error(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [*objects({"a": 1}), None]})
+    declare(tmp_path, "t", value_format="json")
+    rows = read(tmp_path, "t", undecodable="null")
+    assert [(row["a"], row["_error"]) for row in rows] == [(1, None), (None, None)]
+
+
+def test_json_can_be_asked_for_and_a_schema_given(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: objects({"a": 1, "b": "x"})})
+    assert read(tmp_path, "t", decode="json")[0]["a"] == 1
+    asked = StructType([StructField("_offset", LongType()), StructField("a", DoubleType())])
+    assert read(tmp_path, "t", asked, decode="json", undecodable="null") == [
+        {"_offset": 0, "a": 1.0}
+    ]
+    wrong = StructType([StructField("_offset", StringType())])
+    with pytest.raises(SettingsError, match="'_offset' is _offset BIGINT"):
+        read(tmp_path, "t", wrong, decode="json")
+
+
+def test_changes_of_debezium_are_rows(tmp_path: Path) -> None:
+    def event(op: str, before: Any, after: Any) -> dict[str, Any]:
+        return {"before": before, "after": after, "op": op, "ts_ms": 1, "source": {"lsn": 1}}
+
+    a, b = {"id": 1, "v": "a"}, {"id": 1, "v": "b"}
+    moved = {"id": 2, "v": "b"}
+    events = objects(event("c", None, a), event("u", a, b), event("u", b, moved))
+    records = [TestRecord(offset=0, key=b'{"id":1}', value=value) for value in [*events, None]]
+    write_topic(tmp_path, "t", {0: [*records, b"junk"]})
+    declare(tmp_path, "t", value_format="debezium")
+    rows = read(tmp_path, "t", undecodable="null")
+    assert [(row["_offset"], row["id"], row["_op"]) for row in rows] == [
+        (0, 1, "c"),
+        (1, 1, "u"),
+        (2, 1, "d"),
+        (2, 2, "c"),
+        (4, None, None),
+    ]
+    assert [row["_error"] is None for row in rows] == [True] * 4 + [False]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decode": "avro"}, "'decode' is none or declared or json, not 'avro'"),
+        ({"subscribe": "t,u"}, "'decode' is for one topic"),
+        ({"decode": "none", "undecodable": "null"}, "'undecodable' is for values that are decoded"),
+        ({"undecodable": "skip"}, "'undecodable' is fail or null"),
+        ({"columns": "nope"}, "unknown column 'nope': there are a, _topic"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    write_topic(tmp_path, "t", {0: objects({"a": 1})})
+    declare(tmp_path, "t", value_format="json")
+    with pytest.raises(SettingsError, match=message):
+        read(tmp_path, "t", **options)
