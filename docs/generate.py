@@ -14,6 +14,7 @@ from broker.cli.app import app
 from broker.cli.sections import sections, shown_default
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.observability.measures import SUBJECTS
+from broker.observability.table_metrics import TABLE_MEASURES
 from broker.setting_sources import Setting
 from docs.kafka_compatibility import compatibility_page
 from lake.source.option_table import options_table
@@ -55,6 +56,15 @@ does not help), and `failed`, with HTTP status 503, when the node acknowledges n
 about to end.
 
 A metric of a part that a node does not have is left out: those of the object WAL on a block WAL."""
+
+_TABLE_METRICS_INTRODUCTION = """\
+## Tables
+
+Not of a node: `lakehead materialize --follow --metrics 9405` and `lakehead maintain --follow
+--metrics 9405` serve these, gauges of every [declared table](tables.md), on the loopback address
+unless `HOST:PORT` names another. `lakehead tables` and `lakehead.tables` in [SQL](sql.md) show the
+same. What is not known (there is no table yet, or it cannot be read) is left out; the lag never
+is."""
 
 _COMMANDS_INTRODUCTION = """\
 # Command line
@@ -119,6 +129,8 @@ def _metrics() -> str:
         for measure in measures:
             kind = "counter" if measure.is_counter else "gauge"
             lines.append(f"| `{measure.shown_name}` | {kind} | {measure.doc} |")
+    lines += ["", _TABLE_METRICS_INTRODUCTION, "", "| Metric | Meaning |", "| --- | --- |"]
+    lines += [f"| `{measure.shown_name}` | {measure.doc} |" for measure in TABLE_MEASURES]
     return _NOTE + "\n".join(lines) + "\n"
 
 

@@ -26,6 +26,7 @@ from broker.cli import (
     start,
     sweep,
     table_upkeep,
+    tables,
     topics,
     verify,
 )
@@ -69,6 +70,7 @@ app.command("nodes")(nodes.list_nodes)
 app.command("drain")(nodes.drain)
 app.add_typer(topics.app, name="topics")
 app.command("sql")(sql.sql)
+app.command("tables")(tables.list_tables)
 app.command("materialize")(materialize.materialize)
 app.command("replay-dead-letters")(replay.replay)
 app.command("optimize")(table_upkeep.optimize)

@@ -14,6 +14,7 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
 from broker.cli.lake_upkeep import bring_up_tables, is_lake_installed, kept_tables
 from broker.cli.listing import JsonOption, show_fields, show_rows
+from broker.cli.table_metrics import MetricsOption, shown_metrics
 from broker.maintenance.maintainer import Maintainer, MaintenanceFigures
 from broker.observability.event_log import configure_logs
 from broker.setting_sources import load
@@ -63,6 +64,7 @@ def maintain(
             show_default=False,
         ),
     ] = None,
+    metrics: MetricsOption = None,
     dry_run: DryRunOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures at the end.")] = False,
     as_json: JsonOption = False,
@@ -84,7 +86,10 @@ def maintain(
         return
     tables: list[TableOutcome] = []
     if follow:
-        with kept_tables(path) if with_lake else nullcontext():
+        with (
+            shown_metrics(path, metrics if with_lake else None, is_following=True),
+            kept_tables(path) if with_lake else nullcontext(),
+        ):
             figures = run(_maintain(path, settings, follow=True))
     else:
         # Tables first: retention waits for them.

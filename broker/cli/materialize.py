@@ -13,6 +13,7 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.progress import ByteProgress
+from broker.cli.table_metrics import MetricsOption, shown_metrics
 from storage.errors import LakeheadError, SettingsError
 from storage.metadata.table_declaration import default_table_uri
 
@@ -146,6 +147,7 @@ def materialize(
     begin: FromOption = None,
     follow: FollowOption = False,
     tail: TailOption = Tail.OBJECTS,
+    metrics: MetricsOption = None,
     wait: WaitOption = 0.0,
     workers: WorkersOption = 2,
     spark: SparkOption = False,
@@ -175,16 +177,19 @@ def materialize(
         raise SettingsError(_DECLARED)
     if begin is not None and (not is_alone or dry_run):
         raise SettingsError("--from is for one topic, once: name it, without --follow or --dry-run")
-    with _closing(
-        DeclaredTables(
-            store,
-            topics=names,
-            workers=workers,
-            wait_s=wait,
-            tail=tail is Tail.WAL,
-            runner=_runner(spark),
-        )
-    ) as tables:
+    with (
+        shown_metrics(path, metrics, is_following=follow),
+        _closing(
+            DeclaredTables(
+                store,
+                topics=names,
+                workers=workers,
+                wait_s=wait,
+                tail=tail is Tail.WAL,
+                runner=_runner(spark),
+            )
+        ) as tables,
+    ):
         if follow:
             _follow(tables, as_json)
             return

@@ -1,0 +1,47 @@
+"""The metrics of declared tables, beside commands that keep them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from broker.cli.cluster import store_uri
+from storage.clock import SystemClock
+from storage.errors import SettingsError
+
+if TYPE_CHECKING:
+    from lake.jobs.table_status import TableStatus
+
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="With --follow: serve the metrics of the tables for Prometheus.",
+    ),
+]
+
+
+@contextmanager
+def shown_metrics(path: str, address: str | None, *, is_following: bool) -> Iterator[None]:
+    """Serve the metrics of the declared tables while the block runs, if there is an address.
+
+    Raises SettingsError when the address cannot be had, or nothing is followed.
+    """
+    if address is None:
+        yield
+        return
+    if not is_following:
+        raise SettingsError("--metrics is for --follow: lakehead tables --json shows them once")
+    from broker.observability.table_metrics import served_tables
+    from lake.jobs.table_status import table_statuses
+    from lake.store_reader import store_reader
+
+    clock, reader = SystemClock(), store_reader(store_uri(path))
+
+    def statuses() -> "list[TableStatus]":
+        return table_statuses(reader.open_catalog(), clock.now_ms())
+
+    with served_tables(address, statuses, clock):
+        yield

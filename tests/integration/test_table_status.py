@@ -1,0 +1,126 @@
+"""The status of declared tables: lag, files, dead letters, cost, and what is wrong."""
+
+import json
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.observability.table_metrics import served_tables
+from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lake.jobs.table_status import TableStatus, table_statuses
+from lake.store_reader import store_reader
+from storage.clock import SystemClock
+from tests.support.command_line import CommandLine
+from tests.support.declared_topics import configure
+from tests.support.topic_writer import write_topic
+
+
+@pytest.fixture
+def command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)
+
+
+def declare(root: Path, topic: str, **configs: str) -> None:
+    named = {f"lakehead.table.{name.replace('_', '.')}": text for name, text in configs.items()}
+    configure(root, topic, {"lakehead.table.enable": "true", **named})
+
+
+def bring_up(root: Path) -> None:
+    outcomes: list[TableOutcome] = []
+    tables = DeclaredTables(f"file:{root}")
+    try:
+        tables.bring_up(all_of_them=True, tell=outcomes.append)
+    finally:
+        tables.close()
+
+
+def statuses(root: Path, **options: Any) -> dict[str, TableStatus]:
+    catalog = store_reader(f"file:{root}").open_catalog()
+    found = table_statuses(catalog, SystemClock().now_ms(), **options)
+    return {status.topic: status for status in found}
+
+
+def test_a_table_that_is_not_there_yet_is_behind_by_all(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [b"x"] * 7})
+    write_topic(tmp_path, "undeclared", {0: [b"x"]})
+    declare(tmp_path, "t")
+    (status,) = statuses(tmp_path).values()
+    assert (status.records_behind, status.version, status.files, status.error) == (
+        *(7, None, None),
+        None,
+    )
+    assert status.bytes_behind > 0
+    assert status.table == f"{tmp_path}/tables/t"
+
+
+def test_a_table_that_is_kept_tells_its_lag_files_letters_and_cost(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [b'{"a":1}', b"{", b'{"a":2}']})
+    declare(tmp_path, "t", value_format="json", on_error="dead_letter", file_bytes=str(1 << 20))
+    bring_up(tmp_path)
+    status = statuses(tmp_path)["t"]
+    assert (status.records_behind, status.bytes_behind, status.seconds_behind) == (0, 0, 0.0)
+    assert (status.files, status.small_file_ratio, status.dead_letters) == (1, 1.0, 1)
+    assert status.holder is None
+    assert status.runs == 1
+    assert status.bytes_read is not None
+    assert status.bytes_read > 0
+    assert status.bytes_written is not None
+    assert status.bytes is not None
+    assert status.bytes_written > status.bytes  # dead letters too
+    assert status.store_requests is not None
+    assert status.store_requests >= 2
+    assert status.dollars is not None
+    assert status.dollars > 0
+    assert status.last_commit_ms is not None
+    assert abs(status.last_commit_ms - SystemClock().now_ms()) < 600_000
+    write_topic(tmp_path, "t", {0: [b'{"a":3}'] * 4})
+    assert statuses(tmp_path)["t"].records_behind == 4
+
+
+def test_what_is_wrong_with_a_table_is_in_its_row(tmp_path: Path) -> None:
+    for topic in ("broken", "fine", "senseless", "unreachable"):
+        write_topic(tmp_path, topic, {0: [b"x"] * 3})
+        declare(tmp_path, topic)
+    bring_up(tmp_path)
+    (tmp_path / "tables/broken/_delta_log/00000000000000000000.json").write_text("junk")
+    declare(tmp_path, "senseless", mode="sideways")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = f"s3://bucket/tables?endpoint=http://127.0.0.1:{closed.getsockname()[1]}"
+        declare(tmp_path, "unreachable", path=f"{place}&region=us-east-1")
+        found = statuses(tmp_path, answer_s=2.0)
+    assert found["fine"].error is None
+    assert found["broken"].error is not None
+    assert found["broken"].error.startswith(f"cannot read table {tmp_path}/tables/broken: ")
+    assert "lakehead.table.mode is one of" in str(found["senseless"].error)
+    assert found["unreachable"].error is not None
+    assert {topic: one.records_behind for topic, one in found.items()} == dict.fromkeys(found, 0)
+
+
+def test_the_command_shows_them(tmp_path: Path, command_line: CommandLine) -> None:
+    write_topic(tmp_path, "t", {0: [b"x"] * 7})
+    answer = command_line("tables", "--path", str(tmp_path))
+    assert "no topic declares a table" in answer.out
+    declare(tmp_path, "t", mode="sideways")
+    shown = command_line("tables", "--path", str(tmp_path)).out
+    assert "lakehead.table.mode is one of" in shown
+    declare(tmp_path, "t", mode="append")
+    bring_up(tmp_path)
+    row = json.loads(command_line("tables", "t", "--json", "--path", str(tmp_path)).out)
+    assert (row["topic"], row["records_behind"], row["files"]) == ("t", 0, 1)
+    assert row["last_commit"].endswith("+00:00")
+
+
+def test_prometheus_can_ask(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [b"x"] * 7})
+    declare(tmp_path, "t")
+    with served_tables("0", lambda: list(statuses(tmp_path).values()), SystemClock()) as port:
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    assert 'lakehead_table_lag_records{topic="t"} 7.0' in page
+    assert 'lakehead_table_failed{topic="t"} 0.0' in page
+    assert "lakehead_table_files{" not in page
