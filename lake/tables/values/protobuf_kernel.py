@@ -15,21 +15,14 @@ import numpy as np
 from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
 
 FIELD = (
-    "number",
-    "kind",
-    "slot",  # of the value, or of the presence of a message; -1: none
-    "domain",  # of that slot; the domain of the items if it is repeated
-    "list_slot",  # counts the items; -1: not repeated
-    "list_domain",
-    "message",  # its row in `messages`
-    "first_rival",  # other members of its oneof, in `rivals`
-    "rivals",
-    "first_own",  # slots that a member of a oneof holds, in `owned`
-    "owned",
-    "first_number",  # of a closed enum, in `numbers`
-    "numbers",
+    *("number", "kind", "slot", "domain", "list_slot", "list_domain", "message"),
+    *("first_rival", "rivals", "first_own", "owned", "first_number", "numbers"),
 )
-"""What the columns of `fields` are."""
+"""The columns of `fields`. `slot` is that of the value, or of a message's presence (-1: none);
+`domain` its domain, that of the items of a list, which `list_slot` counts (-1: it is no list);
+`message` a row of `messages`. Rivals are rows of other members of its oneof, `owned` what a member
+holds, `numbers` those of a closed enum, each with the first and how many.
+"""
 
 INT64_KIND = 0
 INT32_KIND = 1
@@ -186,24 +179,23 @@ def _scalar(data, at, end, kind):
 
 
 @inlined
-def _is_member(numbers, field, value):
-    low = field[11]
-    high = field[11] + field[12]
+def _is_member(numbers, low, high, value):
+    end = high
     while low < high:
         middle = (low + high) >> 1
         if numbers[middle] < value:
             low = middle + 1
         else:
             high = middle
-    return low < field[11] + field[12] and numbers[low] == value
+    return low < end and numbers[low] == value
 
 
 @inlined
-def _oust(fields, rivals, owned, field, base, held, cells, valid):
+def _oust(fields, rivals, owned, found, base, held, cells, valid):
     """Clear the other members of a oneof. False if one of them held a list: its items stay."""
-    for i in range(field[7], field[7] + field[8]):
-        rival = fields[rivals[i]]
-        for j in range(rival[9], rival[9] + rival[10]):
+    for i in range(fields[found, 7], fields[found, 7] + fields[found, 8]):
+        rival = rivals[i]
+        for j in range(fields[rival, 9], fields[rival, 9] + fields[rival, 10]):
             cell = base[owned[j, 0]] + held[owned[j, 1]]
             if valid[cell] and owned[j, 2] and cells[cell] > 0:
                 return False
@@ -225,12 +217,14 @@ def _undo(base, domains, held, before, cells, valid):
 
 
 @inlined
-def _values(data, at, end, packed, field, numbers, base, capacity, held, cells, valid):
+def _values(data, at, end, packed, fields, found, numbers, base, capacity, held, cells, valid):
     """Read a scalar or, up to `end`, packed ones: (fault, position, 1 if the domain is full)."""
-    kind = field[1]
-    slot = field[2]
-    domain = field[3]
-    listed = field[4]
+    kind = fields[found, 1]
+    slot = fields[found, 2]
+    domain = fields[found, 3]
+    listed = fields[found, 4]
+    low = fields[found, 11]
+    high = low + fields[found, 12]
     while True:
         if packed and at == end:
             return 0, at, 0
@@ -239,13 +233,13 @@ def _values(data, at, end, packed, field, numbers, base, capacity, held, cells, 
         fault, value, at = _scalar(data, at, end, kind)
         if fault:
             return fault, at, 0
-        if kind != CLOSED_ENUM_KIND or _is_member(numbers, field, value):
+        if kind != CLOSED_ENUM_KIND or _is_member(numbers, low, high, value):
             cell = base[slot] + held[domain]
             cells[cell] = value
             valid[cell] = 1
             if listed >= 0:
                 held[domain] += 1
-                count = base[listed] + held[field[5]]
+                count = base[listed] + held[fields[found, 5]]
                 cells[count] += 1
                 valid[count] = 1
         if not packed:
@@ -269,9 +263,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
         at = starts[row]
         end = ends[row]
         before[:] = held
-        fault = 0
-        full = 0
-        depth = 0
+        fault, full, depth = 0, 0, 0
         message = np.int64(0)
         hint = messages[0, 0]
         domain = np.int64(-1)
@@ -282,10 +274,8 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
                 if domain >= 0:
                     held[domain] += 1
                 depth -= 1
-                message = frames[depth, 0]
-                end = frames[depth, 1]
-                hint = frames[depth, 2]
-                domain = frames[depth, 3]
+                message, end = frames[depth, 0], frames[depth, 1]
+                hint, domain = frames[depth, 2], frames[depth, 3]
                 continue
             tag, after = _varint(data, at, end)
             if after < 0 or tag > 0xFFFFFFFF or tag < 0:
@@ -305,23 +295,33 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
                     break
                 if found < 0 or fields[found, 1] != FORGOTTEN_KIND or wire != fields[found, 6]:
                     continue
-            field = fields[found]
+            kind = fields[found, 1]
             hint = found + 1
-            ousts = field[8] > 0
-            if ousts and field[1] == CLOSED_ENUM_KIND:  # a number it does not have is no value
+            ousts = fields[found, 8] > 0
+            if ousts and kind == CLOSED_ENUM_KIND:  # a number it does not have is no value
                 _, value, _ = _scalar(data, at, end, CLOSED_ENUM_KIND)
-                ousts = _is_member(numbers, field, value)
-            if ousts and not _oust(fields, rivals, owned, field, base, held, cells, valid):
+                low = fields[found, 11]
+                ousts = _is_member(numbers, low, low + fields[found, 12], value)
+            if ousts and not _oust(fields, rivals, owned, found, base, held, cells, valid):
                 fault = 6
                 break
-            if field[1] == FORGOTTEN_KIND:
+            if kind == FORGOTTEN_KIND:
                 continue
-            if field[1] != MESSAGE_KIND and not packed:
+            if fields[found, 4] < 0 and kind not in (CLOSED_ENUM_KIND, MESSAGE_KIND):
+                # By far the most, and a call with all these arrays costs more than the value.
+                fault, value, at = _scalar(data, at, end, kind)
+                if fault:
+                    break
+                cell = base[fields[found, 2]] + held[fields[found, 3]]
+                cells[cell] = value
+                valid[cell] = 1
+                continue
+            if kind != MESSAGE_KIND and not packed:
                 fault, at, full = _values(
-                    data, at, end, False, field, numbers, base, capacity, held, cells, valid
+                    data, at, end, False, fields, found, numbers, base, capacity, held, cells, valid
                 )
                 if fault or full:
-                    domain = field[3]
+                    domain = fields[found, 3]
                     break
                 continue
             size, after = _varint(data, at, end)
@@ -331,34 +331,43 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
             at = after
             if packed:
                 fault, at, full = _values(
-                    data, at, at + size, True, field, numbers, base, capacity, held, cells, valid
+                    data,
+                    at,
+                    at + size,
+                    True,
+                    fields,
+                    found,
+                    numbers,
+                    base,
+                    capacity,
+                    held,
+                    cells,
+                    valid,
                 )
                 if fault or full:
-                    domain = field[3]
+                    domain = fields[found, 3]
                     break
                 continue
             if depth == _DEPTH_MAX:
                 fault = 5
                 break
-            if field[4] >= 0 and held[field[3]] >= capacity[field[3]]:
+            if fields[found, 4] >= 0 and held[fields[found, 3]] >= capacity[fields[found, 3]]:
                 full = 1
-                domain = field[3]
+                domain = fields[found, 3]
                 break
-            if field[4] >= 0:
-                count = base[field[4]] + held[field[5]]
+            if fields[found, 4] >= 0:
+                count = base[fields[found, 4]] + held[fields[found, 5]]
                 cells[count] += 1
                 valid[count] = 1
-            if field[2] >= 0:
-                valid[base[field[2]] + held[field[3]]] = 1
-            frames[depth, 0] = message
-            frames[depth, 1] = end
-            frames[depth, 2] = hint
-            frames[depth, 3] = domain
+            if fields[found, 2] >= 0:
+                valid[base[fields[found, 2]] + held[fields[found, 3]]] = 1
+            frames[depth, 0], frames[depth, 1] = message, end
+            frames[depth, 2], frames[depth, 3] = hint, domain
             depth += 1
-            message = field[6]
+            message = fields[found, 6]
             end = at + size
             hint = messages[message, 0]
-            domain = field[3] if field[4] >= 0 else np.int64(-1)
+            domain = fields[found, 3] if fields[found, 4] >= 0 else np.int64(-1)
         if fault:
             faults[row] = fault | (at - starts[row]) << 4
             _undo(base, domains, held, before, cells, valid)
@@ -384,11 +393,6 @@ def decode_messages(data: Any, starts: Any, ends: Any, tables: Any, cells: Any) 
         if full >= 0:
             cells.grow(int(full))
     return faults
-
-
-def wire_of(kind: int) -> int:
-    """Return the wire type of a kind, for who makes tables."""
-    return {FIXED64_KIND: 1, FIXED32_KIND: 5, SFIXED32_KIND: 5}.get(kind, 2 * (kind >= BYTES_KIND))
 
 
 def fault_text(fault: int) -> str:

@@ -130,7 +130,7 @@ class _Compiler:
         """A member of a oneof that has no column, but may take the place of one that has."""
         kind, _ = _KINDS.get(each.type, (kernel.MESSAGE_KIND, "bytes"))
         row = dict.fromkeys(kernel.FIELD, 0) | {"number": each.number, "list_slot": -1}
-        row |= {"kind": kernel.FORGOTTEN_KIND, "message": kernel.wire_of(kind)}
+        row |= {"kind": kernel.FORGOTTEN_KIND, "message": _wire_of(kind)}
         place.rows.append(row)
         place.oneofs.setdefault(oneof, []).append(row)
 
@@ -292,6 +292,12 @@ class _Compiler:
             np.array(owned, np.int64).reshape(-1, 3),
             np.array(self._numbers, np.int64),
         )
+
+
+def _wire_of(kind: int) -> int:
+    """The wire type of a kind."""
+    fixed = {kernel.FIXED64_KIND: 1, kernel.FIXED32_KIND: 5, kernel.SFIXED32_KIND: 5}
+    return fixed.get(kind, 2 if kind >= kernel.BYTES_KIND else 0)
 
 
 def _misfit(each: FieldDescriptor, found: str, target: Any) -> MisfitSchema:
