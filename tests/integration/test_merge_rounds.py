@@ -1,0 +1,78 @@
+"""Rounds of a MERGE by delta-spark that were left at any step, taken up by whoever comes next."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lake.jobs.table_changes import planned_merge
+from lake.tables.delta_merge import DeltaMerge
+from lake.tables.delta_table import Table, TableMoved, create_table, open_table
+from lake.tables.merge_engine import done_app, plan_merge, planned_app, settle
+from lake.tables.upsert import change_schema
+
+TOPIC = "0" * 32
+PARTITIONS = [(TOPIC, 0), (TOPIC, 1)]
+ROW = pa.schema(
+    [
+        pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()),
+        pa.field("_timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("_key", pa.binary()),
+    ]
+)
+
+
+def opened(uri: str) -> Table:
+    table = open_table(uri)
+    assert table is not None
+    return table
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    made = str(tmp_path / "t")
+    create_table(made, ROW, name="t", description="")
+    return made
+
+
+def test_a_round_that_was_only_planned_is_given_up_by_another_engine(uri: str) -> None:
+    number = plan_merge(opened(uri), dict.fromkeys(PARTITIONS, 29), {})
+    table = opened(uri)
+    assert not settle(table, PARTITIONS)
+    row = {"_partition": 0, "_offset": 1, "_timestamp": 1, "_key": b"k", "_op": "u", "_seq": 0}
+    changes = pa.Table.from_pylist([row | {"_at": 1}], schema=change_schema(ROW))
+    merge = planned_merge(table, changes, ROW, (), is_history=False)
+    DeltaMerge().merge(table, merge, dict.fromkeys(PARTITIONS, 9), {})
+    table = opened(uri)
+    # Its number is used up, so a MERGE that comes late is skipped; nor does it pass for done.
+    assert table.marked(done_app(TOPIC)) == number
+    assert table.marked(planned_app(TOPIC)) == number + 1
+    assert not settle(table, PARTITIONS)
+    assert [table.last_offset(*key) for key in PARTITIONS] == [9, 9]
+
+
+def test_a_round_that_was_only_planned_is_planned_over(uri: str) -> None:
+    first = plan_merge(opened(uri), dict.fromkeys(PARTITIONS, 29), {})
+    second = plan_merge(opened(uri), dict.fromkeys(PARTITIONS, 19), {})
+    table = opened(uri)
+    assert (table.marked(done_app(TOPIC)), table.marked(planned_app(TOPIC))) == (first, second)
+    assert table.last_offset(TOPIC, 0) == -1
+
+
+def test_a_round_that_is_done_is_settled_once(uri: str) -> None:
+    number = plan_merge(opened(uri), {(TOPIC, 0): 60, (TOPIC, 1): -1}, {})
+    opened(uri).commit([], {done_app(TOPIC): number}, modified_ms=1, notes={})
+    late = opened(uri)
+    assert settle(opened(uri), PARTITIONS)
+    with pytest.raises(TableMoved):
+        settle(late, PARTITIONS)
+    assert not settle(opened(uri), PARTITIONS)
+    assert [opened(uri).last_offset(*key) for key in PARTITIONS] == [60, -1]
+
+
+def test_of_two_runs_that_plan_at_once_one_does(uri: str) -> None:
+    late = opened(uri)
+    plan_merge(opened(uri), dict.fromkeys(PARTITIONS, 60), {})
+    with pytest.raises(TableMoved):
+        plan_merge(late, dict.fromkeys(PARTITIONS, 60), {})

@@ -1,0 +1,152 @@
+"""delta-spark and delta-rs on the same tables: equal after the same changes, each takes up what the
+other left, and what both upkeep commands leave is read alike.
+"""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from lake.jobs.table_changes import planned_merge
+from lake.tables.data_file import write_data_file
+from lake.tables.delta_merge import DeltaMerge
+from lake.tables.delta_spark import SparkMerge, merge_statement, optimize_by_spark, vacuum_by_spark
+from lake.tables.delta_table import Table, create_table, open_table
+from lake.tables.merge_engine import MergeEngine, done_app, plan_merge
+from lake.tables.upsert import HISTORY_FIELDS, change_schema
+from storage.errors import SettingsError
+
+pytestmark = pytest.mark.timeout(600)
+
+TOPIC = "0" * 32
+KEYS = {(TOPIC, 0): 0, (TOPIC, 1): 0}
+ROW = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("part of", pa.string()),
+        pa.field("v", pa.int64()),
+        pa.field("_partition", pa.int32()),
+        pa.field("_offset", pa.int64()),
+        pa.field("_timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("_key", pa.binary()),
+    ]
+)
+
+
+def changes(schema: Any, start: int, count: int, *, truncate_at: int = -1) -> Any:
+    chance = random.Random(start)
+    rows = []
+    for number in range(start, start + count):
+        key = chance.randrange(20)
+        op = "t" if number == truncate_at else chance.choice("uuuud")
+        rows.append(
+            {
+                "id": None if op == "t" else key,
+                "part of": None if op == "t" else f"it's {key % 2}",
+                "v": number if op == "u" else None,
+                "_partition": 0 if op == "t" else key % 2,
+                "_offset": number,
+                "_timestamp": number,
+                "_key": b"%d" % key,
+                "_op": op,
+                "_seq": 0,
+                "_at": number,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=change_schema(schema))
+
+
+def opened(uri: str) -> Table:
+    table = open_table(uri)
+    assert table is not None
+    return table
+
+
+def content(uri: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(uri).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: (row["id"], row["_offset"]))
+
+
+@pytest.mark.parametrize("is_history", [False, True])
+def test_both_engines_make_equal_tables(
+    spark: SparkSession, tmp_path: Path, is_history: bool
+) -> None:
+    schema = pa.schema([*ROW, *HISTORY_FIELDS]) if is_history else ROW
+    uris = {name: str(tmp_path / name) for name in ("rs", "spark", "mixed")}
+    for uri in uris.values():
+        create_table(uri, schema, name="t", description="", partition_by=["part of"])
+    engines: dict[str, list[MergeEngine]] = {
+        "rs": [DeltaMerge()],
+        "spark": [SparkMerge()],
+        "mixed": [DeltaMerge(), SparkMerge()],
+    }
+    for turn in range(3):
+        given = changes(schema, turn * 100, 50, truncate_at=120)
+        progress = dict.fromkeys(KEYS, turn * 100 + 49)
+        for name, uri in uris.items():
+            table = opened(uri)
+            merge = planned_merge(table, given, schema, ("id",), is_history=is_history)
+            engine = engines[name][turn % len(engines[name])]
+            engine.merge(table, merge, progress, {"lakehead.topic": "t"})
+            assert opened(uri).last_offset(TOPIC, 0) == turn * 100 + 49
+            assert opened(uri).last_offset(TOPIC, 1) == turn * 100 + 49
+        assert content(uris["rs"]) == content(uris["spark"]) == content(uris["mixed"])
+    read = spark.read.format("delta").load(uris["rs"])
+    assert read.count() == len(content(uris["rs"])) > 5
+
+
+def test_a_merge_of_spark_that_comes_late_changes_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    uri = str(tmp_path / "t")
+    create_table(uri, ROW, name="t", description="")
+    late, first, then = (changes(ROW, start, 30) for start in (0, 0, 100))
+    # A run plans its round, and is overtaken by one that does both of the next rounds.
+    table = opened(uri)
+    merge = planned_merge(table, late, ROW, (), is_history=False)
+    number = plan_merge(table, dict.fromkeys(KEYS, 29), {})
+    for given, last in ((first, 29), (then, 129)):
+        now = opened(uri)
+        merged = planned_merge(now, given, ROW, (), is_history=False)
+        SparkMerge().merge(now, merged, dict.fromkeys(KEYS, last), {})
+    before = content(uri)
+    staged = write_data_file(uri, merge.source)
+    spark.read.parquet(f"{uri}/{staged.path}").createOrReplaceTempView("lakehead_changes")
+    spark.conf.set("spark.databricks.delta.write.txnAppId", done_app(TOPIC))
+    spark.conf.set("spark.databricks.delta.write.txnVersion", str(number))
+    version = DeltaTable(uri).version()
+    spark.sql(merge_statement(uri, merge)).collect()
+    spark.conf.unset("spark.databricks.delta.write.txnAppId")
+    spark.conf.unset("spark.databricks.delta.write.txnVersion")
+    assert (content(uri), DeltaTable(uri).version()) == (before, version)
+
+
+def test_a_round_that_changes_no_row_is_progress_too(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    create_table(uri, ROW, name="t", description="")
+    for last in (29, 90):
+        table = opened(uri)
+        merge = planned_merge(table, changes(ROW, 0, 30), ROW, (), is_history=False)
+        SparkMerge().merge(table, merge, dict.fromkeys(KEYS, last), {})
+        assert opened(uri).last_offset(TOPIC, 1) == last
+
+
+def test_optimize_and_vacuum_by_spark_keep_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    create_table(uri, ROW, name="t", description="")
+    for start in range(0, 120, 30):
+        table = opened(uri)
+        merge = planned_merge(table, changes(ROW, start, 30), ROW, (), is_history=False)
+        DeltaMerge().merge(table, merge, dict.fromkeys(KEYS, start + 29), {})
+    before = content(uri)
+    optimize_by_spark(uri, order_by=["id"], file_bytes=1 << 27)
+    assert content(uri) == before
+    vacuum_by_spark(uri, retention_hours=168, dry_run=False)
+    assert content(uri) == before
+    assert opened(uri).last_offset(TOPIC, 0) == 119
+    with pytest.raises(SettingsError, match="168 hours at least"):
+        vacuum_by_spark(uri, retention_hours=1, dry_run=False)
