@@ -32,7 +32,9 @@ def has_tables(path: str) -> bool:
 
 
 def bring_up_tables(path: str, *, dry_run: bool) -> "list[TableOutcome]":
-    """Bring up the declared tables that are due; what fails in one is in its outcome."""
+    """Bring up the declared tables that are due, then keep their files; what fails in one is in its
+    outcome, or logged.
+    """
     if not has_tables(path):
         return []
     from lake.jobs.declared_tables import DeclaredTables
@@ -43,7 +45,25 @@ def bring_up_tables(path: str, *, dry_run: bool) -> "list[TableOutcome]":
         tables.bring_up(all_of_them=False, tell=outcomes.append, dry_run=dry_run)
     finally:
         tables.close()
+    if not dry_run:
+        _keep_files(path)
     return outcomes
+
+
+def _keep_files(path: str) -> None:
+    """OPTIMIZE and VACUUM what is due of either, without a JVM."""
+    from lake.jobs.table_upkeep import optimize, targets, vacuum
+
+    where = store_uri(path)
+    for target in targets(where):
+        for name, job in (("optimize", optimize), ("vacuum", vacuum)):
+            result = job(where, target, dry_run=True)
+            if result.error is None and result.is_due:
+                result = job(where, target)
+                _log.info("table_files_kept", job=name, topic=target.topic)
+            if result.error is not None:
+                error = str(result.error)
+                _log.warning("table_files_not_kept", job=name, topic=target.topic, error=error)
 
 
 @contextmanager
