@@ -118,7 +118,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(NUMBERS.filter(str.isascii), min_size=1, max_size=20))
 def test_numbers_are_the_doubles_that_python_reads(numbers: list[str]) -> None:
     found = json_columns(
