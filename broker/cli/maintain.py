@@ -14,7 +14,7 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
 from broker.cli.lake_upkeep import bring_up_tables, is_lake_installed, kept_tables
 from broker.cli.listing import JsonOption, show_fields, show_rows
-from broker.cli.table_metrics import MetricsOption, shown_metrics
+from broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from broker.maintenance.maintainer import Maintainer, MaintenanceFigures
 from broker.observability.event_log import configure_logs
 from broker.setting_sources import load
@@ -80,6 +80,8 @@ def maintain(
         os.nice(_NICENESS)
     settings = settings_of(config)
     with_lake = is_lake_installed() if lake is None else lake
+    if not follow:
+        check_metrics(metrics)
     if dry_run:
         rows = [*(_tables_due(path) if with_lake else []), *run(_due(path, settings))]
         show_rows(rows, {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}, as_json)
@@ -87,7 +89,7 @@ def maintain(
     tables: list[TableOutcome] = []
     if follow:
         with (
-            shown_metrics(path, metrics if with_lake else None, is_following=True),
+            shown_metrics(path, metrics),
             kept_tables(path) if with_lake else nullcontext(),
         ):
             figures = run(_maintain(path, settings, follow=True))

@@ -13,7 +13,7 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.progress import ByteProgress
-from broker.cli.table_metrics import MetricsOption, shown_metrics
+from broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from storage.errors import LakeheadError, SettingsError
 from storage.metadata.table_declaration import default_table_uri
 
@@ -167,6 +167,8 @@ def materialize(
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
     store, names = store_uri(path), topics or []
+    if not follow:
+        check_metrics(metrics)
     is_alone = len(names) == 1 and not follow
     is_told = any(one is not None for one in (table, schema, value_format, on_error))
     if is_alone and begin is None and (table or not declares_table(store, names[0])):
@@ -178,7 +180,7 @@ def materialize(
     if begin is not None and (not is_alone or dry_run):
         raise SettingsError("--from is for one topic, once: name it, without --follow or --dry-run")
     with (
-        shown_metrics(path, metrics, is_following=follow),
+        shown_metrics(path, metrics),
         _closing(
             DeclaredTables(
                 store,

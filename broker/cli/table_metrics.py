@@ -23,21 +23,30 @@ MetricsOption = Annotated[
 ]
 
 
+def check_metrics(address: str | None) -> None:
+    """Raise SettingsError if a command that ends by itself is to serve metrics."""
+    if address is not None:
+        raise SettingsError("--metrics is for --follow: lakehead tables --json shows them once")
+
+
 @contextmanager
-def shown_metrics(path: str, address: str | None, *, is_following: bool) -> Iterator[None]:
+def shown_metrics(path: str, address: str | None) -> Iterator[None]:
     """Serve the metrics of the declared tables while the block runs, if there is an address.
 
-    Raises SettingsError when the address cannot be had, or nothing is followed.
+    Raises SettingsError when the address cannot be had.
     """
     if address is None:
         yield
         return
-    if not is_following:
-        raise SettingsError("--metrics is for --follow: lakehead tables --json shows them once")
     from broker.observability.table_metrics import served_tables
-    from lake.jobs.table_status import table_statuses
-    from lake.store_reader import store_reader
 
+    try:
+        from lake.jobs.table_status import table_statuses
+        from lake.store_reader import store_reader
+    except ModuleNotFoundError as error:
+        from broker.cli.materialize import missing_extra
+
+        raise missing_extra(error) from None
     clock, reader = SystemClock(), store_reader(store_uri(path))
 
     def statuses() -> "list[TableStatus]":

@@ -12,25 +12,12 @@ from lake.record_reader import read_records
 from lake.store_reader import ObjectReader
 
 
-def sample_values(
-    reader: ObjectReader, logs: Sequence[PartitionLog], count: int
-) -> list[bytes | None]:
-    """Return about `count` values: the first ones of each partition, as many of each.
-
-    Raises what reading objects raises.
-    """
-    values: list[bytes | None] = []
-    for batch in _first_batches(reader, logs, count, ["value"]):
-        values += batch.column("value").to_pylist()
-    return values
-
-
 def sample_records(
     reader: ObjectReader, logs: Sequence[PartitionLog], count: int, *, both_ends: bool = False
 ) -> Any:
-    """Return about `count` records as `sample_values` chooses them, with `both_ends` as many of the
-    newest: a batch with `key` and `value`, of which a decoder can tell the schema; None without
-    any.
+    """Return about `count` records, the first ones of each partition and as many of each, with
+    `both_ends` as many of the newest: a batch with `key` and `value`, of which a decoder can tell
+    the schema; None without any. Raises what reading objects raises.
     """
     batches = list(_first_batches(reader, logs, count, ["key", "value"]))
     if both_ends:

@@ -116,6 +116,17 @@ def test_the_command_shows_them(tmp_path: Path, command_line: CommandLine) -> No
     assert row["last_commit"].endswith("+00:00")
 
 
+@pytest.mark.parametrize("command", ["materialize", "maintain"])
+def test_metrics_are_of_what_goes_on(
+    tmp_path: Path, command_line: CommandLine, command: str
+) -> None:
+    write_topic(tmp_path, "t", {0: [b"x"]})
+    path = ("--path", str(tmp_path))
+    assert "is for --follow" in command_line.fails(command, "--metrics", "0", *path)
+    wrong = command_line.fails(command, "--follow", "--metrics", "page", *path)
+    assert wrong == "--metrics wants PORT or HOST:PORT, not 'page'"
+
+
 def test_prometheus_can_ask(tmp_path: Path) -> None:
     write_topic(tmp_path, "t", {0: [b"x"] * 7})
     declare(tmp_path, "t")
