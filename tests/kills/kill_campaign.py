@@ -40,6 +40,8 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
 }
 JOBS: Mapping[str, tuple[str, ...]] = {
     "materialize": ("materialize", TABLE, "--workers", "1"),
+    "optimize": ("optimize", TABLE),
+    "vacuum": ("vacuum", TABLE),
     "compact": ("compact", "--count", "4", "--target", "1"),
     "compact-topic": ("compact-topic",),
     "retain": ("retain",),
@@ -47,6 +49,8 @@ JOBS: Mapping[str, tuple[str, ...]] = {
 }
 PLACES: Mapping[str, str] = {
     "materialize": "materialize_",
+    "optimize": "optimize_",
+    "vacuum": "vacuum_",
     "compact": "compact_",
     "compact-topic": "compaction_",
     "retain": "metadata_entry_",
@@ -194,7 +198,7 @@ class KillCampaign:
         assert self.keyed is not None
         self.keyed.finish()
         assert self.broker.stop() == 0, self.broker.log
-        for name in ("materialize", "compact", "compact-topic", "retain"):
+        for name in ("materialize", "optimize", "compact", "compact-topic", "retain"):
             more = ("--wait", "120") if name == "materialize" else ()  # whose lease a kill left
             done = self.lakehead(*JOBS[name], *more)
             assert done.returncode == 0, (name, done.stderr)
