@@ -192,6 +192,11 @@ def vacuum(
             f"a table keeps {RETENTION_HOURS} hours at least: readers of an older version, and "
             "files that are being written, need them"
         )
+    if engine == "spark" and retention_hours != RETENTION_HOURS:
+        raise SettingsError(
+            f"delta-spark keeps what the table's property says, {RETENTION_HOURS} hours unless it "
+            "is set: leave the retention out, or use delta-rs"
+        )
     found = UpkeepResult(topic=target.topic, table=target.uri)
     try:
         table = open_table(target.uri)
@@ -199,7 +204,7 @@ def vacuum(
             return found
         found = replace(look(target), is_due=is_vacuum_due(table, SystemClock().now_ms()))
         if engine == "spark":
-            removed = _vacuum_by_spark(path, target, retention_hours, dry_run)
+            removed = _vacuum_by_spark(path, target, dry_run)
         else:
             removed = _vacuum(table, retention_hours, dry_run)
         failpoint("vacuum_done")
@@ -227,12 +232,12 @@ def _vacuum(table: Table, retention_hours: int, dry_run: bool) -> int:
     return len(files)
 
 
-def _vacuum_by_spark(path: str, target: TableTarget, retention_hours: int, dry_run: bool) -> int:
+def _vacuum_by_spark(path: str, target: TableTarget, dry_run: bool) -> int:
     from lake.tables.delta_spark import vacuum_by_spark
 
     leases = TableLeases.open(path)
     try:
         leases.take(target.topic_id)
-        return vacuum_by_spark(target.uri, retention_hours=retention_hours, dry_run=dry_run)
+        return vacuum_by_spark(target.uri, dry_run=dry_run)
     finally:
         leases.close()

@@ -6,7 +6,6 @@ Who calls this holds the table's lease.
 
 import contextlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +16,10 @@ from lake.tables.delta_table import Table, TableMoved, TableUnavailable, one_lin
 from lake.tables.merge_engine import Progress, done_app, plan_merge, planned_app, settle
 from lake.tables.upsert import Clause, Merge, quoted
 from storage.clock import SystemClock
-from storage.errors import SettingsError
 from storage.failpoints import failpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-RETENTION_HOURS_MIN = 7 * 24
-"""What VACUUM keeps at least: readers of an older version, and files that are being written."""
 
 _WRITE = "spark.databricks.delta.write"
 _NOTES = "spark.databricks.delta.commitInfo.userMetadata"
@@ -104,14 +99,13 @@ def optimize_by_spark(uri: str, *, order_by: Sequence[str] = (), file_bytes: int
         return session.sql(statement + (f" ZORDER BY ({order})" if order else "")).collect()[0]
 
 
-def vacuum_by_spark(uri: str, *, retention_hours: float, dry_run: bool) -> int:
-    """Remove files that no version of the last hours names; returns how many there are, as a dry
-    run, or -1. Raises SettingsError for less than seven days, TableMoved, TableUnavailable.
+def vacuum_by_spark(uri: str, *, dry_run: bool) -> int:
+    """Remove files that no version of the last seven days names, which is what Delta's tables keep
+    unless a property says otherwise (hours in the statement are ignored). Returns how many there
+    are, as a dry run, or -1. Raises TableMoved, TableUnavailable.
     """
-    if retention_hours < RETENTION_HOURS_MIN:
-        raise SettingsError(f"VACUUM keeps {RETENTION_HOURS_MIN} hours at least")
     session = _session(uri)
-    statement = f"VACUUM delta.{quoted(spark_place(uri))} RETAIN {math.ceil(retention_hours)} HOURS"
+    statement = f"VACUUM delta.{quoted(spark_place(uri))}"
     with _told(uri, _version(uri)):
         rows = session.sql(statement + (" DRY RUN" if dry_run else "")).collect()
     return len(rows) if dry_run else -1

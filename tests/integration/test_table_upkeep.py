@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from broker.cli.app import app
 from lake.jobs.declared_tables import DeclaredTables
+from lake.jobs.table_lease import TableLeases, TableTaken
 from lake.jobs.table_upkeep import TableTarget, is_optimize_due, look, optimize, targets, vacuum
 from storage.errors import SettingsError
 from tests.support.declared_topics import configure
@@ -96,6 +97,25 @@ def test_many_small_files_are_due_unless_most_are_big() -> None:
     assert is_optimize_due(files=40, small_files=20)
     assert not is_optimize_due(files=15, small_files=15)
     assert not is_optimize_due(files=41, small_files=20)
+
+
+def test_engines_that_cannot_compare_and_set_wait_for_the_lease(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    target = grown(root, 1)
+    leases = TableLeases.open(str(root))
+    leases.take(target.topic_id)
+    version = DeltaTable(target.uri).version()
+    try:
+        refused = [
+            optimize(str(root), target, engine="spark").error,
+            vacuum(str(root), target, engine="spark").error,
+        ]
+    finally:
+        leases.close()
+    assert [type(error) for error in refused] == [TableTaken, TableTaken]
+    assert DeltaTable(target.uri).version() == version
+    with pytest.raises(SettingsError, match="leave the retention out"):
+        vacuum(str(root), target, retention_hours=200, engine="spark")
 
 
 def test_commands_do_what_is_due_or_named(tmp_path: Path) -> None:
