@@ -46,10 +46,11 @@ def _measure(store: Path, shape: Shape, written: Written) -> dict[str, float]:
     objects = sorted(path for path in (store / "data").rglob("*") if path.is_file())
     scanned = _cpu(lambda: _consume(lake.scan(place, TOPIC)))
     gathered = _cpu(lambda: _consume(lake.scan(place, TOPIC, copy=True)))
+    bodies = [path.read_bytes() for path in objects]
     steps = {
         "out of the page cache (preadv)": _cpu(lambda: asyncio.run(_fetch(store, objects))),
         "mapped instead (mmap), each page touched": _cpu(lambda: _map(objects)),
-        "checksums, of items and of batches": 2 * _cpu(lambda: _check(objects)),
+        "checksums, of items and of batches": 2 * _cpu(lambda: _check(bodies)),
     }
     if shape.codec != "none":
         steps["inflating, the codec alone"] = codec_seconds(shape, written)
@@ -97,15 +98,13 @@ def _map(objects: Sequence[Path]) -> None:
         int(np.frombuffer(mapped, np.uint8)[:: mmap.PAGESIZE].sum())
 
 
-def _check(objects: Sequence[Path]) -> None:
-    """One checksum over all bytes, in pieces that are mapped already."""
+def _check(bodies: Sequence[bytes]) -> None:
+    """One checksum over all bytes."""
     from crc32c import crc32c
 
-    for path in objects:
-        with path.open("rb") as file:
-            mapped = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-        for start in range(0, len(mapped), MIB):
-            crc32c(mapped[start : start + MIB])
+    for body in bodies:
+        for start in range(0, len(body), MIB):
+            crc32c(memoryview(body)[start : start + MIB])
 
 
 def _send(batches: Sequence[object]) -> None:
