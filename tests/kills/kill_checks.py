@@ -107,7 +107,7 @@ async def _leaks(folder: Path) -> list[str]:
 def _table_file_faults(done: KillCampaign) -> list[str]:
     """Each file of the table is there; after a vacuum no other is."""
     table = table_of(done)
-    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
     folder = done.data / "tables" / TABLE
     there = {
         path.relative_to(folder).as_posix()
