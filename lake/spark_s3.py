@@ -37,9 +37,6 @@ def s3a_settings(uri: str) -> dict[str, str]:
         f"{of_bucket}.session.token": os.environ.get("AWS_SESSION_TOKEN", ""),
         f"{of_bucket}.encryption.algorithm": _encryption(settings.encryption),
         f"{of_bucket}.encryption.key": settings.kms_key,
-        # A commit that is there already is not put over: checked by the server as it is put.
-        f"{of_bucket}.performance.flags": "create",
-        f"{of_bucket}.create.conditional.enabled": "true",
     }
     return {name: value for name, value in options.items() if value}
 
