@@ -8,15 +8,19 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 from lake.catalog import Catalog
 from lake.jobs.table_due import declared_tables, lag_of
+from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 from storage.metadata.state import TableState, TopicState
 from storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
 
 ANSWER_S = 20.0
-"""How long the place of a table may take to answer."""
+"""How long the places of tables may take to answer."""
+
+_LOOKS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +68,14 @@ class TableStatus:
 def table_statuses(
     catalog: Catalog, now_ms: int, *, topics: Sequence[str] = (), answer_s: float = ANSWER_S
 ) -> list[TableStatus]:
-    """Return the status of every declared table, or of those of `topics`, by topic."""
+    """Return the status of every declared table, or of those of `topics`, by topic. What has not
+    answered after `answer_s` says so.
+    """
     declared = declared_tables(catalog.state, topics)
+    slots, clock = threading.Semaphore(_LOOKS_AT_ONCE), SystemClock()
+    until = clock.monotonic() + answer_s
     looks = {
-        topic: _begun(lambda one=one: _looked(catalog, one, now_ms))  # type: ignore[misc]
+        topic: _begun(partial(_looked, catalog, one, now_ms), slots, answer_s)
         for topic, one in declared.items()
         if not isinstance(one, SettingsError)
     }
@@ -81,7 +89,7 @@ def table_statuses(
         known = _with_lag(_named(one, catalog), catalog, state, None, now_ms)
         known = replace(known, holder=_holder(catalog, one.topic_id, now_ms))
         try:
-            found.append(looks[topic].result(answer_s))
+            found.append(looks[topic].result(max(0.0, until - clock.monotonic())))
         except TimeoutError:
             found.append(replace(known, error=f"{known.table} does not answer"))
         except LakeheadError as error:
@@ -159,15 +167,23 @@ def _holder(catalog: Catalog, topic_id: str, now_ms: int) -> str | None:
     return None if held is None or held.until_ms <= now_ms else held.holder.partition("/")[0]
 
 
-def _begun(work: Callable[[], TableStatus]) -> Future[TableStatus]:
-    """Do work in a thread that nobody has to wait for: a place that is gone may hang for long."""
+def _begun(
+    work: Callable[[], TableStatus], slots: threading.Semaphore, wait_s: float
+) -> Future[TableStatus]:
+    """Do work in a thread that nobody has to wait for: a place that is gone may hang for long. It
+    is not begun any more once it has waited for others so long.
+    """
     future: Future[TableStatus] = Future()
 
     def run() -> None:
+        if not slots.acquire(timeout=wait_s):
+            return
         try:
             future.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             future.set_exception(error)
+        finally:
+            slots.release()
 
     threading.Thread(target=run, name="table-status", daemon=True).start()
     return future
