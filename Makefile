@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property sim integration crashes chaos kills clients conformance differential tools reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property sim integration crashes chaos kills equality clients conformance differential tools reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -112,6 +112,9 @@ chaos: $(STAMP) ## A cluster of processes under faults, judged by the history ch
 kills: $(STAMP) ## Jobs killed at every step, several at once, on a living cluster; COUNT=200 kills, SECONDS=3600 at most, SEED=1
 	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) \
 		--seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600) --seed $(or $(SEED),1)
+
+equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lake.scan and tables give the same rows; SEEDS=2, RECORDS=1200
+	@$(BIN)/python -m tests.equality --seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200)
 
 clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; Spark's Kafka source and sink (npm, Go, JDK 17: cached; apt: kcat)
 	@CLIENTS=1 $(BIN)/python -m pytest -q tests/clients
