@@ -7,13 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from lake.errors import UndecodableValue
 from lake.source.data_source import LakeheadDataSource
+from lake.tables.registry import RegistryUnavailable
 from storage.errors import SettingsError
+from tests.support.avro_values import written
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
+from tests.support.schema_registry import serve_schemas
 from tests.support.topic_writer import write_topic
 
 
@@ -115,6 +119,50 @@ def test_json_can_be_asked_for_and_a_schema_given(tmp_path: Path) -> None:
     wrong = StructType([StructField("_offset", StringType())])
     with pytest.raises(SettingsError, match="'_offset' is _offset BIGINT"):
         read(tmp_path, "t", wrong, decode="json")
+
+
+def test_avro_of_two_schemas_is_decoded_by_the_ids_in_its_values(tmp_path: Path) -> None:
+    first = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    added = {"name": "b", "type": ["null", "string"], "default": None}
+    second = {**first, "fields": [*first["fields"], added]}
+    with serve_schemas() as (url, schemas):
+
+        def framed(schema: Any, value: Any) -> bytes:
+            number = schemas.register("t-value", {"schema": json.dumps(schema)})
+            return b"\x00" + number.to_bytes(4, "big") + written(schema, value)
+
+        values = [framed(first, {"a": 1}), framed(second, {"a": 2, "b": "x"})]
+        unknown = b"\x00" + (99).to_bytes(4, "big") + b"\x02"
+        write_topic(tmp_path, "t", {0: [*values, unknown]})
+        declare(tmp_path, "t", value_format="avro", schema_registry_url=url)
+        with pytest.raises(UndecodableValue, match=r"partition 0, offset 2: .* no schema 99"):
+            read(tmp_path, "t")
+        rows = read(tmp_path, "t", undecodable="null")
+    assert [(row["a"], row["b"]) for row in rows] == [(1, None), (2, "x"), (None, None)]
+    assert [row["_error"] is None for row in rows] == [True, True, False]
+
+
+def test_a_registry_that_is_gone_is_no_fault_of_a_value(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [b"\x00\x00\x00\x00\x01\x02"]})
+    with serve_schemas() as (url, schemas):
+        schemas.failures_to_come = 100
+        declare(tmp_path, "t", value_format="avro", schema_registry_url=url)
+        with pytest.raises(RegistryUnavailable, match="schema registry"):
+            read(tmp_path, "t", undecodable="null")
+
+
+def test_streams_decode_too(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: objects({"a": 1}, {"a": 2})})
+    declare(tmp_path, "t", value_format="json")
+    source = LakeheadDataSource(
+        {"path": str(tmp_path), "subscribe": "t", "decode": "declared", "columns": "a"}
+        | {"startingOffsets": "earliest"}
+    )
+    stream: Any = source.streamReader(source.schema())
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    batches = [batch for part in stream.partitions(start, end) for batch in stream.read(part)]
+    assert pa.Table.from_batches(batches).to_pylist() == [{"a": 1}, {"a": 2}]
 
 
 def test_changes_of_debezium_are_rows(tmp_path: Path) -> None:
