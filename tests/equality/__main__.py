@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from bench.spark_kafka import spark_with_kafka
-from tests.equality.campaign import run_seed
+from tests.equality.both_sides import run_seed
 
 
 def main() -> None:

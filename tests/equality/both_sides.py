@@ -22,8 +22,8 @@ from bench.lakehead_server import ROOT, lakehead_server
 from bench.process import ServerProcess
 from storage.metadata.table_declaration import default_table_uri
 from tests.equality.rows import Rows, consumer_rows, differences, scan_rows, spark_rows, table_rows
-from tests.equality.traffic import DEADLINE_S, Traffic
-from tests.equality.workload import (
+from tests.equality.sending import DEADLINE_S, Traffic
+from tests.equality.steps import (
     COMPACTED,
     FIRST_MS,
     PARTITIONS,

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.process import ServerProcess
-from tests.equality.workload import PARTITIONS, STAMPED, Finish, Restart, Step, Write
+from tests.equality.steps import PARTITIONS, STAMPED, Finish, Restart, Step, Write
 
 DEADLINE_S = 60.0
 
