@@ -4,7 +4,7 @@ source.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from lake.catalog import PartitionLog, TopicPartition
@@ -72,7 +72,8 @@ def start_offsets(
 
 def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int) -> int | None:
     """Return the offset of the first record whose timestamp is >= `timestamp` (milliseconds), below
-    the log's end.
+    the log's end. Markers and records of aborted transactions count, as they do for Kafka's
+    ListOffsets, so that a time is the same offset for every reader.
 
     Index items that hold only older records are not fetched.
     """
@@ -80,7 +81,8 @@ def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int
     from lake.decode.decoder import RecordDecoder
     from lake.record_reader import read_records
 
-    decoder = RecordDecoder(("offset", "timestamp"))
+    decoder = RecordDecoder(("offset", "timestamp"), markers=True)
+    log = replace(log, aborted=())
     for extent in log.extents:
         start = max(extent.start_offset, log.start_offset)
         end = min(extent.end_offset, log.end_offset)

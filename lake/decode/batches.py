@@ -2,8 +2,8 @@
 
 Walks block headers, record headers and batch headers (`storage.format.stream_object`,
 `storage.format.record_batch`), checks that each lies inside its parent and that they agree, and
-lists the batches that hold records of the asked offsets. Control batches (transaction markers) hold
-no records for readers and are left out.
+lists the batches that hold records of the asked offsets, control batches (transaction markers)
+among them.
 """
 
 from typing import Any
@@ -119,8 +119,7 @@ def scan_batches(  # noqa: C901 - one pass over three nested layouts
                 return 13, position, rows
             next_offset = base + count
             attributes = np.int64(data[position + 21]) << 8 | np.int64(data[position + 22])
-            wanted = records > 0 and base < end_offset and next_offset > first_offset
-            if wanted and not attributes & 0x20:
+            if records > 0 and base < end_offset and next_offset > first_offset:
                 if rows == table.shape[0]:
                     return 14, position, rows
                 row = table[rows]

@@ -22,7 +22,12 @@ from lake.decode.columns import HEADERS, arrow_schema
 from lake.decode.memory import empty
 from storage.errors import CorruptObject
 from storage.format.compression import BufferTooSmall, Inflater
-from storage.format.record_batch import ATTRIBUTES_POSITION, CODEC_MASK, TRANSACTIONAL
+from storage.format.record_batch import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CONTROL,
+    TRANSACTIONAL,
+)
 from storage.object_store.protocol import Buffer
 
 _INT = np.int32
@@ -64,7 +69,8 @@ class RecordDecoder:
 
     `views`: key and value as `binary_view` into the range's bytes (no copy), else `binary`. A batch
     has at most `rows_max` rows and `bytes_max` bytes of key, value and headers (more only if one
-    record has).
+    record has). Transaction markers are no records for readers; with `markers` they count all the
+    same, as they do where an offset is looked up by time.
     """
 
     def __init__(
@@ -76,6 +82,7 @@ class RecordDecoder:
         bytes_max: int = 8 * 1024 * 1024,
         inflated_bytes_max: int = 32 * 1024 * 1024,
         inflated_batch_bytes_max: int = 256 * 1024 * 1024,
+        markers: bool = False,
     ) -> None:
         self.schema = arrow_schema(columns, views=views)
         self._columns = tuple(columns)
@@ -83,6 +90,7 @@ class RecordDecoder:
         self._builder = ColumnBuilder(self.schema, rows_max=rows_max, bytes_max=bytes_max)
         self._inflated_bytes_max = inflated_bytes_max
         self._inflated_batch_bytes_max = inflated_batch_bytes_max
+        self._markers = markers
         self._inflater = Inflater()
         self._inflated = np.empty(0, np.uint8)
 
@@ -117,7 +125,11 @@ class RecordDecoder:
         )
         if fault:
             raise CorruptObject(source.key, source.position + position, scan.FAULTS[fault])
-        return table[:rows]
+        table = table[:rows]
+        if self._markers:
+            return table
+        control = table[:, scan.ATTRIBUTES] & CONTROL != 0
+        return table[~control] if control.any() else table
 
     def _inflate(
         self, data: memoryview, table: npt.NDArray[_LONG], first: int, source: BlockRange

@@ -8,6 +8,7 @@ import pytest
 
 import lake
 from lake.catalog import TopicPartition
+from lake.committed import committed
 from lake.errors import DataLoss
 from lake.offsets import offset_for_timestamp
 from lake.planner import OffsetRange, Split, needed_objects, plan_splits
@@ -179,6 +180,26 @@ def test_aborted_transactions_and_markers_are_left_out(tmp_path: Path) -> None:
     made.write({("orders", 0): batches}, state=PartitionState(aborted=pack_aborted([abort])))
     table = lake.scan(str(tmp_path), "orders").read_all()
     assert offsets(table) == [5, 6, 7, 8, 9, 11, 12, 13, 14, 15]
+
+
+def test_markers_and_aborted_records_have_times_as_in_kafka(tmp_path: Path) -> None:
+    made = LakeCluster(str(tmp_path))
+    made.create_topic("orders")
+    late = TestRecord(offset=5, timestamp=T0 + 1000, key=b"", value=b"")
+    batches = [
+        batch(0, 5, producer_id=7, transactional=True),
+        encode_batch([late], producer_id=7, transactional=True, control=True),
+        batch(6, 5),
+    ]
+    abort = AbortedTransaction(producer_id=7, first_offset=0, last_offset=5, last_stable_offset=6)
+    made.write({("orders", 0): batches}, state=PartitionState(aborted=pack_aborted([abort])))
+    reader = store_reader(str(tmp_path))
+    (log,) = committed(reader, reader.open_catalog().partitions("orders"))
+    assert log.aborted
+    assert offset_for_timestamp(reader, log, T0 + 2) == 2
+    assert offset_for_timestamp(reader, log, T0 + 8) == 5
+    since = lake.scan(str(tmp_path), "orders", starting_timestamp=T0 + 8).read_all()
+    assert offsets(since) == [6, 7, 8, 9, 10]
 
 
 def test_a_scan_that_is_left_early_leaves_nothing_behind(
