@@ -100,7 +100,7 @@ integration: $(STAMP) ## Tests with real clients and real processes
 	@$(BIN)/python -m pytest -q tests/integration
 
 crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n, STREAM_KILLS=n
-	@CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} STREAM_KILLS=$${STREAM_KILLS:-30} \
+	@SLOW=1 CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} STREAM_KILLS=$${STREAM_KILLS:-30} \
 		$(BIN)/python -m pytest -q tests/spark/test_stream_kills.py \
 		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py tests/integration/test_s3_outages.py \
 		tests/integration/test_transactions_over_kills.py
@@ -137,8 +137,8 @@ reservations: $(STAMP) ## Fencing on a device with real SCSI reservations, in a 
 disks: $(STAMP) ## The block WAL on disks that lie: FUSE file systems that lose, tear and refuse (apt: libfuse2)
 	@$(BIN)/python -m pytest -q tests/disks
 
-spark: $(STAMP) ## Tests with Spark
-	@$(BIN)/python -m pytest -q tests/spark
+spark: $(STAMP) ## Tests with Spark, the slow ones too
+	@SLOW=1 $(BIN)/python -m pytest -q tests/spark
 
 docs: $(STAMP) ## Write the pages that are made from code (settings, metrics, command line)
 	@$(BIN)/python docs/generate.py

@@ -1,5 +1,6 @@
 """What every test gets: which tests share a worker when several run at once, and an S3 server."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,12 @@ _ROOT = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark tests share one worker, and so one session; `serial` tests share another group."""
+    """Spark tests share one worker, and so one session; `serial` tests share another group. What
+    is `slow` is run by the target of the Makefile that its folder has, which sets SLOW.
+    """
     for item in items:
+        if item.get_closest_marker("slow") is not None and not os.environ.get("SLOW"):
+            item.add_marker(pytest.mark.skip(reason="takes too long for every run: make spark"))
         folder = item.path.relative_to(_ROOT).parts[0] if _ROOT in item.path.parents else ""
         if folder == "spark":
             item.add_marker(pytest.mark.xdist_group("spark"))

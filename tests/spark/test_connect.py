@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_batches_streams_and_views_work_in_connect(tmp_path: Path) -> None:
     cluster = LakeCluster(str(tmp_path / "cluster"))
     cluster.create_topic("orders")

@@ -19,7 +19,7 @@ from lake.tables.delta_table import Table, create_table, open_table
 from lake.tables.merge_engine import MergeEngine, done_app, plan_merge
 from lake.tables.upsert import HISTORY_FIELDS, change_schema
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 TOPIC = "0" * 32
 KEYS = {(TOPIC, 0): 0, (TOPIC, 1): 0}

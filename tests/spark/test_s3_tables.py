@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 @pytest.mark.skipif(
     not list(cache_folder().glob("*-s3a.jars")),
     reason="the jars of s3a (690 MB) are not in the cache: see docs/tables/upsert.md",

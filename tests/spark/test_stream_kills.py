@@ -70,6 +70,7 @@ def rows(folder: Path) -> Counter[tuple[int, int]]:
 
 
 @pytest.mark.timeout(600 * (KILLS + 1))
+@pytest.mark.slow
 def test_a_query_that_is_killed_anywhere_reads_each_record_once(tmp_path: Path) -> None:
     cluster = LakeCluster(str(tmp_path / "cluster"))
     cluster.create_topic("orders", 2)

@@ -42,7 +42,6 @@ def test_a_schema_may_come_from_a_file(tmp_path: Path) -> None:
         "a INT,",
         "a INT b INT",
         "a WIBBLE",
-        "a MAP<STRING, INT>",
         "a ARRAY<INT",
         "a STRUCT<b>",
         "a DECIMAL(40)",
