@@ -2,11 +2,13 @@
 
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,12 +24,25 @@ class ServerFailed(Exception):
     """The server ended or did not answer in time; the message holds the end of its log."""
 
 
+_PORTS = range(10_000, 32_000)
+"""Below those that the system gives to outgoing connections, which would come in between."""
+_NEIGHBOURS = 4
+
+
 def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of the loopback interface that nothing listens on now, nor on the next few: nodes
+    of one supervisor stand side by side.
+    """
+    while True:
+        port = secrets.choice(_PORTS)
+        with ExitStack() as probes:
+            try:
+                for neighbour in range(_NEIGHBOURS):
+                    probe = probes.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", port + neighbour))
+            except OSError:
+                continue
+            return port
 
 
 def log_tail(path: Path, lines: int = 15) -> str:

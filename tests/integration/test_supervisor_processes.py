@@ -77,9 +77,9 @@ def test_a_node_that_hangs_does_not_keep_the_others_from_stopping(tmp_path: Path
 
 def test_a_port_in_use_ends_the_start_and_names_the_node(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        port = free_port() + 1
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         with supervised(tmp_path, NODES, "--port", str(port - 1)) as nodes:
             assert nodes.process.wait(60) == 1
             assert f"lakehead: node 1: cannot listen on 127.0.0.1:{port}" in nodes.log
