@@ -98,7 +98,7 @@ class Maintenance:
         rng, state = self._rng, log.state
         rules = MergeRules(target_bytes=rng.choice([2000, 20_000]), count_min=2)
         items = list(plan_merges(state, rules))
-        used = [key for key, known in state.objects.items() if known.stream_ids]
+        used = sorted(key for key, known in state.objects.items() if known.stream_ids)
         if used and rng.random() < 0.5:  # any objects, of any number of streams
             keys = rng.sample(used, rng.randint(1, len(used)))
             items = [MergeItem(sources=tuple(keys), streams=tuple(state.streams), size=0)]

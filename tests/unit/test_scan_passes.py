@@ -121,7 +121,7 @@ def test_a_pass_may_be_closed_while_another_thread_waits_for_it() -> None:
     fill(store, batches=100)
     scan = lake.scan(store, "orders", columns=["offset"])
     batches = iter(scan)
-    next(batches)
+    first = next(batches)
     seen: list[object] = []
 
     def go_on() -> None:
@@ -136,7 +136,7 @@ def test_a_pass_may_be_closed_while_another_thread_waits_for_it() -> None:
     reader.join(30)
     assert not reader.is_alive()
     # it had read all before the end, or was told
-    rows = 1 + sum(batch.num_rows for batch in seen if isinstance(batch, pa.RecordBatch))
+    rows = first.num_rows + sum(batch.num_rows for batch in seen if isinstance(batch, pa.RecordBatch))
     assert isinstance(seen[-1], ScanClosed) != (rows == 100)
 
 
