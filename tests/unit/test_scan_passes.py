@@ -136,7 +136,9 @@ def test_a_pass_may_be_closed_while_another_thread_waits_for_it() -> None:
     reader.join(30)
     assert not reader.is_alive()
     # it had read all before the end, or was told
-    rows = first.num_rows + sum(batch.num_rows for batch in seen if isinstance(batch, pa.RecordBatch))
+    rows = first.num_rows + sum(
+        batch.num_rows for batch in seen if isinstance(batch, pa.RecordBatch)
+    )
     assert isinstance(seen[-1], ScanClosed) != (rows == 100)
 
 
