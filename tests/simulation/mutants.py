@@ -203,10 +203,6 @@ def sweep_what_jobs_write(patch: Patch) -> None:
     _judge_jobs(patch, lambda name, entry: False)
 
 
-def sweep_by_a_view_that_is_older(patch: Patch) -> None:
-    _judge_jobs(patch, lambda name, entry: name.entry <= entry)
-
-
 def _judge_jobs(patch: Patch, may_enter: Callable[[JobName, int], bool]) -> None:
     class Mutated(NamedTuple):
         name: JobName
@@ -294,7 +290,6 @@ MUTANTS = [
     Mutant(sweep_what_is_being_uploaded, "memory"),
     Mutant(sweep_what_recovery_needs, "object"),
     Mutant(sweep_what_jobs_write, "memory"),
-    Mutant(sweep_by_a_view_that_is_older, "object"),
     Mutant(compact_producers_away, "memory"),
     Mutant(compact_producers_away, "object"),
     Mutant(merge_whole_states_away, "memory", first_seed=20, merges=True),
