@@ -84,6 +84,11 @@ def _show(result: RebuildResult, as_json: bool) -> None:
                 f"lost: {one.topic}, partition {one.partition}, offsets {one.start_offset} to "
                 f"{one.end_offset - 1}"
             )
+        for one in result.rebuilt.set_aside:
+            typer.echo(
+                f"set aside: {one.topic}, partition {one.partition}, offsets {one.start_offset} to "
+                f"{one.end_offset - 1}, behind an upload that a crash cut off"
+            )
         for key, reason in result.unreadable:
             typer.echo(f"cannot be read: {key}: {reason}")
         for name, topic_id in result.rebuilt.superseded_topics:
@@ -96,6 +101,7 @@ def _show(result: RebuildResult, as_json: bool) -> None:
             "objects in use": len(state.objects),
             "objects that cannot be read": len(result.unreadable),
             "lost ranges of offsets": len(result.rebuilt.lost),
+            "ranges set aside behind a crash": len(result.rebuilt.set_aside),
             "older topics left out": len(result.rebuilt.superseded_topics),
             "first entry": state.next_entry,
             "old metadata kept in": result.kept or None,

@@ -24,6 +24,7 @@ from storage.metadata.state import (
 from storage.metadata.table import Table
 from storage.rebuild.cover import Cover, cover
 from storage.rebuild.found import FoundObject, FoundRange
+from storage.rebuild.tail import last_numbers
 from storage.wal.object.names import WalName
 
 _PRODUCER_IDS_MARGIN = 1_000_000
@@ -31,8 +32,8 @@ _PRODUCER_IDS_MARGIN = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """Offsets of a partition, between others, that no object holds any more."""
+class Offsets:
+    """Offsets of a partition."""
 
     topic: str
     partition: int
@@ -42,12 +43,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """What came of it. `superseded_topics` are ids of topics whose name another, newer one has;
-    `unused` objects are those that do not count.
+    """What came of it. `lost` are offsets that were bridged; `set_aside` are those that objects
+    hold behind the end that a crash made (see `tail`); `superseded_topics` are ids of topics whose
+    name another, newer one has; `unused` objects are those that do not count.
     """
 
     state: ClusterState
-    lost: tuple[Lost, ...]
+    lost: tuple[Offsets, ...]
+    set_aside: tuple[Offsets, ...]
     superseded_topics: tuple[tuple[str, str], ...]
     unused: int
     covers: Mapping[int, Cover] = field(repr=False)
@@ -83,7 +86,8 @@ def rebuilt_catalog(
         for held in one.ranges:
             if held.topic_id in topics:
                 by_stream.setdefault(held.stream_id, []).append(held)
-    covers = {stream_id: cover(ranges) for stream_id, ranges in by_stream.items()}
+    last = last_numbers(keys)
+    covers = {stream_id: cover(ranges, last) for stream_id, ranges in by_stream.items()}
     covers = {stream_id: one for stream_id, one in covers.items() if one.ranges}
     fillers: dict[str, int] = {}
 
@@ -112,16 +116,20 @@ def rebuilt_catalog(
     )
     return Rebuilt(
         state=state,
-        lost=tuple(
-            Lost(topic=held.topic, partition=held.partition, start_offset=start, end_offset=end)
+        lost=tuple(_offsets(one.ranges[0], *hole) for one in covers.values() for hole in one.holes),
+        set_aside=tuple(
+            _offsets(one.tail[0], one.tail[0].start_offset, one.tail[-1].end_offset)
             for one in covers.values()
-            for start, end in one.holes
-            for held in one.ranges[:1]
+            if one.tail
         ),
         superseded_topics=superseded,
         unused=sum(1 for one in objects if one.key not in state.objects),
         covers=covers,
     )
+
+
+def _offsets(of: FoundRange, start: int, end: int) -> Offsets:
+    return Offsets(topic=of.topic, partition=of.partition, start_offset=start, end_offset=end)
 
 
 def _stream_ids(one: FoundObject) -> tuple[int, ...]:

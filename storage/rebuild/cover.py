@@ -14,16 +14,18 @@ from itertools import pairwise
 
 from storage.metadata.records import COMPACTED
 from storage.rebuild.found import FoundRange
+from storage.rebuild.tail import LastNumbers, counted_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cover:
     """The ranges that count, in the order of offsets, and the offsets between them that no object
-    holds.
+    holds. `tail` are ranges that lie behind the end that a crash made (see `tail`).
     """
 
     ranges: tuple[FoundRange, ...]
     holes: tuple[tuple[int, int], ...]
+    tail: tuple[FoundRange, ...]
 
     @property
     def epochs(self) -> tuple[tuple[int, int], ...]:
@@ -35,16 +37,18 @@ class Cover:
         return tuple(sorted(found.items()))
 
 
-def cover(ranges: Sequence[FoundRange]) -> Cover:
-    """Return which of a stream's ranges count."""
+def cover(ranges: Sequence[FoundRange], last: LastNumbers) -> Cover:
+    """Return which of a stream's ranges count; `last` is as of `last_numbers`."""
     ordered = sorted(_undisputed(ranges), key=lambda one: (one.end_offset, one.start_offset))
-    chosen = _most(ordered)
+    found = _most(ordered)
+    count = counted_until(found, last)
+    chosen = found[:count]
     holes = tuple(
         (before.end_offset, after.start_offset)
         for before, after in pairwise(chosen)
         if before.end_offset < after.start_offset
     )
-    return Cover(ranges=chosen, holes=holes)
+    return Cover(ranges=chosen, holes=holes, tail=found[count:])
 
 
 def _undisputed(ranges: Sequence[FoundRange]) -> list[FoundRange]:

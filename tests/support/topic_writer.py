@@ -28,12 +28,15 @@ def write_topic(
     partitions: int = 1,
     batch_records: int = 100,
     codec: str = "none",
+    object_size: int = 1 << 30,
 ) -> None:
     """Append `values` to the partitions of a topic (made if it is not there) and upload them.
 
-    A value is a record's value, or a whole record whose offset does not matter.
+    A value is a record's value, or a whole record whose offset does not matter. Objects are cut at
+    `object_size` bytes.
     """
-    asyncio.run(_write(root, topic, values, partitions, batch_records, codec))
+    settings = StorageSettings(stream_object_size=object_size, object_size_max=object_size)
+    asyncio.run(_write(root, topic, values, partitions, batch_records, codec, settings))
 
 
 async def _write(
@@ -43,6 +46,7 @@ async def _write(
     partitions: int,
     batch_records: int,
     codec: str,
+    settings: StorageSettings,
 ) -> None:
     failures: list[BaseException] = []
     scope = TaskScope(lambda _name, error: failures.append(error))
@@ -53,7 +57,7 @@ async def _write(
         node=NodeIdentity(node_id=0, host="localhost", port=1),
         clock=SystemClock(),
         rng=random.Random(topic),
-        settings=StorageSettings(stream_object_size=1 << 30),
+        settings=settings,
         scope=scope,
     )
 

@@ -15,6 +15,8 @@ from storage.jobs.rebuild_catalog import RebuildSettings, rebuild_catalog
 from storage.jobs.verify import VerifySettings, verify
 from storage.metadata.records import TopicConfig
 from storage.metadata.state import ClusterState
+from storage.rebuild.catalog import Offsets
+from storage.rebuild.tail import AT_ONCE_MAX
 from tests.integration.test_compaction_crashes import in_log, maintain
 from tests.support.command_line import CommandLine
 from tests.support.record_batches import TestRecord
@@ -123,6 +125,29 @@ def test_offsets_that_are_gone_are_bridged_and_told(tmp_path: Path) -> None:
     assert rows(tmp_path) == [
         row for row in before if (row["partition"], row["offset"]) not in gone
     ]
+    assert is_sound(tmp_path)
+
+
+@pytest.mark.parametrize(("uploads", "is_cut"), [(9, True), (AT_ONCE_MAX + 9, False)])
+def test_a_stream_ends_where_a_crash_left_a_later_upload_without_an_earlier_one(
+    tmp_path: Path, uploads: int, is_cut: bool
+) -> None:
+    """But a hole that is further away than uploads reach is a loss, and bridged."""
+    values = [b"%d" % number for number in range(uploads)]
+    write_topic(tmp_path / "store", "t", {0: values}, batch_records=1, object_size=1)
+    extents = in_log(tmp_path).streams[0].extents
+    missing = extents[3]
+    (tmp_path / "store" / missing.object_key).unlink()
+    wipe(tmp_path)
+    rebuilt = rebuild_catalog(RebuildSettings(path=str(tmp_path / "store"))).rebuilt
+    hole = Offsets(topic="t", partition=0, start_offset=3, end_offset=4)
+    tail = Offsets(topic="t", partition=0, start_offset=4, end_offset=uploads)
+    assert rebuilt.set_aside == ((tail,) if is_cut else ())
+    assert rebuilt.lost == (() if is_cut else (hole,))
+    kept = values[:3] if is_cut else values[:3] + values[4:]
+    assert [row["value"] for row in rows(tmp_path)] == kept
+    write_topic(tmp_path / "store", "t", {0: [b"more"]})
+    assert [row["value"] for row in rows(tmp_path)] == [*kept, b"more"]
     assert is_sound(tmp_path)
 
 
