@@ -31,6 +31,10 @@ _PRODUCER_IDS_MARGIN = 1_000_000
 """Producer ids that were given out and left no trace in a state any more."""
 
 
+_EPOCHS_MARGIN = 1000
+"""Epochs of a node that left no object: they may have begun in its write-ahead log."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
     """Offsets of a partition."""
@@ -267,7 +271,7 @@ def _nodes(keys: Sequence[str]) -> dict[int, NodeState]:
         wal_epoch, wal_floor = floors.get(node_id, (epoch, 0))
         found[node_id] = NodeState(
             node_id=node_id,
-            epoch=epoch,
+            epoch=epoch if node_id in floors else epoch + _EPOCHS_MARGIN,
             incarnation="",
             host="",
             port=0,

@@ -19,6 +19,7 @@ from storage.metadata.records import (
     CommitObjects,
     CommittedObject,
     CommittedRange,
+    OpenStream,
     Record,
 )
 from storage.metadata.state import ClusterState
@@ -97,17 +98,17 @@ async def recover_wal(
     Returns the position to trim to once the log has started; None without one. Raises
     StoreUnavailable, WalCorrupted, CorruptObject, EntryRejected (the node has been superseded).
     """
-    objects, node_id, position = wal.objects, owner.node_id, None
+    objects, position = wal.objects, None
     floor = WalFloor(owner.node_epoch, 0)
     sealed = None
     if objects is None or not objects.are_shared:
         await commit_left_in_cluster(in_cluster, metadata, owner, floor)
     if objects is not None:
-        sealed = await objects.seal(floor_of(metadata.state, node_id), before=floor.epoch)
+        sealed = await objects.seal(floor_of(metadata.state, owner.node_id), before=floor.epoch)
         failpoint("wal_sealed")
     if objects is None or not objects.are_shared:
         with uploader.hurry():
-            position = await _upload_records(wal, metadata, uploader, node_id, block_size)
+            position = await _upload_records(wal, metadata, uploader, owner, block_size)
     if objects is not None and sealed is not None:
         await _commit_sealed(objects, metadata, sealed, owner, floor)
     return position
@@ -236,50 +237,86 @@ async def _upload_records(
     wal: WriteAheadLog,
     metadata: MetadataLog,
     uploader: Uploader,
-    node_id: int,
+    owner: Owner,
     block_size: int,
 ) -> int | None:
     """Upload and commit the log's records above the committed offsets; return their end."""
     position = None
-    async for block, end_position in recovered_blocks(wal, metadata.state, node_id, block_size):
+    async for block, end_position in recovered_blocks(
+        wal, metadata.state, owner.node_id, block_size, newer_epochs=True
+    ):
         position = end_position
         if block.batches:
+            await _reopen(metadata, owner, block)
             infos = {one: stream_info(metadata.state, one, None) for one in block.batches}
             snapshot = Snapshot(block=block, infos=infos, wal_position=end_position)
             await uploader.write(snapshot)
             await uploader.commit(snapshot)
     if position is not None:
-        _log.info("wal_recovered", position=position, node_id=node_id)
+        _log.info("wal_recovered", position=position, node_id=owner.node_id)
     return position
 
 
+async def _reopen(metadata: MetadataLog, owner: Owner, block: CacheBlock) -> None:
+    """Open streams under the epochs of a block's records, where the metadata know none of them."""
+
+    def plan(state: ClusterState) -> list[OpenStream]:
+        return [
+            OpenStream(
+                stream_id=stream_id,
+                epoch=epoch,
+                node_id=owner.node_id,
+                node_epoch=owner.node_epoch,
+            )
+            for stream_id, batches in block.batches.items()
+            for epoch in range(state.stream(stream_id).epoch + 1, batches[0].epoch + 1)
+        ]
+
+    opened = plan(metadata.state)
+    if opened:
+        await metadata.commit_with(plan)
+        _log.warning("epochs_found_in_wal", node_id=owner.node_id, epochs=len(opened))
+
+
 async def recovered_blocks(
-    wal: WriteAheadLog, state: ClusterState, node_id: int, block_size: int
+    wal: WriteAheadLog,
+    state: ClusterState,
+    node_id: int,
+    block_size: int,
+    *,
+    newer_epochs: bool = False,
 ) -> AsyncGenerator[tuple[CacheBlock, int], None]:
     """Yield blocks of about `block_size` bytes to upload, with the WAL position each ends at.
 
     A record counts if its stream is still open on this node under the epoch it was written in, and
     continues the stream's committed end. Others are in objects already, or belong to a stream that
     was deleted or has moved on: whoever owns it now had all that was acknowledged before it took
-    over.
+    over. An epoch that is newer than the metadata know tells that they were rebuilt from objects,
+    of which none had been written under it: with `newer_epochs` its records count. A block has one
+    epoch of a stream.
     """
-    ends: dict[int, int] = {}
+    known: dict[int, tuple[int, int]] = {}
     block = CacheBlock()
     position = None
     async for record in wal.recover():
+        stream_id = record.stream_id
+        at = known.get(stream_id)
+        if at is None:
+            at = known[stream_id] = _epoch_and_end(state, stream_id, node_id)
+        epoch, end = at
+        is_known = record.epoch == epoch or (newer_epochs and record.epoch > epoch >= 0)
+        if not is_known or record.base_offset != end:
+            position = record.end_position
+            continue
+        if record.epoch > epoch and stream_id in block.batches and position is not None:
+            yield block, position
+            block = CacheBlock()
         position = record.end_position
-        stream = state.streams.get(record.stream_id)
-        if stream is None or not stream.is_open or stream.node_id != node_id:
-            continue
-        if record.epoch != stream.epoch:
-            continue
-        end = ends.get(record.stream_id, stream.end_offset)
-        if record.base_offset != end:
-            continue
-        end = ends[record.stream_id] = record.base_offset + record.count
+        end += record.count
+        known[stream_id] = record.epoch, end
         timestamp = max_timestamp(record.payload)
         batch = CachedBatch(record.base_offset, end, record.epoch, timestamp, record.payload)
-        block.add(record.stream_id, batch)
+        block.add(stream_id, batch)
         if block.size >= block_size:
             yield block, position
             block = CacheBlock()

@@ -1,5 +1,6 @@
 """A broker goes on with a rebuilt catalog; and kill -9 of a rebuild at each of its fail-points."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -10,8 +11,11 @@ import pytest
 
 from storage.failpoints import KILLED
 from storage.jobs.verify import VerifySettings, verify
+from storage.tasks import TaskScope
 from tests.integration.test_compaction_crashes import in_log
 from tests.integration.test_crashes import REBUILD_ALONE, campaign
+from tests.integration.test_takeover_processes import Acknowledged, check_streams, node_process
+from tests.support.engine_process import open_engine
 from tests.support.traffic import read_log
 from tests.unit.test_rebuild_catalog import rows, write
 
@@ -64,3 +68,23 @@ def test_a_broker_goes_on_where_the_lost_metadata_ended(
         running.check()
         log = read_log(running.broker.bootstrap, topic, partitions)
         assert sum(map(len, log.values())) > 400
+
+
+async def test_what_a_leader_acknowledged_of_whom_no_object_tells_is_there(tmp_path: Path) -> None:
+    """Of each life of a node the next uploads what it left; the last one ends before any upload."""
+    store, wal = f"file:{tmp_path / 'store'}", f"block:{tmp_path / 'wal'}?size=24MiB"
+    ends: dict[int, int] = {}
+    for failpoint in ("", "", "upload_sealed"):
+        with node_process(store, wal, 0, failpoint=failpoint) as node:
+            said = Acknowledged(node)
+            await asyncio.to_thread(said.read, 60)
+            node.kill()
+            said.read()
+            ends = {one: max(end, ends.get(one, 0)) for one, end in said.ends.items()}
+    shutil.rmtree(tmp_path / "store" / "meta")
+    assert rebuild(tmp_path) == 0
+    scope = TaskScope(lambda name, error: None)
+    try:
+        await check_streams(await open_engine(store, wal, 0, scope), ends)
+    finally:
+        await scope.close()
