@@ -60,14 +60,15 @@ class UploadQueue:
         self._slots = asyncio.Semaphore(settings.uploads_max)
         self._last: asyncio.Task[None] | None = None
         self._sealed_at = clock.monotonic()
-        self._sealed_position = wal.next_position
+        self._sealed_position = 0
         self._is_trim_due = False
         self._error: LakeheadError | None = None
         self._holds = 0
         self._unheld = asyncio.Event()
 
     async def run(self) -> None:
-        """Upload when it is time to, for ever."""
+        """Upload when it is time to, for ever. The WAL has just begun its epoch."""
+        self._sealed_position = self._wal.released_position
         while True:
             age = self._clock.monotonic() - self._sealed_at
             try:

@@ -170,7 +170,7 @@ def recover_what_is_torn(patch: Patch) -> None:
 
 
 def recover_nothing(patch: Patch) -> None:
-    async def mutant(*args: Any) -> AsyncIterator[Any]:
+    async def mutant(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         return
         yield
 
@@ -201,6 +201,10 @@ def sweep_what_recovery_needs(patch: Patch) -> None:
 
 def sweep_what_jobs_write(patch: Patch) -> None:
     _judge_jobs(patch, lambda name, entry: False)
+
+
+def sweep_by_a_view_that_is_older(patch: Patch) -> None:
+    _judge_jobs(patch, lambda name, entry: name.entry <= entry)
 
 
 def _judge_jobs(patch: Patch, may_enter: Callable[[JobName, int], bool]) -> None:
@@ -257,13 +261,15 @@ def delete_entries_before_the_boundary_moves(patch: Patch) -> None:
 
 class Mutant(NamedTuple):
     """A bug and the worlds it is let loose in, from `first_seed` on: many a world is not one in
-    which it shows. `merges`: whether small objects are merged there.
+    which it shows. `merges`: whether small objects are merged there; `sweeps`: whether processes
+    sweep there beside the nodes.
     """
 
     apply: Callable[[Patch], None]
     wal: str
     first_seed: int = 0
     merges: bool = False
+    sweeps: bool = False
 
 
 MUTANTS = [
@@ -290,6 +296,7 @@ MUTANTS = [
     Mutant(sweep_what_is_being_uploaded, "memory"),
     Mutant(sweep_what_recovery_needs, "object"),
     Mutant(sweep_what_jobs_write, "memory"),
+    Mutant(sweep_by_a_view_that_is_older, "object", sweeps=True),
     Mutant(compact_producers_away, "memory"),
     Mutant(compact_producers_away, "object"),
     Mutant(merge_whole_states_away, "memory", first_seed=20, merges=True),
