@@ -6,6 +6,7 @@ import importlib.util
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +17,7 @@ from storage.metadata.table_declaration import is_declared
 
 if TYPE_CHECKING:
     from lake.jobs.declared_tables import TableOutcome
+    from lake.jobs.table_upkeep import UpkeepResult
 
 _PAUSE_S = 10.0
 _log = structlog.get_logger("broker.maintenance")
@@ -31,39 +33,45 @@ def has_tables(path: str) -> bool:
     return any(is_declared(topic) for topic in run(load_state(path)).topics.values())
 
 
-def bring_up_tables(path: str, *, dry_run: bool) -> "list[TableOutcome]":
-    """Bring up the declared tables that are due, then keep their files; what fails in one is in its
-    outcome, or logged.
+@dataclass(slots=True)
+class TableTurn:
+    """What became of declared tables: of their rows and, where it was due, of their files."""
+
+    tables: "list[TableOutcome]" = field(default_factory=list)
+    files: "list[UpkeepResult]" = field(default_factory=list)
+
+    def errors(self) -> list[str]:
+        """What went wrong, by topic. A table that another process writes is left to that one."""
+        if not (self.tables or self.files):
+            return []
+        from lake.jobs.table_lease import TableTaken
+
+        found = {}
+        every: list[TableOutcome | UpkeepResult] = [*self.tables, *self.files]
+        for one in every:
+            if isinstance(one.error, TableTaken):
+                _log.info("table_left", topic=one.topic, reason=str(one.error))
+            elif one.error is not None:
+                found[one.topic] = f"{one.topic}: {one.error}"
+        return list(found.values())
+
+
+def keep_tables(path: str, *, dry_run: bool) -> TableTurn:
+    """Bring up the declared tables that are due, then OPTIMIZE and VACUUM those that are due,
+    without a JVM. With `dry_run`, look what is due.
     """
+    turn = TableTurn()
     if not has_tables(path):
-        return []
+        return turn
     from lake.jobs.declared_tables import DeclaredTables
 
-    outcomes: list[TableOutcome] = []
     tables = DeclaredTables(store_uri(path))
     try:
-        tables.bring_up(all_of_them=False, tell=outcomes.append, dry_run=dry_run)
+        tables.bring_up(all_of_them=False, tell=turn.tables.append, dry_run=dry_run)
+        tables.keep_files(turn.files.append, dry_run=dry_run)
     finally:
         tables.close()
-    if not dry_run:
-        _keep_files(path)
-    return outcomes
-
-
-def _keep_files(path: str) -> None:
-    """OPTIMIZE and VACUUM what is due of either, without a JVM."""
-    from lake.jobs.table_upkeep import optimize, targets, vacuum
-
-    where = store_uri(path)
-    for target in targets(where):
-        for name, job in (("optimize", optimize), ("vacuum", vacuum)):
-            result = job(where, target, dry_run=True)
-            if result.error is None and result.is_due:
-                result = job(where, target)
-                _log.info("table_files_kept", job=name, topic=target.topic)
-            if result.error is not None:
-                error = str(result.error)
-                _log.warning("table_files_not_kept", job=name, topic=target.topic, error=error)
+    return turn
 
 
 @contextmanager
@@ -94,7 +102,7 @@ def _follow(path: str, stopped: threading.Event) -> None:
 
     tables = DeclaredTables(store_uri(path))
     try:
-        tables.follow(stopped, _tell)
+        tables.follow(stopped, _tell, tell_files=_tell_files)
     finally:
         tables.close()
 
@@ -104,3 +112,18 @@ def _tell(outcome: "TableOutcome") -> None:
         _log.warning("table_not_kept", topic=outcome.topic, error=str(outcome.error))
     elif outcome.result.commits:
         _log.info("table_kept", topic=outcome.topic, records=outcome.result.records)
+
+
+def _tell_files(result: "UpkeepResult") -> None:
+    if result.error is not None:
+        error = str(result.error)
+        _log.warning("table_files_not_kept", job=result.job, topic=result.topic, error=error)
+    else:
+        _log.info(
+            "table_files_kept",
+            job=result.job,
+            topic=result.topic,
+            files=result.files,
+            files_after=result.files_after,
+            removed=result.removed,
+        )

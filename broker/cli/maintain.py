@@ -5,14 +5,14 @@
 
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
-from broker.cli.lake_upkeep import bring_up_tables, is_lake_installed, kept_tables
+from broker.cli.lake_upkeep import TableTurn, is_lake_installed, keep_tables, kept_tables
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from broker.maintenance.maintainer import Maintainer, MaintenanceFigures
@@ -22,9 +22,6 @@ from broker.settings import Settings
 from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
 from storage.clock import SystemClock
 from storage.errors import SettingsError
-
-if TYPE_CHECKING:
-    from lake.jobs.declared_tables import TableOutcome
 
 _NICENESS = 5
 """Of maintenance beside nodes: they go first."""
@@ -69,11 +66,13 @@ def maintain(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures at the end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do what is due: declared tables, compaction by keys, retention, merging of small objects.
+    """Do what is due: declared tables, OPTIMIZE and VACUUM of them, compaction by keys, retention,
+    merging of small objects.
 
-    What is due by lakehead.table.freshness.ms, cleanup.policy, retention.ms and the like, and by
-    the number and size of small objects. Safe to run beside a live cluster, to kill at any moment,
-    and to run twice at once.
+    What is due by lakehead.table.freshness.ms, .optimize.* and .vacuum.*, by cleanup.policy,
+    retention.ms and the like, and by the number and size of small objects. Safe to run beside a
+    live cluster, to kill at any moment, and to run twice at once: tables that another process
+    writes are left to it.
     """
     if is_supervised(os.environ):
         stop_with_supervisor(os.environ)
@@ -86,7 +85,7 @@ def maintain(
         rows = [*(_tables_due(path) if with_lake else []), *run(_due(path, settings))]
         show_rows(rows, {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}, as_json)
         return
-    tables: list[TableOutcome] = []
+    turn = TableTurn()
     if follow:
         with (
             shown_metrics(path, metrics),
@@ -95,11 +94,11 @@ def maintain(
             figures = run(_maintain(path, settings, follow=True))
     else:
         # Tables first: retention waits for them.
-        tables = bring_up_tables(path, dry_run=False) if with_lake else []
+        turn = keep_tables(path, dry_run=False) if with_lake else turn
         figures = run(_maintain(path, settings, follow=False))
     if not quiet:
-        show_fields({**_figures(figures), **_table_figures(tables)}, as_json)
-    failed = [f"{one.topic}: {one.error}" for one in tables if one.error is not None]
+        show_fields({**_figures(figures), **_table_figures(turn)}, as_json)
+    failed = turn.errors() if with_lake else []
     if figures.failures:
         failed.append(f"{figures.failures} partitions were not maintained; see above")
     if failed:
@@ -117,22 +116,27 @@ def _figures(figures: MaintenanceFigures) -> dict[str, int]:
     }
 
 
-def _table_figures(tables: "Sequence[TableOutcome]") -> dict[str, int]:
+def _table_figures(turn: TableTurn) -> dict[str, int]:
+    done = [one for one in turn.files if one.error is None]
     return {
-        "tables": len(tables),
-        "records in tables": sum(one.result.records for one in tables),
+        "tables": len(turn.tables),
+        "records in tables": sum(one.result.records for one in turn.tables),
+        "optimized tables": sum(one.job == "optimize" for one in done),
+        "vacuumed tables": sum(one.job == "vacuum" for one in done),
     }
 
 
 def _tables_due(path: str) -> list[dict[str, object]]:
-    return [
-        {
-            "topic": one.topic,
-            "partition": None,
-            "due": f"materialize {one.result.bytes_read} bytes",
-        }
-        for one in bring_up_tables(path, dry_run=True)
-    ]
+    turn = keep_tables(path, dry_run=True)
+    due = [(one.topic, f"materialize {one.result.bytes_read} bytes") for one in turn.tables]
+    for one in turn.files:
+        if one.error is not None:
+            due.append((one.topic, f"{one.job} cannot: {one.error}"))
+        elif one.job == "optimize":
+            due.append((one.topic, f"optimize {one.small_files} small files of {one.files}"))
+        else:
+            due.append((one.topic, f"vacuum {one.removed} files"))
+    return [{"topic": topic, "partition": None, "due": words} for topic, words in due]
 
 
 async def _maintain(path: str, settings: Settings, *, follow: bool) -> MaintenanceFigures:

@@ -19,6 +19,7 @@ from storage.metadata.table_declaration import default_table_uri
 
 if TYPE_CHECKING:
     from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+    from lake.jobs.table_upkeep import UpkeepResult
     from storage.jobs.frame import Runner
 
 
@@ -108,6 +109,13 @@ FollowOption = Annotated[
         "--follow", "-f", help="Keep the declared tables fresh until told to stop (Ctrl-C)."
     ),
 ]
+UpkeepOption = Annotated[
+    bool,
+    typer.Option(
+        "--upkeep/--no-upkeep",
+        help="With --follow, OPTIMIZE and VACUUM of the tables too, when they are due.",
+    ),
+]
 TailOption = Annotated[
     Tail,
     typer.Option(
@@ -147,6 +155,7 @@ def materialize(
     begin: FromOption = None,
     follow: FollowOption = False,
     tail: TailOption = Tail.OBJECTS,
+    upkeep: UpkeepOption = True,
     metrics: MetricsOption = None,
     wait: WaitOption = 0.0,
     workers: WorkersOption = 2,
@@ -193,7 +202,7 @@ def materialize(
         ) as tables,
     ):
         if follow:
-            _follow(tables, as_json)
+            _follow(tables, as_json, with_upkeep=upkeep)
             return
         if begin is not None:
             tables.begin(names[0], from_ms=_milliseconds(begin))
@@ -223,7 +232,7 @@ def _closing(tables: "DeclaredTables") -> Iterator["DeclaredTables"]:
         tables.close()
 
 
-def _follow(tables: "DeclaredTables", as_json: bool) -> None:
+def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> None:
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -234,7 +243,21 @@ def _follow(tables: "DeclaredTables", as_json: bool) -> None:
         if outcome.result.commits:
             show_fields(_figures(outcome), as_json)
 
-    tables.follow(stopped, tell)
+    def tell_files(result: "UpkeepResult") -> None:
+        if result.error is not None:
+            typer.echo(f"lakehead: {result.topic}: {result.error}", err=True)
+        else:
+            show_fields(upkeep_figures(result), as_json)
+
+    tables.follow(stopped, tell, tell_files=tell_files if with_upkeep else None)
+
+
+def upkeep_figures(result: "UpkeepResult") -> dict[str, object]:
+    """Return what OPTIMIZE or VACUUM did to a table."""
+    head: dict[str, object] = {"topic": result.topic, "table": result.table, "job": result.job}
+    if result.job == "optimize":
+        return head | {"files": result.files, "files after": result.files_after}
+    return head | {"removed files": result.removed}
 
 
 def _figures(outcome: "TableOutcome", *, dry_run: bool = False) -> dict[str, object]:

@@ -8,18 +8,20 @@ in one table is told and tried again after a pause; the others go on.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 from lake.catalog import Catalog
 from lake.jobs.backfill import begin_at
+from lake.jobs.kept_files import LOOK_S, FilesTold, files_kept
 from lake.jobs.replay import ReplayResult, replay_dead_letters
 from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
 from lake.jobs.table_rebuild import RebuildResult, rebuild_table
 from lake.jobs.table_run import TableRun
 from lake.jobs.table_settings import MaterializeResult, Progress, declared_settings
+from lake.jobs.table_upkeep import keep_files, targets
 from lake.snapshot import Snapshots
 from lake.store_reader import ObjectReader, store_reader
 from storage.clock import SystemClock
@@ -164,6 +166,13 @@ class DeclaredTables:
             error = caught
         tell(self._outcome(catalog, declared, run, error))
 
+    def keep_files(self, tell: FilesTold, *, dry_run: bool = False) -> None:
+        """Do of OPTIMIZE and VACUUM what is due of each table, or with `dry_run` tell of it."""
+        for target in targets(self._leases.catalog(), self._topics):
+            hold = partial(self._hold, target.topic_id)
+            for result in keep_files(target, hold, dry_run=dry_run):
+                tell(result)
+
     def replay(self, topic: str, *, dry_run: bool = False) -> ReplayResult:
         """Bring the dead letters of a topic's table that can be rows now into it.
 
@@ -218,15 +227,11 @@ class DeclaredTables:
                 on_progress=on_progress,
             )
 
-    @contextmanager
-    def _lease(self, declared: TableDeclaration, *, needed: bool) -> Iterator[None]:
-        if needed:
-            self._leases.take(declared.topic_id, wait_s=self._wait_s)
-        try:
-            yield
-        finally:
-            if needed:
-                self._leases.release(declared.topic_id)
+    def _lease(self, declared: TableDeclaration, *, needed: bool) -> AbstractContextManager[None]:
+        return self._hold(declared.topic_id) if needed else nullcontext()
+
+    def _hold(self, topic_id: str) -> AbstractContextManager[None]:
+        return self._leases.held(topic_id, wait_s=self._wait_s)
 
     def _one(self, catalog: Catalog, topic: str) -> TableDeclaration:
         catalog.topic(topic)
@@ -239,14 +244,25 @@ class DeclaredTables:
 
     # --------------------------------------------------------------------------------- for ever
 
-    def follow(self, stopped: threading.Event, tell: Told) -> None:
+    def follow(
+        self,
+        stopped: threading.Event,
+        tell: Told,
+        *,
+        tell_files: FilesTold | None = None,
+        files_every_s: float = LOOK_S,
+    ) -> None:
         """Keep the tables as fresh as they are declared, until `stopped` is set. While the store
-        cannot be reached it is asked again and again.
+        cannot be reached it is asked again and again. With `tell_files` their files are kept too,
+        beside that (who else would have to wait for their leases for good).
 
         Raises UnknownTopic, SettingsError for topics that were named and declare no table.
         """
         self._check_named(self._leases.catalog())
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool:
+        with (
+            files_kept(self._leases, self._topics, tell_files, every_s=files_every_s),
+            ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool,
+        ):
             while not stopped.is_set():
                 try:
                     catalog, reader = self._look()
@@ -294,8 +310,7 @@ class DeclaredTables:
         before = run.result
         error: LakeheadError | None = None
         try:
-            if not self._leases.holds(declared.topic_id):
-                self._leases.take(declared.topic_id)
+            self._leases.keep(declared.topic_id)
             run.bring_up(catalog, rounds_max=1, reader=reader)
             kept.pause_s = _PAUSE_S[0]
             if run.result.commits == before.commits:  # undecided transactions, for one

@@ -14,7 +14,9 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lake.catalog import Catalog
@@ -52,7 +54,7 @@ class _Lease:
 
 
 class TableLeases:
-    """See the module's docstring. For blocking callers, one thread at a time."""
+    """See the module's docstring. For blocking callers; `keep`, `catalog` for several threads."""
 
     def __init__(self, reader: StoreReader, log: MetadataLog, *, lease_s: float) -> None:
         self._reader = reader
@@ -66,6 +68,7 @@ class TableLeases:
         self._crashed: BaseException | None = None
         self._scope = TaskScope(self._on_crash)
         self._telling = asyncio.Lock()
+        self._taking = threading.Lock()
 
     @classmethod
     def open(cls, path: str, *, lease_s: float = LEASE_S) -> "TableLeases":
@@ -97,6 +100,23 @@ class TableLeases:
     def take(self, topic_id: str, *, wait_s: float = 0.0) -> None:
         """Take the table of a topic, within `wait_s`. Raises TableTaken, UnknownTopic."""
         self._reader.run(self._take(topic_id, wait_s))
+
+    @contextmanager
+    def held(self, topic_id: str, *, wait_s: float = 0.0) -> Iterator[None]:
+        """Hold the table of a topic while the block runs. Raises as `take`."""
+        self.take(topic_id, wait_s=wait_s)
+        try:
+            yield
+        finally:
+            self.release(topic_id)
+
+    def keep(self, topic_id: str) -> None:
+        """Take the table of a topic unless it is ours already. For several threads. Raises as
+        `take`.
+        """
+        with self._taking:
+            if not self.holds(topic_id):
+                self.take(topic_id)
 
     def holds(self, topic_id: str) -> bool:
         """Whether the table of a topic is ours to write now."""

@@ -1,24 +1,26 @@
 """The jobs `optimize` and `vacuum`: big files of a table's small ones, and no files that nobody
 needs.
 
-Both commit nothing but the table's own log, by compare-and-set: killed anywhere, run twice, or run
-beside `materialize`, they change no row. OPTIMIZE conflicts with a MERGE that rewrites the same
-files; whoever commits second looks again. VACUUM leaves what is younger than the retention alone,
-so also what another run is about to commit.
+Both hold the table's lease, as all do that write it: delta-spark commits to S3 without
+compare-and-set, and would overwrite what anybody commits beside it. Both commit nothing but the
+table's own log: killed anywhere, or run twice, they change no row. The process that holds the lease
+may go on to append meanwhile; an OPTIMIZE and a MERGE of it that rewrite the same files are both
+refused or one of them is, and whoever is looks again. VACUUM leaves what is younger than the
+retention alone, so also what is about to be committed.
 
-delta-rs does both without a JVM. delta-spark commits to S3 without compare-and-set, so with it the
-table's lease is taken.
+When each was done last is a `txn` action of the table, which checkpoints keep: a table that gets a
+commit every few seconds has forgotten its own history of yesterday.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.catalog import Catalog
 from lake.jobs.table_due import declared_tables
-from lake.jobs.table_lease import TableLeases
-from lake.store_reader import store_reader
 from lake.tables.delta_table import Table, TableMoved, TableUnavailable, one_line, open_table
 from lake.tables.merge_engine import MergeEngineName
 from storage.clock import SystemClock
@@ -31,31 +33,38 @@ RETENTION_HOURS = 7 * 24
 
 _SMALL = 4
 _SMALL_FILES = 16
-_SMALL_RATIO = 0.5
-_VACUUM_EVERY_MS = 24 * 3600 * 1000
-_HISTORY = 1000
 _ATTEMPTS = 3
+
+Hold = Callable[[], AbstractContextManager[None]]
+"""Holds the lease of a table while a block runs. Raises TableTaken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTarget:
-    """A table to keep. `order_by`: rows that are near in these columns come to lie together."""
+    """A table to keep. `order_by`: rows that are near in these columns come to lie together. What
+    is due without being asked for: see the configs `lakehead.table.optimize.*` and `vacuum.*`.
+    """
 
     topic: str
     topic_id: str
     uri: str
     file_bytes: int
     order_by: tuple[str, ...] = ()
+    optimize_every_ms: int = 3600 * 1000
+    small_percent: int = 50
+    vacuum_every_ms: int = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepResult:
-    """What a job did to a table, or would do. A file is small below a quarter of its size to be.
-    `removed` are the files that VACUUM deleted (-1: as many as there were, Spark does not say).
+    """What a job did to a table, or would do. A file is small below a quarter of its size to be,
+    with another such file in its partition. `removed` are the files that VACUUM deleted (-1: as
+    many as there were, Spark does not say).
     """
 
     topic: str
     table: str
+    job: str
     files: int = 0
     small_files: int = 0
     files_after: int = 0
@@ -64,12 +73,11 @@ class UpkeepResult:
     error: LakeheadError | None = None
 
 
-def targets(path: str, topics: Sequence[str] = ()) -> list[TableTarget]:
+def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
     """Return the declared tables of a cluster, or those of `topics`.
 
-    Raises UnknownTopic, SettingsError for a topic that declares none, and as `Catalog.open`.
+    Raises UnknownTopic, and SettingsError for a topic that declares none.
     """
-    catalog = store_reader(path).open_catalog()
     declared = declared_tables(catalog.state, topics)
     for topic in topics:
         catalog.topic(topic)
@@ -78,7 +86,7 @@ def targets(path: str, topics: Sequence[str] = ()) -> list[TableTarget]:
     found = []
     for one in declared.values():
         if isinstance(one, TableDeclaration):
-            found.append(_target(one, path))
+            found.append(_target(one, catalog.uri))
         elif topics:
             raise one
     return found
@@ -91,48 +99,84 @@ def _target(declared: TableDeclaration, path: str) -> TableTarget:
         uri=declared.uri(path),
         file_bytes=declared.file_bytes,
         order_by=declared.cluster_by,
+        optimize_every_ms=declared.optimize_interval_ms,
+        small_percent=declared.optimize_small_percent,
+        vacuum_every_ms=declared.vacuum_interval_ms,
     )
+
+
+def keep_files(target: TableTarget, hold: Hold, *, dry_run: bool = False) -> Iterator[UpkeepResult]:
+    """Do of OPTIMIZE and VACUUM what is due of a table, and yield what was (with `dry_run`, what
+    would be), and what fails. Without a JVM.
+    """
+    for job in (optimize, vacuum):
+        found = job(target, hold, dry_run=True, only_if_due=True)
+        if found.is_due and found.error is None and not dry_run:
+            found = job(target, hold, only_if_due=True)
+        if found.is_due or found.error is not None:
+            yield found
 
 
 def look(target: TableTarget) -> UpkeepResult:
-    """Return how a table's files are, and whether OPTIMIZE is due: many small files, and most of
-    them small. Raises TableUnavailable, SettingsError.
+    """Return how a table's files are, and whether OPTIMIZE is due. Raises TableUnavailable,
+    SettingsError.
     """
+    found = UpkeepResult(topic=target.topic, table=target.uri, job="optimize")
     table = open_table(target.uri)
     if table is None:
-        return UpkeepResult(topic=target.topic, table=target.uri)
+        return found
     added = pa.table(table.handle.get_add_actions(flatten=True))
-    sizes = added.column("size_bytes")
-    small = pc.sum(pc.less(sizes, target.file_bytes // _SMALL)).as_py() or 0
-    return UpkeepResult(
-        topic=target.topic,
-        table=target.uri,
-        files=len(sizes),
+    small = _small_files(added, target.file_bytes // _SMALL)
+    return replace(
+        found,
+        files=len(added),
         small_files=small,
-        files_after=len(sizes),
-        is_due=is_optimize_due(files=len(sizes), small_files=small),
+        files_after=len(added),
+        is_due=is_optimize_due(target, files=len(added), small_files=small)
+        and _is_time(table, "optimized", target, target.optimize_every_ms, since_created=False),
     )
 
 
-def is_optimize_due(*, files: int, small_files: int) -> bool:
-    """Whether a table has many small files, and most of its files are small."""
-    return small_files >= _SMALL_FILES and small_files >= _SMALL_RATIO * files
+def _small_files(added: pa.Table, small_bytes: int) -> int:
+    """Return how many files are small and have another such file in their partition: OPTIMIZE joins
+    none of two.
+    """
+    small = added.filter(pc.less(added.column("size_bytes"), small_bytes))
+    parts = [name for name in added.column_names if name.startswith("partition.")]
+    if not parts:
+        return small.num_rows if small.num_rows > 1 else 0
+    counts = small.group_by(parts).aggregate([([], "count_all")]).column("count_all")
+    return pc.sum(counts.filter(pc.greater(counts, 1))).as_py() or 0
+
+
+def is_optimize_due(target: TableTarget, *, files: int, small_files: int) -> bool:
+    """Whether a table has many small files, and enough of its files are small."""
+    return small_files >= _SMALL_FILES and small_files * 100 >= target.small_percent * files
 
 
 def optimize(
-    path: str, target: TableTarget, *, engine: MergeEngineName = "delta-rs", dry_run: bool = False
+    target: TableTarget,
+    hold: Hold,
+    *,
+    engine: MergeEngineName = "delta-rs",
+    dry_run: bool = False,
+    only_if_due: bool = False,
 ) -> UpkeepResult:
-    """Make big files of a table's small ones. What fails is in the result."""
-    found = UpkeepResult(topic=target.topic, table=target.uri)
+    """Make big files of a table's small ones, under its lease. What fails is in the result."""
+    found = UpkeepResult(topic=target.topic, table=target.uri, job="optimize")
     try:
-        found = look(target)
-        if dry_run or not found.files:
-            return found
-        if engine == "spark":
-            _optimize_by_spark(path, target)
-        else:
-            _optimize(target)
-        return replace(found, files_after=look(target).files)
+        if dry_run:
+            return look(target)
+        with hold():
+            found = look(target)  # who held it before may have done it
+            if not found.files or (only_if_due and not found.is_due):
+                return found
+            if engine == "spark":
+                _optimize_by_spark(target)
+            else:
+                _optimize(target)
+            _note(target, "optimized")
+            return replace(found, files_after=look(target).files)
     except LakeheadError as error:
         return replace(found, error=error)
 
@@ -165,27 +209,24 @@ def _optimize(target: TableTarget) -> None:
         return
 
 
-def _optimize_by_spark(path: str, target: TableTarget) -> None:
+def _optimize_by_spark(target: TableTarget) -> None:
     from lake.tables.delta_spark import optimize_by_spark
 
-    leases = TableLeases.open(path)
-    try:
-        leases.take(target.topic_id)
-        optimize_by_spark(target.uri, order_by=target.order_by, file_bytes=target.file_bytes)
-    finally:
-        leases.close()
+    optimize_by_spark(target.uri, order_by=target.order_by, file_bytes=target.file_bytes)
 
 
 def vacuum(
-    path: str,
     target: TableTarget,
+    hold: Hold,
     *,
     retention_hours: int = RETENTION_HOURS,
     engine: MergeEngineName = "delta-rs",
     dry_run: bool = False,
+    only_if_due: bool = False,
 ) -> UpkeepResult:
-    """Delete files that no version of the last hours needs, those of killed runs among them. What
-    fails is in the result. Raises SettingsError for a retention below seven days.
+    """Delete files that no version of the last hours needs, those of killed runs among them, under
+    the table's lease. What fails is in the result. Raises SettingsError for a retention below
+    seven days.
     """
     if retention_hours < RETENTION_HOURS:
         raise SettingsError(
@@ -197,28 +238,31 @@ def vacuum(
             f"delta-spark keeps what the table's property says, {RETENTION_HOURS} hours unless it "
             "is set: leave the retention out, or use delta-rs"
         )
-    found = UpkeepResult(topic=target.topic, table=target.uri)
+    found = UpkeepResult(topic=target.topic, table=target.uri, job="vacuum")
     try:
-        table = open_table(target.uri)
-        if table is None:
-            return found
-        found = replace(look(target), is_due=is_vacuum_due(table, SystemClock().now_ms()))
-        if engine == "spark":
-            removed = _vacuum_by_spark(path, target, dry_run)
-        else:
-            removed = _vacuum(table, retention_hours, dry_run)
-        failpoint("vacuum_done")
-        return replace(found, removed=removed)
+        with nullcontext() if dry_run else hold():
+            table = open_table(target.uri)
+            if table is None:
+                return found
+            found = _with_vacuum(found, table, target)
+            if only_if_due and not found.is_due:
+                return found
+            if engine == "spark":
+                removed = _vacuum_by_spark(target, dry_run)
+            else:
+                removed = _vacuum(table, retention_hours, dry_run)
+            failpoint("vacuum_done")
+            if not dry_run:
+                _note(target, "vacuumed")
+            return replace(found, removed=removed)
     except LakeheadError as error:
         return replace(found, error=error)
 
 
-def is_vacuum_due(table: Table, now_ms: int) -> bool:
-    """Whether the last VACUUM, or else the oldest commit of a log, is a day ago."""
-    history = table.handle.history(_HISTORY)
-    vacuums = [h for h in history if str(h.get("operation", "")).startswith("VACUUM")]
-    since = vacuums[0] if vacuums else history[-1]
-    return now_ms - int(since.get("timestamp", 0)) >= _VACUUM_EVERY_MS
+def _with_vacuum(found: UpkeepResult, table: Table, target: TableTarget) -> UpkeepResult:
+    files = len(table.handle.file_uris())
+    is_due = _is_time(table, "vacuumed", target, target.vacuum_every_ms, since_created=True)
+    return replace(found, files=files, files_after=files, is_due=is_due)
 
 
 def _vacuum(table: Table, retention_hours: int, dry_run: bool) -> int:
@@ -232,12 +276,36 @@ def _vacuum(table: Table, retention_hours: int, dry_run: bool) -> int:
     return len(files)
 
 
-def _vacuum_by_spark(path: str, target: TableTarget, dry_run: bool) -> int:
+def _vacuum_by_spark(target: TableTarget, dry_run: bool) -> int:
     from lake.tables.delta_spark import vacuum_by_spark
 
-    leases = TableLeases.open(path)
-    try:
-        leases.take(target.topic_id)
-        return vacuum_by_spark(target.uri, dry_run=dry_run)
-    finally:
-        leases.close()
+    return vacuum_by_spark(target.uri, dry_run=dry_run)
+
+
+# --------------------------------------------------------------------------- when it was done last
+
+
+def _app(target: TableTarget, what: str) -> str:
+    return f"lakehead:{target.topic_id}:{what}"
+
+
+def _is_time(
+    table: Table, what: str, target: TableTarget, every_ms: int, *, since_created: bool
+) -> bool:
+    """Whether `every_ms` have passed since it was done, or else since the table was made."""
+    if not every_ms:
+        return False
+    done_ms = table.marked(_app(target, what))
+    if done_ms < 0 and since_created:
+        done_ms = table.handle.metadata().created_time or 0
+    return SystemClock().now_ms() - done_ms >= every_ms
+
+
+def _note(target: TableTarget, what: str) -> None:
+    """Have the table record that it was done now. Who did it at the same time has noted it."""
+    table = open_table(target.uri)
+    if table is None:
+        return
+    now_ms = SystemClock().now_ms()
+    with suppress(TableMoved):
+        table.commit([], {_app(target, what): now_ms}, modified_ms=now_ms, notes={})

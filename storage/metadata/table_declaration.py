@@ -111,6 +111,21 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         choices=("pause", "dead_letter", "drop"),
     ),
     TableConfig(
+        name="optimize.interval.ms",
+        kind="long",
+        default="3600000",
+        note="The least time between two OPTIMIZEs that nobody asked for, in ms; 0: there are "
+        "none. They are due when many files are small.",
+    ),
+    TableConfig(
+        name="optimize.small.percent",
+        kind="int",
+        default="50",
+        note="How many of the files have to be small (below a quarter of file.bytes, with another "
+        "such file in their partition) for OPTIMIZE to be due, in percent; and 16 at the least.",
+        least=1,
+    ),
+    TableConfig(
         name="partition.by",
         kind="list",
         default="",
@@ -152,6 +167,13 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         default="raw",
         note="What values are, for the table and for lakehead sql.",
         choices=("raw", "json", "avro", "protobuf", "debezium"),
+    ),
+    TableConfig(
+        name="vacuum.interval.ms",
+        kind="long",
+        default="86400000",
+        note="How often files that no version of the last seven days needs are deleted without "
+        "anybody asking for it, in ms; 0: never.",
     ),
 )
 _DEFAULTS = {config.name: config.default for config in TABLE_CONFIGS}
@@ -196,6 +218,9 @@ class TableDeclaration:
     scd: int
     freshness_ms: int
     file_bytes: int
+    optimize_interval_ms: int
+    optimize_small_percent: int
+    vacuum_interval_ms: int
 
     @classmethod
     def parse(cls, topic: str, topic_id: str, configs: Mapping[str, str]) -> "TableDeclaration":
@@ -227,6 +252,9 @@ class TableDeclaration:
             scd=int(values["scd"]),
             freshness_ms=int(values["freshness.ms"]),
             file_bytes=int(values["file.bytes"]),
+            optimize_interval_ms=int(values["optimize.interval.ms"]),
+            optimize_small_percent=int(values["optimize.small.percent"]),
+            vacuum_interval_ms=int(values["vacuum.interval.ms"]),
         )
         _check_together(declared)
         return declared

@@ -31,6 +31,9 @@ FULL = {
     "scd": "2",
     "freshness.ms": "2000",
     "file.bytes": "1048576",
+    "optimize.interval.ms": "60000",
+    "optimize.small.percent": "25",
+    "vacuum.interval.ms": "0",
     "schema.registry.url": "http://registry:8081",
 }
 
@@ -63,6 +66,8 @@ def test_every_config_reaches_the_declaration() -> None:
     assert (declared.layout, declared.mode, declared.scd) == ("nested", "upsert", 2)
     assert (declared.on_error, declared.evolution) == ("dead_letter", "pause")
     assert (declared.freshness_ms, declared.file_bytes) == (2000, 1 << 20)
+    assert (declared.optimize_interval_ms, declared.optimize_small_percent) == (60_000, 25)
+    assert declared.vacuum_interval_ms == 0
     assert declared.schema_registry_url == "http://registry:8081"
     assert dead_letters_uri(declared.path) == "s3://lake/orders__dlq?region=x"
 
