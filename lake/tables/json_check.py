@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, INTS, LONG, LONGS, compiled, inlined, results
+from storage.kernel_compiler import BYTES, LONG, LONGS, compiled, inlined
 
 DEPTH_MAX = 100
 """Objects and arrays inside each other; deeper values are refused."""
@@ -252,28 +252,26 @@ def _check(data, at, end, is_object):  # noqa: C901 - one loop is the whole stat
     return (0, end) if depth == 0 else (2, end)
 
 
-@compiled(results(1)(BYTES, INTS, LONG, LONG, LONGS))
-def _check_values(data, offsets, first, count, faults):
+@compiled(LONG(BYTES, LONGS, LONGS, LONGS))
+def _check_values(data, starts, ends, faults):
     is_object = np.empty(DEPTH_MAX, np.uint8)
     bad = 0
-    for row in range(count):
-        start = np.int64(offsets[first + row])
-        fault, at = _check(data, start, np.int64(offsets[first + row + 1]), is_object)
+    for row in range(starts.shape[0]):
+        start = starts[row]
+        fault, at = _check(data, start, ends[row], is_object)
         faults[row] = fault | ((at - start) << 3) if fault else 0
         bad += fault != 0
-    return (bad,)
+    return bad
 
 
-def check_values(data: Any, offsets: Any, first: int, count: int) -> tuple[int, Any]:
-    """Return how many of `count` values are bad, and a fault per value (0 = good).
+def check_values(data: Any, starts: Any, ends: Any) -> Any:
+    """Return a fault for each value data[starts[i]:ends[i]] (0 = good).
 
-    Value i is `data[offsets[first + i]:offsets[first + i + 1]]`. A fault is its code in the low
-    three bits and its byte position above them: see `fault_text`. Null values must be empty or
-    anything else: their faults mean nothing.
+    A fault is its code in the low three bits and its byte position above them: see `fault_text`.
     """
-    faults = np.empty(count, np.int64)
-    (bad,) = _check_values(data, offsets, first, count, faults)
-    return int(bad), faults
+    faults = np.empty(len(starts), np.int64)
+    _check_values(data, starts, ends, faults)
+    return faults
 
 
 def fault_text(fault: int) -> str:

@@ -10,15 +10,13 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from lake.tables.json_check import check_values, fault_text
-from lake.tables.values.arrow_columns import ArrowColumns
 from lake.tables.values.cells import Cells
+from lake.tables.values.decoder import ErrorClass
 from lake.tables.values.framing import Values, places
-from lake.tables.values.groups import DecodedRows, Group
-from lake.tables.values.json_kernel import decode_objects
+from lake.tables.values.groups import DecodedRows, decode_rows
 from lake.tables.values.json_program import JsonProgram, compile_json
+from lake.tables.values.shape import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +36,25 @@ class JsonColumns:
     richer: Any = None  # int64
 
 
+class _Noting:
+    """A program that notes which of the values it last read have more fields than columns."""
+
+    def __init__(self, program: JsonProgram) -> None:
+        self._program = program
+        self.domains: tuple[int, ...] = program.domains
+        self.domain_count: int = program.domain_count
+        self.shape: Record = program.shape
+        self.column_error: ErrorClass = program.column_error
+        self.more: Any = None
+
+    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
+        codes, self.more = self._program.read(data, starts, ends, cells)
+        return codes
+
+    def fault(self, code: int) -> tuple[str, ErrorClass]:
+        return self._program.fault(code)
+
+
 def json_columns(values: Any, schema: Any) -> JsonColumns:
     """Parse `values` (Arrow binary) as objects with the fields of `schema`.
 
@@ -46,58 +63,31 @@ def json_columns(values: Any, schema: Any) -> JsonColumns:
 
     Raises SettingsError for a type that JSON does not have.
     """
-    found = places(values)
+    return placed_columns(places(values), schema)
+
+
+def placed_columns(found: Values, schema: Any) -> JsonColumns:
+    """As `json_columns`, for values that lie in one buffer."""
     result = DecodedRows(schema)
     present = np.flatnonzero(found.starts >= 0)
     if len(present) < len(found):
         result.nulls(found.nulls)
-    bad, codes = _check(found)
-    if bad:
-        for row in present[codes[present] != 0].tolist():
-            result.fault(row, fault_text(int(codes[row])), "malformed")
-        present = present[codes[present] == 0]
-    richer = _decode(_program(schema), found, present, schema, result)
+    program = _Noting(_program(schema))
+    group, faults = decode_rows(program, found, present, schema)
+    if len(schema):
+        result.add(group)
+    for row, reason, error in faults:
+        result.fault(row, reason, error)
     decoded = result.decoded()
     return JsonColumns(
         columns=decoded.columns,
         rows=decoded.rows,
         faults=tuple((fault.row, fault.reason) for fault in decoded.faults),
         misfits=frozenset(fault.row for fault in decoded.faults if fault.error == "misfit"),
-        richer=richer,
+        richer=group.rows[program.more != 0],
     )
 
 
 @lru_cache(maxsize=64)
 def _program(schema: Any) -> JsonProgram:
     return compile_json(schema)
-
-
-def _check(values: Values) -> tuple[int, Any]:
-    """How many values are bad, and a fault for each; those of nulls mean nothing."""
-    if not len(values):
-        return 0, np.zeros(0, np.int64)
-    return check_values(values.data, values.bounds, 0, len(values))
-
-
-def _decode(
-    program: JsonProgram, values: Values, rows: Any, schema: Any, result: DecodedRows
-) -> Any:
-    """Add the well-formed values of `rows` that fit; returns those with more fields."""
-    side = np.empty(len(values.data), np.uint8)
-    while True:
-        cells = Cells(program.domains, program.domain_count, len(rows))
-        starts = values.starts[rows]
-        codes, more = decode_objects(values.data, starts, program.tables, side, cells)
-        for i in np.flatnonzero(codes).tolist():
-            result.fault(int(rows[i]), program.fault_text(int(codes[i])), "misfit")
-        good = rows[codes == 0]
-        builder = ArrowColumns(values.data, cells, side)
-        columns = [builder.build(field) for field in program.shape.fields]
-        if not builder.faults:
-            break
-        for i, reason in builder.faults.items():
-            result.fault(int(good[i]), reason, "misfit")
-        rows = np.delete(good, list(builder.faults))
-    if columns:
-        result.add(Group(rows=good, columns=pa.Table.from_arrays(columns, schema=schema)))
-    return good[more[codes == 0] != 0]

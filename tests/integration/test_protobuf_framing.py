@@ -117,7 +117,7 @@ def test_a_message_that_is_named_is_the_only_one() -> None:
         )
         assert found.columns.to_pylist() == [{"name": "B7"}]
         assert [(f.row, f.reason) for f in found.faults] == [
-            (1, "the value is a air.Flight, not a Gate")
+            (1, f"schema {number}: the value is a air.Flight, not a Gate")
         ]
 
 

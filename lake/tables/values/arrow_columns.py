@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 
 from lake.decode.binary import gather
 from lake.tables.ddl import type_name
-from lake.tables.values.cells import ROWS, SIDE, SIZE_BITS, SIZE_MASK, Cells
+from lake.tables.values.cells import NOTHING, ROWS, SIDE, SIZE_BITS, SIZE_MASK, Cells
 from lake.tables.values.shape import Constant, Instant, Items, Leaf, Record, Shape
 
-_NOTHING = np.zeros(1, np.uint8)
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DIGITS = [i for i in range(36) if i not in (8, 13, 18, 23)]
 _DECIMAL_BYTES_MAX = 64
@@ -29,10 +28,9 @@ _SECONDS = range(-62_135_596_800, 253_402_300_800)  # protobuf: years 1 to 9999
 class ArrowColumns:
     """Builds the arrays of one decode. `faults` are (row among the rows held -> why)."""
 
-    def __init__(self, data: Any, cells: Cells, side: Any = _NOTHING) -> None:
-        """`side` holds what JSON text with escapes was written out to."""
+    def __init__(self, data: Any, cells: Cells) -> None:
         self._data = data
-        self._side = side
+        self._side = cells.side
         self._cells = cells
         self._lists: dict[int, Items] = {}
         self.faults: dict[int, str] = {}
@@ -70,6 +68,23 @@ class ArrowColumns:
         values, _ = self._cells.slot(shape.slot)
         validity = None if shape.always else self._validity(_valid_by(shape))
         match shape.kind:
+            case "bytes" | "text":
+                return self._binary(shape, shape.type, values)
+            case "parsed":
+                return self._parsed(shape, self._binary(shape, pa.string(), values))
+            case "enum":
+                return self._enum(shape, values, validity)
+            case "decimal":
+                return self._decimal(shape, values, validity, self._data)
+            case "base64":
+                return self._base64(shape, values, validity)
+            case "uuid":
+                return self._uuid(shape, values, validity)
+        return self._plain(shape, values, validity)
+
+    def _plain(self, shape: Leaf, values: Any, validity: Any) -> Any:
+        """What is a number or a truth."""
+        match shape.kind:
             case "integer":
                 return self._integer(shape, values, validity)
             case "unsigned":
@@ -81,22 +96,11 @@ class ArrowColumns:
                 return _fixed(shape.type, _as(floats, shape.type), len(values), validity)
             case "float64":
                 return _fixed(shape.type, _as(values.view(np.float64), shape.type), None, validity)
-            case "boolean":
-                return _fixed(
-                    shape.type, np.packbits(values != 0, bitorder="little"), len(values), validity
-                )
-            case "bytes" | "text":
-                return self._binary(shape, shape.type, values)
             case "number":
                 return self._number(shape, values, validity)
-            case "parsed":
-                return self._parsed(shape, self._binary(shape, pa.string(), values))
-            case "enum":
-                return self._enum(shape, values, validity)
-            case "decimal":
-                return self._decimal(shape, values, validity)
-            case "uuid":
-                return self._uuid(shape, values, validity)
+        assert shape.kind == "boolean", shape.kind
+        packed = np.packbits(values != 0, bitorder="little")
+        return _fixed(shape.type, packed, len(values), validity)
 
     # ------------------------------------------------------------------------------- by kind
 
@@ -143,7 +147,7 @@ class ArrowColumns:
         offsets = np.empty(len(values) + 1, np.int32)
         held = np.empty(max(total, 1), np.uint8)
         at = values >> SIZE_BITS & SIZE_MASK
-        if self._side is not _NOTHING:
+        if self._side is not NOTHING:
             at = np.where(values >= SIDE, ~at, at)
         gather(
             self._data,
@@ -157,7 +161,7 @@ class ArrowColumns:
         )
         buffers = [pa.py_buffer(nulls) if len(nulls) else None, pa.py_buffer(offsets)]
         array = pa.Array.from_buffers(kind, len(values), [*buffers, pa.py_buffer(held)])
-        if pa.types.is_string(kind) and self._side is _NOTHING:
+        if pa.types.is_string(kind) and self._side is NOTHING:
             self._check(shape, array, "text that is not UTF-8", _is_text)
         return array
 
@@ -174,7 +178,22 @@ class ArrowColumns:
             at[unknown] = len(numbers) + np.searchsorted(fresh, values[unknown])
         return names.take(_fixed(pa.int64(), at, len(at), validity))
 
-    def _decimal(self, shape: Leaf, values: Any, validity: Any) -> Any:
+    def _base64(self, shape: Leaf, values: Any, validity: Any) -> Any:
+        from lake.tables.values.base64_kernel import decode_base64
+
+        _, valid = self._cells.slot(shape.slot)
+        content, found, bad = decode_base64(self._data, self._side, values, valid)
+        if bad.any():
+            self._fault(shape.domain, bad, "text that is not base64, for bytes")
+        if shape.native is not None:
+            return self._decimal(shape, found, validity, content)
+        sizes = found & SIZE_MASK
+        offsets = np.zeros(len(found) + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(content)]
+        return pa.Array.from_buffers(shape.type, len(found), buffers)
+
+    def _decimal(self, shape: Leaf, values: Any, validity: Any, data: Any) -> Any:
         _, valid = self._cells.slot(_valid_by(shape))
         sizes = np.where(valid != 0, values & SIZE_MASK, 0)
         places = values >> SIZE_BITS
@@ -184,7 +203,7 @@ class ArrowColumns:
             if not size:
                 continue
             rows = np.flatnonzero(sizes == size)
-            block = self._data[places[rows][:, None] + np.arange(size)]
+            block = data[places[rows][:, None] + np.arange(size)]
             low = block[:, -16:]
             sign = np.where(low[:, :1] & 0x80, 0xFF, 0).astype(np.uint8)
             bad[rows] |= (block[:, :-16] != sign).any(axis=1)

@@ -24,7 +24,7 @@ from lake.tables.values.avro_schema import (
     scalar_type,
 )
 from lake.tables.values.cells import Cells
-from lake.tables.values.decoder import MisfitSchema
+from lake.tables.values.decoder import ErrorClass, MisfitSchema
 from lake.tables.values.evolution import becomes
 from lake.tables.values.shape import Constant, Items, Leaf, LeafKind, Record, Shape
 
@@ -55,9 +55,14 @@ class AvroProgram:
         """Fill `cells` with datums; return a fault for each."""
         return kernel.decode_datums(data, starts, ends, self.operations, self.jumps, cells)
 
-    def fault_text(self, fault: int) -> str:
-        """A fault of `run` in words."""
-        return kernel.fault_text(fault)
+    @property
+    def column_error(self) -> ErrorClass:
+        """Text that is no UTF-8 and numbers beyond their type are no values of the format."""
+        return "malformed"
+
+    def fault(self, code: int) -> tuple[str, ErrorClass]:
+        """A fault of `run` in words, and its class."""
+        return kernel.fault_text(code), "malformed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,17 @@ SIDE = 1 << 62
 SIZE_BITS = 31
 SIZE_MASK = (1 << SIZE_BITS) - 1
 
+NOTHING = np.zeros(1, np.uint8)
+"""No buffer beside the values."""
+
 _ITEMS_AT_FIRST = 64
 
 
 class Cells:
-    """The slots of one decode. The arrays are handed to kernels, which write them."""
+    """The slots of one decode. The arrays are handed to kernels, which write them.
+
+    `side` is the buffer of places with SIDE, if the kernel wrote one.
+    """
 
     def __init__(self, domains: Sequence[int], domain_count: int, rows: int) -> None:
         """`domains[slot]` is a slot's domain; `rows` is how many rows there can be."""
@@ -34,6 +40,7 @@ class Cells:
         self.held = np.zeros(domain_count, np.int64)
         self.capacity = np.full(domain_count, max(rows, _ITEMS_AT_FIRST), np.int64)
         self.capacity[ROWS] = rows
+        self.side = NOTHING
         self._allocate()
 
     def _allocate(self) -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.tables.registry import schema_registry
-from lake.tables.values.avro_values import AvroValues
+from lake.tables.values.avro_values import avro_values
 from lake.tables.values.changes import POSITIONS, Events, envelope
 from lake.tables.values.decoder import Decoded, ValueSpec
 from lake.tables.values.evolution import evolve
@@ -23,8 +23,8 @@ class AvroEnvelopes:
     def __init__(self, spec: ValueSpec) -> None:
         by_id = ValueSpec(value_format="avro", registry=spec.registry)
         registry = schema_registry(spec.registry)
-        self._values = AvroValues(by_id, registry)
-        self._keys = AvroValues(by_id, registry)
+        self._values = avro_values(by_id, registry)
+        self._keys = avro_values(by_id, registry)
         self._sources: dict[bytes, Any] = {}
 
     def row_schema(self, batch: pa.RecordBatch) -> Any:

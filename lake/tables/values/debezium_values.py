@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lake.tables.registry import SchemaRegistry
 from lake.tables.values.changes import CHANGE_FIELDS, Changes, Events, change_rows
@@ -93,22 +94,16 @@ class DebeziumValues:
     def _images(self, batch: pa.RecordBatch, schema: Any, events: Events, at: Any) -> Any:
         """What keys say of the rows of deletes that come without the row before them."""
         kind = pa.struct(list(schema))
-        wanted = np.array(
-            [
-                op == "d" and missing
-                for op, missing in zip(
-                    events.op.to_pylist(), events.before.is_null().to_pylist(), strict=True
-                )
-            ],
-            np.bool_,
-        )
+        deleted = pc.fill_null(pc.equal(events.op, "d"), fill_value=False)
+        wanted = np.asarray(pc.and_(deleted, events.before.is_null()), np.bool_)
         needed = np.flatnonzero(wanted)
         if not len(needed):
             return pa.nulls(len(at), kind)
         images, found = self._envelopes.key_images(batch.take(int64_array(at[needed])), schema)
         position = np.full(len(at), -1, np.int64)
         position[needed[np.asarray(found, np.int64)]] = np.arange(len(images))
-        return images.take(pa.array([None if p < 0 else p for p in position.tolist()], pa.int64()))
+        places = int64_array(position)
+        return images.take(pc.if_else(pc.less(places, 0), pa.scalar(None, pa.int64()), places))
 
 
 def _misfits(changes: Changes, rows: Any) -> list[Fault]:

@@ -11,23 +11,23 @@ def open_decoder(spec: ValueSpec) -> ValueDecoder:
         from lake.tables.values.raw import RawValues
 
         return RawValues()
-    if spec.value_format == "json":
-        from lake.tables.values.json_values import JsonValues
-
-        return JsonValues(spec)
     registry = schema_registry(spec.registry) if spec.registry else None
+    if spec.value_format == "json":
+        from lake.tables.values.json_values import json_values
+
+        return json_values(spec, registry)
     if spec.value_format == "avro":
-        from lake.tables.values.avro_values import AvroValues
+        from lake.tables.values.avro_values import avro_values
 
-        return AvroValues(spec, registry)
+        return avro_values(spec, registry)
     if spec.value_format == "protobuf":
-        from lake.tables.values.protobuf_values import ProtobufValues
+        from lake.tables.values.protobuf_values import protobuf_values
 
-        return ProtobufValues(spec, registry)
+        return protobuf_values(spec, registry)
     if spec.value_format == "debezium":
         from lake.tables.values.debezium_values import DebeziumValues
 
         return DebeziumValues(spec, registry)
     raise SettingsError(
-        f"value format {spec.value_format!r} is not one of raw, json, avro, debezium"
+        f"value format {spec.value_format!r} is not one of raw, json, avro, protobuf, debezium"
     )

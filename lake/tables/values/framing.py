@@ -10,8 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.decode.binary import gather
-
 FRAME_BYTES = 5
 
 
@@ -22,7 +20,6 @@ class Values:
     data: Any  # uint8
     starts: Any  # int64
     ends: Any  # int64
-    bounds: Any = None  # int32: where values begin and end, one more than there are
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -48,7 +45,7 @@ def places(values: Any) -> Values:
     starts = bounds[:-1].copy()
     if values.null_count:
         starts[np.asarray(pc.is_null(values).to_numpy(zero_copy_only=False))] = -1
-    return Values(data=content, starts=starts, ends=bounds[1:], bounds=given)
+    return Values(data=content, starts=starts, ends=bounds[1:])
 
 
 def schema_ids(values: Values) -> Any:
@@ -62,17 +59,3 @@ def schema_ids(values: Values) -> Any:
     # Ids are Java's ints: the highest bit is never set.
     ids[rows] = np.where(found <= 0x7FFFFFFF, found, -1)
     return ids
-
-
-def unframed(values: Values, rows: Any) -> Any:
-    """Return the framed values of `rows`, or nulls, without their frames, as an Arrow array."""
-    starts, ends = values.starts[rows], values.ends[rows]
-    is_null = starts < 0
-    at = np.where(is_null, 0, starts + FRAME_BYTES).astype(np.int32)
-    sizes = np.where(is_null, -1, ends - starts - FRAME_BYTES).astype(np.int32)
-    content = np.empty(max(int(np.maximum(sizes, 0).sum(dtype=np.int64)), 1), np.uint8)
-    offsets = np.empty(len(rows) + 1, np.int32)
-    validity = np.zeros((len(rows) + 7) // 8 if is_null.any() else 0, np.uint8)
-    gather(values.data, np.zeros(1, np.uint8), at, sizes, 0, offsets, content, validity)
-    buffers = [pa.py_buffer(validity) if len(validity) else None, pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(pa.binary(), len(rows), [*buffers, pa.py_buffer(content)])

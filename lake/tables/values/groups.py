@@ -30,11 +30,15 @@ class Program(Protocol):
     def shape(self) -> Record:
         """The columns that come of it."""
 
-    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
-        """Fill `cells`; return a fault for each value, 0 = good."""
+    @property
+    def column_error(self) -> ErrorClass:
+        """The class of faults that only whole columns show."""
 
-    def fault_text(self, fault: int) -> str:
-        """A fault of `run` in words."""
+    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
+        """Fill `cells`; return a fault for each value, 0 = good. Must not look beyond `ends`."""
+
+    def fault(self, code: int) -> tuple[str, ErrorClass]:
+        """A fault of `run` in words, and its class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +49,28 @@ class Group:
     columns: Any  # pa.Table
 
 
+RowFault = tuple[int, str, ErrorClass]
+"""A row, why it is none, and the class of that."""
+
+
 def decode_rows(
     program: Program, values: Values, rows: Any, schema: Any
-) -> tuple[Group, list[tuple[int, str]]]:
-    """Decode the values of `rows`; return those that are good, and (row, why) of the others."""
-    faults: list[tuple[int, str]] = []
+) -> tuple[Group, list[RowFault]]:
+    """Decode the values of `rows`; return those that are good, and what is wrong with others."""
+    faults: list[RowFault] = []
     while True:
         cells = Cells(program.domains, program.domain_count, len(rows))
         codes = program.run(values.data, values.starts[rows], values.ends[rows], cells)
         bad = np.flatnonzero(codes)
-        faults += [(int(rows[i]), program.fault_text(int(codes[i]))) for i in bad]
+        faults += [(int(rows[i]), *program.fault(int(codes[i]))) for i in bad]
         good = rows[codes == 0] if len(bad) else rows
         builder = ArrowColumns(values.data, cells)
         columns = [builder.build(field) for field in program.shape.fields]
         if not builder.faults:
             return Group(rows=good, columns=pa.Table.from_arrays(columns, schema=schema)), faults
         # Seen only in whole columns: once more, without their rows.
-        faults += [(int(good[i]), reason) for i, reason in builder.faults.items()]
+        error = program.column_error
+        faults += [(int(good[i]), reason, error) for i, reason in builder.faults.items()]
         rows = np.delete(good, list(builder.faults))
 
 
@@ -82,6 +91,13 @@ class DecodedRows:
     def fault(self, row: int, reason: str, error: ErrorClass, schema_id: int = NO_SCHEMA) -> None:
         """A row that cannot be one."""
         self._faults.append(Fault(row=row, reason=reason, error=error, schema_id=schema_id))
+
+    def fault_all(
+        self, rows: Any, reason: str, error: ErrorClass, schema_id: int = NO_SCHEMA
+    ) -> None:
+        """Rows that cannot be any, all for one reason."""
+        for row in rows.tolist():
+            self.fault(row, reason, error, schema_id)
 
     def find(self, columns: Any) -> None:
         """What values have: noted if the schema that was asked for does not hold it."""

@@ -1,5 +1,6 @@
 """A schema compiled for JSON: the tables that read objects, and the columns that come of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,9 +8,61 @@ import numpy as np
 import pyarrow as pa
 
 from lake.tables.ddl import type_name
+from lake.tables.json_check import check_values, fault_text
 from lake.tables.values import json_kernel as kernel
+from lake.tables.values.cells import Cells
+from lake.tables.values.decoder import ErrorClass
 from lake.tables.values.shape import Items, Leaf, LeafKind, Record, Shape
 from storage.errors import SettingsError
+
+ITEM = "[]"
+"""The step of a path from a list to its items."""
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """How JSON writes a column of `type`, where that is not what the type says: bytes, and the
+    number in bytes that a decimal is without its point, in base64; a date or an instant as an
+    integer, of which `numerator / denominator` is one of the column's.
+    """
+
+    type: Any
+    numerator: int = 1
+    denominator: int = 1
+
+
+Forms = Mapping[Path, Written]
+"""How columns are written that are not written as their type says, by where they are."""
+
+
+def fitting_forms(forms: Forms, schema: Any) -> Forms:
+    """Return those of `forms` by which the columns of `schema` can be read."""
+    fitting = {}
+    for path, form in forms.items():
+        kind = _at(pa.struct(list(schema)), path)
+        if kind is not None and _fits(form.type, kind):
+            fitting[path] = form
+    return fitting
+
+
+def _at(kind: Any, path: Path) -> Any:
+    for step in path:
+        if step == ITEM and pa.types.is_list(kind):
+            kind = kind.value_type
+        elif pa.types.is_struct(kind) and kind.get_field_index(step) >= 0:
+            kind = kind.field(kind.get_field_index(step)).type
+        else:
+            return None
+    return kind
+
+
+def _fits(written: Any, kind: Any) -> bool:
+    if pa.types.is_decimal(written) and pa.types.is_decimal(kind):
+        whole = kind.precision - kind.scale
+        return bool(kind.scale >= written.scale and whole + written.scale > 0)
+    return bool(written == kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +82,41 @@ class JsonProgram:
         """The arrays of the kernel."""
         return self.nodes, self.fields, self.names
 
-    def fault_text(self, fault: int) -> str:
-        """A fault of the kernel in words."""
-        path = self.paths[fault >> 4]
-        if fault & 15 == kernel.TWICE:
-            return f"field {path.partition(' ')[0]} comes twice"
-        return f"field {path.replace(' ', ': no ', 1)}"
+    @property
+    def column_error(self) -> ErrorClass:
+        """Well-formed values: text that is no date does not fit its column."""
+        return "misfit"
+
+    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
+        """Fill `cells` with objects; return a fault for each."""
+        return self.read(data, starts, ends, cells)[0]
+
+    def read(self, data: Any, starts: Any, ends: Any, cells: Cells) -> tuple[Any, Any]:
+        """As `run`; and 1 for each good one that has fields which no column is for."""
+        checked = check_values(data, starts, ends)
+        formed = np.flatnonzero(checked == 0)
+        cells.side = np.empty(len(data), np.uint8)
+        found, more = kernel.decode_objects(data, starts[formed], self.tables, cells.side, cells)
+        codes = -checked
+        codes[formed] = found
+        return codes, more[found == 0]
+
+    def fault(self, code: int) -> tuple[str, ErrorClass]:
+        """A fault of `run` in words, and its class."""
+        if code < 0:
+            return fault_text(-code), "malformed"
+        path = self.paths[code >> 4]
+        if code & 15 == kernel.TWICE:
+            return f"field {path.partition(' ')[0]} comes twice", "misfit"
+        return f"field {path.replace(' ', ': no ', 1)}", "misfit"
 
 
-def compile_json(schema: Any) -> JsonProgram:
-    """Compile the columns of a table. Raises SettingsError for a type that JSON does not have."""
-    compiler = _Compiler()
+def compile_json(schema: Any, forms: Forms | None = None) -> JsonProgram:
+    """Compile the columns of a table, written as their types say or as `forms` does.
+
+    Raises SettingsError for a type that JSON does not have.
+    """
+    compiler = _Compiler(forms or {})
     shape = compiler.root(schema)
     return JsonProgram(
         nodes=np.array(compiler.nodes, np.int64).reshape(-1, 5),
@@ -55,7 +132,8 @@ def compile_json(schema: Any) -> JsonProgram:
 class _Compiler:
     """Walks the tree of columns; the fields of an object lie side by side."""
 
-    def __init__(self) -> None:
+    def __init__(self, forms: Forms) -> None:
+        self._forms = forms
         self.nodes: list[list[int]] = []
         self.fields: list[tuple[int, int, int]] = []
         self.names = bytearray()
@@ -65,10 +143,10 @@ class _Compiler:
 
     def root(self, schema: Any) -> Record:
         """The object that a value is."""
-        node = self._node(kernel.OBJECT_KIND, -1, 0, "value", "object")
-        return self._object(node, -1, 0, pa.struct(list(schema)), "")
+        node = self._node(kernel.OBJECT_KIND, -1, 0, ("value",), "object")
+        return self._object(node, -1, 0, pa.struct(list(schema)), ())
 
-    def _object(self, node: int, slot: int, domain: int, kind: Any, path: str) -> Record:
+    def _object(self, node: int, slot: int, domain: int, kind: Any, path: Path) -> Record:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         first = len(self.fields)
         self.fields += [(0, 0, 0)] * len(fields)
@@ -78,12 +156,11 @@ class _Compiler:
             name = field.name.encode()
             at = len(self.names)
             self.names += name
-            inner = f"{path}.{field.name}" if path else field.name
             self.fields[first + i] = (at, len(name), len(self.nodes))
-            shapes.append(self._value(field.type, domain, inner))
+            shapes.append(self._value(field.type, domain, (*path, field.name)))
         return Record(slot=slot, domain=domain, type=kind, fields=tuple(shapes))
 
-    def _value(self, kind: Any, domain: int, path: str) -> Shape:
+    def _value(self, kind: Any, domain: int, path: Path) -> Shape:
         slot = len(self.domains)
         self.domains.append(domain)
         if pa.types.is_struct(kind):
@@ -94,8 +171,11 @@ class _Compiler:
             items = self.domain_count
             self.domain_count += 1
             self.nodes[node][3:] = [items, len(self.nodes)]
-            item = self._value(kind.value_type, items, f"{path}[]")
+            item = self._value(kind.value_type, items, (*path, ITEM))
             return Items(slot=slot, domain=domain, items=items, type=kind, item=item)
+        form = self._forms.get(path)
+        if form is not None:
+            return self._formed(form, kind, slot, domain, path)
         operation, leaf = _scalar(kind, path)
         node = self._node(operation, slot, domain, path, type_name(kind))
         if operation == kernel.INTEGER_KIND:
@@ -103,13 +183,39 @@ class _Compiler:
             self.nodes[node][3:] = [int(limits.min), int(limits.max)]
         return Leaf(kind=leaf, slot=slot, domain=domain, type=kind)
 
-    def _node(self, kind: int, slot: int, domain: int, path: str, name: str) -> int:
+    def _formed(self, form: Written, kind: Any, slot: int, domain: int, path: Path) -> Leaf:
+        """A column that is written in a form of its own."""
+        if pa.types.is_binary(form.type) or pa.types.is_decimal(form.type):
+            self._node(kernel.TEXT_KIND, slot, domain, path, type_name(kind))
+            native = None
+            if pa.types.is_decimal(kind):
+                # As many digits before the point as the column has, so that the rest always fits.
+                scale = form.type.scale
+                native = pa.decimal128(kind.precision - kind.scale + scale, scale)
+            return Leaf(kind="base64", slot=slot, domain=domain, type=kind, native=native)
+        node = self._node(kernel.INTEGER_KIND, slot, domain, path, "BIGINT")
+        limits = np.iinfo(np.int32 if pa.types.is_date32(kind) else np.int64)
+        self.nodes[node][3:] = [int(limits.min), int(limits.max)]
+        return Leaf(
+            kind="integer",
+            slot=slot,
+            domain=domain,
+            type=kind,
+            numerator=form.numerator,
+            denominator=form.denominator,
+        )
+
+    def _node(self, kind: int, slot: int, domain: int, path: Path, name: str) -> int:
         self.nodes.append([kind, slot, domain, 0, 0])
-        self.paths.append(f"{path} {name}")
+        self.paths.append(f"{_shown(path)} {name}")
         return len(self.nodes) - 1
 
 
-def _scalar(kind: Any, path: str) -> tuple[int, LeafKind]:
+def _shown(path: Path) -> str:
+    return ".".join(path).replace(f".{ITEM}", ITEM)
+
+
+def _scalar(kind: Any, path: Path) -> tuple[int, LeafKind]:
     if pa.types.is_integer(kind):
         return kernel.INTEGER_KIND, "integer"
     if pa.types.is_floating(kind):
@@ -123,5 +229,6 @@ def _scalar(kind: Any, path: str) -> tuple[int, LeafKind]:
     if pa.types.is_decimal(kind):
         return kernel.NUMERAL_KIND, "parsed"
     raise SettingsError(
-        f"column {path} cannot be {type_name(kind)}: JSON has no BINARY, and an object is a STRUCT"
+        f"column {_shown(path)} cannot be {type_name(kind)}: JSON has no BINARY, and an object is "
+        "a STRUCT"
     )

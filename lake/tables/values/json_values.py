@@ -1,7 +1,8 @@
-"""JSON values: objects whose fields are columns of a declared or inferred schema.
+"""JSON values: objects whose fields are columns.
 
-With a registry values are framed as Confluent's JSON serializer does; the id goes into faults, and
-the JSON Schema behind it is not asked for: columns come from the declaration or the values.
+Columns come from the declaration (DDL), or from the values. With a registry values are framed as
+Confluent's JSON serializer does; then, unless a schema was declared, columns come from the JSON
+Schema behind each id.
 """
 
 from typing import Any
@@ -10,20 +11,56 @@ import numpy as np
 import pyarrow as pa
 
 from lake.tables.ddl import check_names, parse_schema, type_name
-from lake.tables.json_columns import JsonColumns, json_columns
+from lake.tables.json_columns import JsonColumns, placed_columns
 from lake.tables.json_inference import infer_schema
-from lake.tables.values.decoder import Decoded, Fault, ValueSpec
+from lake.tables.registry import RegisteredSchema, SchemaRegistry
+from lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
+from lake.tables.values.decoder import (
+    NO_SCHEMA,
+    Decoded,
+    Fault,
+    MisfitSchema,
+    ValueDecoder,
+    ValueSpec,
+)
 from lake.tables.values.evolution import extended
-from lake.tables.values.framing import places, schema_ids, unframed
+from lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
 from lake.tables.values.groups import int64_array
+from lake.tables.values.json_program import JsonProgram, compile_json, fitting_forms
+from lake.tables.values.json_schema import read_json_schema
 from storage.errors import SettingsError
 
 _LOOKED_AT = 1000
 """Values of a batch, of those with fields which the schema lacks, that say what these are."""
 
 
+def json_values(spec: ValueSpec, registry: SchemaRegistry | None) -> ValueDecoder:
+    """Return the decoder of one JSON object for each value. Raises SettingsError."""
+    if registry is None or spec.schema:
+        return JsonValues(spec)
+
+    def read(registered: RegisteredSchema, _place: Place) -> Writer:
+        return json_writer(registered)
+
+    return ValuesBySchema(Format(kind="JSON", read=read, parts=one_part), registry, None)
+
+
+def json_writer(registered: RegisteredSchema) -> Writer:
+    """Return the writer of a registered JSON Schema. Raises UnusableSchema."""
+    others = {reference.name: reference.text for reference in registered.references}
+    schema = read_json_schema(registered.text, others)
+
+    def compiled(columns: Any) -> JsonProgram:
+        try:
+            return compile_json(columns, fitting_forms(schema.forms, columns))
+        except SettingsError as error:
+            raise MisfitSchema(str(error)) from None
+
+    return Writer(columns=schema.columns, compiled=compiled)
+
+
 class JsonValues:
-    """One JSON object for each value."""
+    """One JSON object for each value, with columns that are declared or inferred."""
 
     def __init__(self, spec: ValueSpec) -> None:
         self._is_framed = bool(spec.registry)
@@ -39,11 +76,7 @@ class JsonValues:
         """Return the declared schema, or one that every value of the sample fits."""
         if self._declared is not None:
             return self._declared
-        values = batch.column("value")
-        if self._is_framed:
-            found = places(values)
-            values = unframed(found, np.flatnonzero(schema_ids(found) >= 0))
-        return infer_schema(values.to_pylist())
+        return infer_schema(batch.column("value").to_pylist())
 
     def decode(
         self,
@@ -55,32 +88,24 @@ class JsonValues:
         """Parse the values; fields that `schema` does not have are left out, and if no schema was
         declared they are `found`.
         """
-        if self._is_framed:
-            return self._decode_framed(batch, schema)
-        values = batch.column("value")
-        parsed = json_columns(values, schema)
-        faults = tuple(
-            Fault(row=row, reason=reason, error="misfit" if row in parsed.misfits else "malformed")
-            for row, reason in parsed.faults
-        )
-        found = _more_fields(values, parsed, schema) if self._declared is None else None
-        return Decoded(columns=parsed.columns, rows=parsed.rows, faults=faults, found=found)
-
-    def _decode_framed(self, batch: pa.RecordBatch, schema: Any) -> Decoded:
         values = batch.column("value")
         found = places(values)
-        ids = schema_ids(found)
-        rows = np.flatnonzero((ids >= 0) | np.asarray(values.is_null()))
-        bare = Fault(row=0, reason="the value has no schema id in front", error="unframed")
-        faults = [
-            Fault(row=row, reason=bare.reason, error=bare.error)
-            for row in np.setdiff1d(np.arange(len(values)), rows).tolist()
-        ]
-        chosen = unframed(found, rows)
-        parsed = json_columns(chosen, schema)
+        ids = np.full(len(found), NO_SCHEMA, np.int64)
+        faults: list[Fault] = []
+        if self._is_framed:
+            ids = schema_ids(found)
+            reason = "the value has no schema id in front"
+            bare = np.flatnonzero((ids < 0) & (found.starts >= 0)).tolist()
+            faults += [Fault(row=row, reason=reason, error="unframed") for row in bare]
+            rows = np.flatnonzero((ids >= 0) | (found.starts < 0))
+            starts = np.where(found.starts < 0, -1, found.starts + FRAME_BYTES)
+            found = Values(data=found.data, starts=starts[rows], ends=found.ends[rows])
+        else:
+            rows = np.arange(len(found))
+        parsed = placed_columns(found, schema)
         for i, reason in parsed.faults:
-            row = int(rows[i])
             error = "misfit" if i in parsed.misfits else "malformed"
+            row = int(rows[i])
             faults.append(
                 Fault(row=row, reason=reason, error=error, schema_id=int(ids[row]))  # type: ignore[arg-type]
             )
@@ -88,7 +113,7 @@ class JsonValues:
             columns=parsed.columns,
             rows=int64_array(rows[np.asarray(parsed.rows, np.int64)]),
             faults=tuple(sorted(faults, key=lambda fault: fault.row)),
-            found=_more_fields(chosen, parsed, schema) if self._declared is None else None,
+            found=_more_fields(values, parsed, schema) if self._declared is None else None,
         )
 
 

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from lake.tables.ddl import TIMESTAMP, type_name
 from lake.tables.values import protobuf_kernel as kernel
 from lake.tables.values.cells import Cells
-from lake.tables.values.decoder import MisfitSchema
+from lake.tables.values.decoder import ErrorClass, MisfitSchema
 from lake.tables.values.evolution import becomes
 from lake.tables.values.protobuf_schema import (
     TIMESTAMP_MESSAGE,
@@ -55,9 +55,14 @@ class ProtobufProgram:
         """Fill `cells` with messages; return a fault for each."""
         return kernel.decode_messages(data, starts, ends, self.tables, cells)
 
-    def fault_text(self, fault: int) -> str:
-        """A fault of `run` in words."""
-        return kernel.fault_text(fault)
+    @property
+    def column_error(self) -> ErrorClass:
+        """Text that is no UTF-8 and numbers beyond their type are no values of the format."""
+        return "malformed"
+
+    def fault(self, code: int) -> tuple[str, ErrorClass]:
+        """A fault of `run` in words, and its class."""
+        return kernel.fault_text(code), "malformed"
 
 
 def compile_protobuf(message: Descriptor, columns: Any) -> ProtobufProgram:

@@ -1,0 +1,198 @@
+"""Values by the schema that each was written with, in any format that has schemas.
+
+With a registry each value names its writer's schema by id (Confluent's wire format); without one a
+declared schema is the writer's of every value, and no value is framed. A format adds how a schema
+is read, and where in a value its datum begins.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lake.tables.registry import RegisteredSchema, SchemaRegistry
+from lake.tables.values.decoder import NO_SCHEMA, Decoded, MisfitSchema, UnusableSchema
+from lake.tables.values.evolution import merged
+from lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
+from lake.tables.values.groups import DecodedRows, Program, by_value, decode_rows
+from storage.errors import SettingsError
+
+Place = tuple[int, ...]
+"""What a frame says beside the id: Protobuf's message in its file; nothing in other formats."""
+
+_KINDS = {"AVRO": "an Avro", "PROTOBUF": "a Protobuf", "JSON": "a JSON"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A schema that values are written with.
+
+    `columns` is the Arrow schema of all that it has. `compiled` makes the program that fills the
+    Arrow schema it is given; it raises MisfitSchema.
+    """
+
+    columns: Any
+    compiled: Callable[[Any], Program]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Framed values of one schema and place, None if their frames name none."""
+
+    place: Place | None
+    rows: Any  # int64
+    starts: Any  # int64: where each datum begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """What a format adds. `kind` is the registry's word for it.
+
+    `read` returns the writer of a registered schema at a place; it raises UnusableSchema. `parts`
+    divides framed rows of one schema.
+    """
+
+    kind: str
+    read: Callable[[RegisteredSchema, Place], Writer]
+    parts: Callable[[Values, Any], Iterable[Part]]
+
+
+def one_part(values: Values, rows: Any) -> Iterable[Part]:
+    """The parts of a format whose frame is the id alone."""
+    return (Part(place=(), rows=rows, starts=values.starts[rows] + FRAME_BYTES),)
+
+
+class ValuesBySchema:
+    """A decoder (`decoder.ValueDecoder`) of one format.
+
+    `declared` is what the topic declares: then the columns are its own, else those that values
+    bring.
+    """
+
+    def __init__(
+        self, values_format: Format, registry: SchemaRegistry | None, declared: Writer | None
+    ) -> None:
+        self._format = values_format
+        self._registry = registry
+        self._declared = declared
+        self._writers: dict[Place, Writer | UnusableSchema] = {}
+        self._programs: dict[Place, Program | MisfitSchema] = {}
+        self._columns: Any = None  # what the programs are compiled to
+
+    def schema_of(self, batch: pa.RecordBatch) -> Any:
+        """Return the columns of the declared schema, or of those that the sample names."""
+        if self._declared is not None:
+            return self._declared.columns
+        values = places(batch.column("value"))
+        ids = schema_ids(values)
+        found: Any = None
+        unusable: UnusableSchema | None = None
+        for schema_id, rows in by_value(ids, np.flatnonzero(ids >= 0)):
+            for part in self._format.parts(values, rows):
+                writer = None if part.place is None else self._writer(schema_id, part.place)
+                if isinstance(writer, Writer):
+                    found = writer.columns if found is None else merged(found, writer.columns)
+                elif writer is not None:
+                    unusable = writer
+        if found is not None:
+            return found
+        if unusable is not None:
+            raise SettingsError(f"values cannot be columns: {unusable}")
+        raise SettingsError(
+            f"none of the sampled values names {_KINDS[self._format.kind]} schema that the "
+            "registry has: declare one"
+        )
+
+    def decode(
+        self,
+        batch: pa.RecordBatch,
+        schema: Any,
+        *,
+        fault_count_max: int | None = None,  # noqa: ARG002 - a fault costs nothing
+    ) -> Decoded:
+        """Decode each value by its writer's schema."""
+        if self._columns != schema:
+            self._programs, self._columns = {}, schema
+        values = places(batch.column("value"))
+        result = DecodedRows(schema)
+        present = np.flatnonzero(values.starts >= 0)
+        if len(present) < len(values):
+            result.nulls(values.nulls)
+        if self._registry is None:
+            assert self._declared is not None, "checked when it was made"
+            self._decode(values, present, (NO_SCHEMA,), self._declared, result)
+            return result.decoded()
+        for schema_id, rows in by_value(schema_ids(values), present):
+            if schema_id == NO_SCHEMA:
+                result.fault_all(rows, "the value has no schema id in front", "unframed")
+                continue
+            for part in self._format.parts(values, rows):
+                self._part(values, part, schema_id, result)
+        return result.decoded()
+
+    def _part(self, values: Values, part: Part, schema_id: int, result: DecodedRows) -> None:
+        """Rows of one schema and place."""
+        if part.place is None:
+            reason = "the value does not name its message"
+            result.fault_all(part.rows, reason, "unframed", schema_id)
+            return
+        writer = self._writer(schema_id, part.place)
+        if writer is None:
+            reason = f"the registry has no schema {schema_id}"
+            result.fault_all(part.rows, reason, "unknown_schema", schema_id)
+        elif isinstance(writer, UnusableSchema):
+            result.fault_all(part.rows, str(writer), "unusable_schema", schema_id)
+        else:
+            starts = values.starts.copy()
+            starts[part.rows] = part.starts
+            unframed = Values(data=values.data, starts=starts, ends=values.ends)
+            self._decode(unframed, part.rows, (schema_id, *part.place), writer, result)
+
+    def _decode(
+        self, values: Values, rows: Any, key: Place, writer: Writer, result: DecodedRows
+    ) -> None:
+        if self._declared is None:
+            result.find(writer.columns)
+        program = self._programs.get(key)
+        if program is None:
+            try:
+                program = writer.compiled(self._columns)
+            except MisfitSchema as misfit:
+                program = misfit
+            self._programs[key] = program
+        if isinstance(program, MisfitSchema):
+            result.fault_all(rows, str(program), "misfit", key[0])
+            return
+        group, faults = decode_rows(program, values, rows, self._columns)
+        result.add(group)
+        for row, reason, error in faults:
+            result.fault(row, reason, error, key[0])
+
+    def _writer(self, schema_id: int, place: Place) -> Writer | UnusableSchema | None:
+        """The schema of an id; None if there is none. Raises RegistryUnavailable."""
+        key = (schema_id, *place)
+        if key in self._writers:
+            return self._writers[key]
+        assert self._registry is not None, "ids come with a registry"
+        registered = self._registry.schema(schema_id)
+        if registered is None:
+            return None
+        writer: Writer | UnusableSchema
+        try:
+            if registered.kind != self._format.kind:
+                raise UnusableSchema(f"it is {registered.kind}, not {self._format.kind}")
+            writer = self._format.read(registered, place)
+        except UnusableSchema as error:
+            writer = UnusableSchema(f"schema {schema_id}: {error}")
+        self._writers[key] = writer
+        return writer
+
+
+def declared_writer(read: Callable[[], Writer]) -> Writer:
+    """Read a declared schema. Raises SettingsError for one that cannot be columns."""
+    try:
+        return read()
+    except UnusableSchema as error:
+        raise SettingsError(f"the declared schema: {error}") from None
