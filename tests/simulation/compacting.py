@@ -7,20 +7,17 @@ rewrite the objects all the same, and replace them.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from storage.clock import Clock
 from storage.compaction.job import Compaction, CompactionSettings
 from storage.compaction.merge import Merge
 from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
-from storage.errors import LakeheadError
 from storage.metadata.log import MetadataLog
 from storage.object_store.retrying import RetryingStore
-from tests.simulation.lives import Life
+from tests.simulation.processes import Processes
 
 if TYPE_CHECKING:
     from tests.simulation.loop import SimulationLoop
@@ -28,59 +25,27 @@ if TYPE_CHECKING:
 
 
 class Maintenance:
-    """Starts one process after the other, until it is cancelled: then the last one dies too."""
+    """What the processes of a world's maintenance do, one after the other."""
 
     def __init__(
         self, world: World, loop: SimulationLoop, clock: Clock, seed: int, *, merges: bool
     ) -> None:
         self._world = world
-        self._loop = loop
         self._clock = clock
         self._rng = random.Random(f"maintenance {seed}")
         self._merges = merges
-        self._lives: list[Life] = []
-        """Kept to the end: collecting what a dead process held would run its clean-up."""
+        self._processes = Processes(world, loop, self._rng, "m", self._live)
 
     async def keep(self) -> None:
-        """See the class."""
-        rng = self._rng
-        for number in range(1_000_000):
-            await asyncio.sleep(rng.expovariate(0.7))
-            dies_at = int(10 ** rng.uniform(0.5, 3.0)) if rng.random() < 0.4 else None
-            life = Life(self._loop, f"m.{number}", dies_at=dies_at)
-            self._lives.append(life)
-            done = asyncio.Event()
-            life.on_death.append(done.set)
-            life.spawn(self._live(life), life.name)
-            try:
-                await self._wait(done, rng.uniform(0.2, 20.0))
-                if not life.is_dead and rng.random() < 0.3:
-                    life.freeze()
-                    await asyncio.sleep(rng.uniform(0.1, 20.0))
-                    life.thaw()
-                    await self._wait(done, rng.uniform(0.1, 5.0))
-            finally:
-                life.kill()
+        """Go on until cancelled."""
+        await self._processes.keep()
 
-    @staticmethod
-    async def _wait(done: asyncio.Event, most_s: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(most_s):
-                await done.wait()
-
-    async def _live(self, life: Life) -> None:
-        try:
-            rng = self._rng
-            store = self._store(life.name)
-            log = await MetadataLog.open(store, writer_id=life.name, clock=self._clock, rng=rng)
-            if self._merges:
-                await self._merge(life.name, store, log)
-            await self._compact(life.name, store, log)
-        except LakeheadError as error:
-            self._world.trace.add(life.name, f"gives up: {error!r}")
-        except Exception as error:
-            self._world.fail(error)
-        life.kill()
+    async def _live(self, name: str) -> None:
+        store = self._store(name)
+        log = await MetadataLog.open(store, writer_id=name, clock=self._clock, rng=self._rng)
+        if self._merges:
+            await self._merge(name, store, log)
+        await self._compact(name, store, log)
 
     def _store(self, name: str) -> RetryingStore:
         """Return a job's store. What a job deletes is its own, and it will not commit it."""

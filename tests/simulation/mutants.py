@@ -296,7 +296,7 @@ MUTANTS = [
     Mutant(sweep_what_is_being_uploaded, "memory"),
     Mutant(sweep_what_recovery_needs, "object"),
     Mutant(sweep_what_jobs_write, "memory"),
-    Mutant(sweep_by_a_view_that_is_older, "object", sweeps=True),
+    Mutant(sweep_by_a_view_that_is_older, "object", first_seed=8, sweeps=True),
     Mutant(compact_producers_away, "memory"),
     Mutant(compact_producers_away, "object"),
     Mutant(merge_whole_states_away, "memory", first_seed=20, merges=True),

@@ -24,7 +24,7 @@ def test_worlds_catch(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)
     for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
         try:
-            run_world(seed, wal=mutant.wal, merges=mutant.merges)
+            run_world(seed, wal=mutant.wal, merges=mutant.merges, sweeps=mutant.sweeps)
         except (AssertionError, LookupError) as error:  # a world that breaks down tells, too
             print(f"seed {seed}: {error}")
             return

@@ -28,6 +28,7 @@ from tests.simulation.lives import Life
 from tests.simulation.loop import LoopClock, SimulationLoop
 from tests.simulation.node import SETTINGS, Incarnation
 from tests.simulation.oracle import MetadataOracle
+from tests.simulation.sweeping import Sweeping
 from tests.simulation.wals import WALS, NodeWal
 from tests.simulation.world_trace import Trace
 
@@ -70,7 +71,14 @@ class World:
     """See the module's docstring. `run` is its main task."""
 
     def __init__(
-        self, seed: int, loop: SimulationLoop, wal: str, trace: Trace, *, merges: bool
+        self,
+        seed: int,
+        loop: SimulationLoop,
+        wal: str,
+        trace: Trace,
+        *,
+        merges: bool,
+        sweeps: bool,
     ) -> None:
         self.rng = rng = random.Random(seed)
         self.trace = trace
@@ -99,6 +107,7 @@ class World:
         self._maintenance = (
             Maintenance(self, loop, self._clock, seed, merges=merges) if seed % 3 else None
         )
+        self._sweeping = Sweeping(self, loop, self._clock, seed) if sweeps else None
         self._failure: asyncio.Future[None] = loop.create_future()
         trace.add("world", f"{wal} WAL, {count} nodes, {self._fair}, {self.operations}")
 
@@ -155,6 +164,8 @@ class World:
         others = [self._loop.create_task(self._change_weather(), name="weather")]
         if self._maintenance is not None:
             others.append(self._loop.create_task(self._maintenance.keep(), name="maintenance"))
+        if self._sweeping is not None:
+            others.append(self._loop.create_task(self._sweeping.keep(), name="sweeping"))
         async with asyncio.TaskGroup() as group:
             for node in self.nodes:
                 group.create_task(self._keep(node), name=f"keeper of {node.node_id}")
@@ -375,9 +386,11 @@ def run_world(
     wal: str | None = None,
     echo: Callable[[str], None] | None = None,
     merges: bool | None = None,
+    sweeps: bool | None = None,
 ) -> World:
-    """Run the world of a seed to its end; in every other one small objects are merged, or as
-    `merges` says. Raises Violation, or what else went wrong.
+    """Run the world of a seed to its end. In every other one small objects are merged, in every
+    fifth processes sweep beside the nodes, or as `merges` and `sweeps` say. Raises Violation, or
+    what else went wrong.
     """
     wal = wal or sorted(WALS)[seed % len(WALS)]
     loop = SimulationLoop(seed, time_limit=20_000)
@@ -385,7 +398,8 @@ def run_world(
     asyncio.set_event_loop(loop)
     try:
         merges = seed % 2 == 1 if merges is None else merges
-        world = World(seed, loop, wal, Trace(loop, echo), merges=merges)
+        sweeps = seed % 5 == 3 if sweeps is None else sweeps
+        world = World(seed, loop, wal, Trace(loop, echo), merges=merges, sweeps=sweeps)
         loop.run_until_complete(world.run())
         return world
     finally:
