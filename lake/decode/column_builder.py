@@ -16,6 +16,10 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
 
+_ROWS_MAX = 1 << 22
+"""Of a batch: so many topic names lie in one Arrow buffer, whatever their length."""
+_ROWS_KEPT = 1 << 16
+
 
 class HeadersFault(Exception):
     """The headers of the record in `row` are malformed."""
@@ -62,12 +66,13 @@ class RecordColumns:
 class ColumnBuilder:
     """Cuts parsed records into batches and builds their columns by `pa.Array.from_buffers`.
 
-    (`pa.array` of a NumPy array imports pandas, which costs a fresh worker more than the decode.)
+    (`pa.array` of a NumPy array and `pa.scalar` import pandas, which costs a fresh worker more than
+    the decode.)
     """
 
     def __init__(self, schema: pa.Schema, *, rows_max: int, bytes_max: int) -> None:
         self._schema = schema
-        self._rows_max = rows_max
+        self._rows_max = min(rows_max, _ROWS_MAX)
         self._bytes_max = bytes_max
         self._constants: dict[tuple[str, object], pa.Array] = {}
 
@@ -115,17 +120,27 @@ class ColumnBuilder:
                 assert field.name == HEADERS
                 return _headers(field.type, columns, start, count)
 
-    def _constant(self, field: pa.Field, value: object, count: int) -> pa.Array:
-        """A column of one value: made once at full length, then cut without a copy."""
+    def _constant(self, field: pa.Field, value: str | int, count: int) -> pa.Array:
+        """A column of one value: made once at the usual length, then cut without a copy."""
         array = self._constants.get((field.name, value))
         if array is None or len(array) < count:
-            array = pa.repeat(pa.scalar(value, field.type), max(count, self._rows_max))
+            array = _repeated(field.type, value, max(count, min(self._rows_max, _ROWS_KEPT)))
             self._constants[field.name, value] = array
         return array.slice(0, count)
 
 
 def _fixed(kind: pa.DataType, values: npt.NDArray[np.generic]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _repeated(kind: pa.DataType, value: str | int, count: int) -> pa.Array:
+    if isinstance(value, int):
+        return _fixed(kind, np.full(count, value, np.int32))
+    text = value.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(text))
+    return pa.Array.from_buffers(
+        kind, count, [None, pa.py_buffer(offsets), pa.py_buffer(text * count)]
+    )
 
 
 def _binary(

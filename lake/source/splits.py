@@ -1,5 +1,7 @@
 """Splits of the Spark source: made where the query is planned, read in tasks."""
 
+import functools
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -58,6 +60,7 @@ def read_split(
     from lake.record_reader import decode_fetched
 
     assert isinstance(partition, SplitPartition)
+    _keep_modules()
     reader, decoder = store_reader(options.path), RecordDecoder(rows.record_columns)
     make = rows.maker()
     ranges, looks = partition.split.ranges, 0
@@ -76,6 +79,17 @@ def read_split(
                 raise  # half of a range is read already
         looks += 1
         ranges = _found_again(options, ranges[done:])
+
+
+@functools.cache
+def _keep_modules() -> None:
+    """Take what is imported by now out of the garbage collector's sight, once in a process.
+
+    Spark's worker collects all garbage after each task. To look through the modules of a compiler
+    each time would cost more than to read a split.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _found_again(options: ReadOptions, ranges: Sequence[ByteRange]) -> tuple[ByteRange, ...]:
