@@ -3,7 +3,7 @@
 import datetime as dt
 import io
 import uuid
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
@@ -160,7 +160,7 @@ def _logical_value(node: Any, value: Any) -> Any:
     match node.get("logicalType"):
         case "decimal":
             number = int.from_bytes(value, "big", signed=True)
-            return Decimal(number).scaleb(-node["scale"])
+            return Decimal(number).scaleb(-node["scale"], Context(prec=100))
         case "date":
             return dt.date(1970, 1, 1) + dt.timedelta(days=value)
         case "uuid" if node["type"] == "fixed":

@@ -5,6 +5,7 @@ decimals and timestamps fit their types. A cell that fails is traced to its row;
 the other rows again, which only bad input costs.
 """
 
+from decimal import Context
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ import pyarrow.compute as pc
 from lake.decode.binary import gather
 from lake.tables.ddl import type_name
 from lake.tables.values.cells import NOTHING, ROWS, SIDE, SIZE_BITS, SIZE_MASK, Cells
-from lake.tables.values.shape import Constant, Instant, Items, Leaf, Record, Shape
+from lake.tables.values.shape import Constant, FirstOf, Instant, Items, Leaf, Record, Shape
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DIGITS = [i for i in range(36) if i not in (8, 13, 18, 23)]
 _DECIMAL_BYTES_MAX = 64
+_EXACT = Context(prec=100)
 _ZONE = r"(?i)z$|[T ].*[+-]\d\d(:?\d\d)?$"
 """Where text of an instant ends in its zone; what names none is UTC."""
 _UNSIGNED = pa.decimal128(20, 0)
@@ -46,6 +48,8 @@ class ArrowColumns:
             return pa.Array.from_buffers(shape.type, length, [validity], children=children)
         if isinstance(shape, Items):
             return self._items(shape)
+        if isinstance(shape, FirstOf):
+            return pc.coalesce(*map(self.build, shape.options))
         return self._instant(shape) if isinstance(shape, Instant) else self._leaf(shape)
 
     def _constant(self, shape: Constant) -> Any:
@@ -321,4 +325,5 @@ def _is_text(scalar: Any) -> bool:
 
 def _fits(scalar: Any, kind: Any) -> bool:
     number = scalar.as_py()
-    return number is None or abs(int(number.scaleb(kind.scale))) < 10**kind.precision
+    # Python rounds decimals to 28 digits unless told otherwise.
+    return number is None or abs(int(number.scaleb(kind.scale, _EXACT))) < 10**kind.precision

@@ -1,12 +1,15 @@
 """Defaults of Avro fields (Avro 1.12, "Schema Record"): JSON to the values of Arrow columns."""
 
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from lake.tables.values.avro_schema import AvroSchema, is_null, is_record
 from lake.tables.values.decoder import UnusableSchema
+
+_EXACT = Context(prec=1000)
+"""Python rounds decimals to 28 digits unless told otherwise."""
 
 
 def default_value(schema: AvroSchema, field: dict[str, Any], kind: Any) -> Any:
@@ -47,7 +50,7 @@ def _scalar(node: Any, default: Any) -> Any:
         content = default.encode("latin-1")
         if logical == "decimal":
             number = int.from_bytes(content, "big", signed=True)
-            return Decimal(number).scaleb(-node.get("scale", 0))
+            return Decimal(number).scaleb(-node.get("scale", 0), _EXACT)
         return content
     if logical.endswith("timestamp-millis"):
         return default * 1000

@@ -22,11 +22,12 @@ from lake.tables.values.avro_schema import (
     is_null,
     is_record,
     scalar_type,
+    wider_of,
 )
 from lake.tables.values.cells import Cells
 from lake.tables.values.decoder import ErrorClass, MisfitSchema
 from lake.tables.values.evolution import becomes
-from lake.tables.values.shape import Constant, Items, Leaf, LeafKind, Record, Shape
+from lake.tables.values.shape import Constant, FirstOf, Items, Leaf, LeafKind, Record, Shape
 
 _SCALARS = {
     "boolean": (kernel.BOOLEAN_OP, "boolean"),
@@ -247,45 +248,53 @@ class _Compiler:
         return shape
 
     def _members(self, branches: list[Any], target: Any, domain: int, jumps: int) -> Shape | None:
-        """A union of several types: a struct of members, or one BIGINT of INT and BIGINT."""
+        """A union of several types: a struct of members, or the wider one of two numbers."""
         resolved = [self._writer.resolve(each) for each in branches]
         plain = [n for n in resolved if not is_null(n)]
-        one = {scalar_type(n) for n in plain if _is_scalar(n)} == {pa.int32(), pa.int64()}
-        one = one and all(map(_is_scalar, plain))
-        if target is not None and not one and not pa.types.is_struct(target):
+        if all(map(_is_scalar, plain)) and wider_of([scalar_type(n) for n in plain]) is not None:
+            return self._either(resolved, target, domain, jumps)
+        if target is not None and not pa.types.is_struct(target):
             raise self._misfit("a union of several types", target)
-        shared = self._slot(domain) if one and target is not None else None
-        slot = -1 if one or target is None else self._slot(domain)
+        slot = -1 if target is None else self._slot(domain)
         shapes: dict[str, Shape] = {}
         ends = []
-        shape: Shape | None = None
         for i, node in enumerate(resolved):
             if is_null(node):
                 continue
             self.jumps[jumps + i] = len(self.operations)
-            if one:
-                shape = self._scalar(node, target, domain, shared)
-            else:
-                name = f"member{plain.index(node)}"
-                at = -1 if target is None else target.get_field_index(name)
-                if slot >= 0:
-                    self._emit(kernel.PRESENT_OP, slot, domain)
-                kind = None if at < 0 else target.field(at).type
-                member = self._value(node, kind, domain, None)
-                if member is not None:
-                    shapes[name] = member
+            name = f"member{plain.index(node)}"
+            at = -1 if target is None else target.get_field_index(name)
+            if slot >= 0:
+                self._emit(kernel.PRESENT_OP, slot, domain)
+            kind = None if at < 0 else target.field(at).type
+            member = self._value(node, kind, domain, None)
+            if member is not None:
+                shapes[name] = member
             ends.append(self._emit(kernel.JUMP_OP))
         for end in ends:
             self._patch(end, len(self.operations), field=3)
-        if one or target is None:
-            return shape
+        if target is None:
+            return None
         fields = tuple(
             shapes.get(field.name, Constant(domain=domain, type=field.type))
             for field in map(target.field, _range(target))
         )
         return Record(slot=slot, domain=domain, type=target, fields=fields)
 
-    def _scalar(self, node: Any, target: Any, domain: int, slot: int | None = None) -> Leaf | None:
+    def _either(self, resolved: list[Any], target: Any, domain: int, jumps: int) -> Shape | None:
+        """A union of two numbers, of which one holds the other."""
+        leaves, ends = [], []
+        for i, node in enumerate(resolved):
+            if not is_null(node):
+                self.jumps[jumps + i] = len(self.operations)
+                leaves.append(self._scalar(node, target, domain))
+                ends.append(self._emit(kernel.JUMP_OP))
+        for end in ends:
+            self._patch(end, len(self.operations), field=3)
+        options = tuple(leaf for leaf in leaves if leaf is not None)
+        return FirstOf(domain=domain, type=target, options=options) if options else None
+
+    def _scalar(self, node: Any, target: Any, domain: int) -> Leaf | None:
         operation, kind = _SCALARS[node["type"]]
         amount = node["size"] if node["type"] == "fixed" else len(node.get("symbols", ()))
         if target is None:
@@ -294,7 +303,7 @@ class _Compiler:
         native = scalar_type(node)
         if not becomes(native, target):
             raise self._misfit(type_name(native), target)
-        slot = self._slot(domain) if slot is None else slot
+        slot = self._slot(domain)
         self._emit(operation, slot, domain, amount)
         logical = node.get("logicalType", "")
         return Leaf(

@@ -120,8 +120,9 @@ def _with_logical_types(node: Any) -> Any:
 
 def avro_columns(schema: AvroSchema) -> Any:
     """Return the Arrow schema of a schema's values. Raises UnusableSchema."""
-    columns = _Columns(schema)
-    found = pa.schema(columns.fields(schema.fields(), ()))
+    record = schema.record()
+    above = () if record is None else (record["name"],)
+    found = pa.schema(_Columns(schema).fields(schema.fields(), above, ()))
     try:
         check_names(found)
     except SettingsError as error:
@@ -159,50 +160,68 @@ def scalar_type(node: Any) -> Any:
     return _SIMPLE[kind]
 
 
+def wider_of(kinds: Sequence[Any]) -> Any:
+    """The one type that a union of these is, None where it is a struct of members."""
+    if set(kinds) == {pa.int32(), pa.int64()}:
+        return pa.int64()
+    return pa.float64() if set(kinds) == {pa.float32(), pa.float64()} else None
+
+
 class _Columns:
-    """Walks a schema down to its scalars, refusing what never ends."""
+    """Walks a schema down to its scalars, refusing what never ends. A path leads to a field."""
 
     def __init__(self, schema: AvroSchema) -> None:
         self._schema = schema
         self._left = 10_000
 
-    def fields(self, fields: list[dict[str, Any]], above: tuple[str, ...]) -> list[Any]:
-        typed = ((field["name"], self.kind(field["type"], above)) for field in fields)
+    def fields(
+        self, fields: list[dict[str, Any]], above: tuple[str, ...], path: tuple[str, ...]
+    ) -> list[Any]:
+        typed = (
+            (each["name"], self.kind(each["type"], above, (*path, each["name"]))) for each in fields
+        )
         return [pa.field(name, kind) for name, kind in typed if kind is not None]
 
-    def kind(self, node: TypeNode, above: tuple[str, ...]) -> Any:
+    def kind(self, node: TypeNode, above: tuple[str, ...], path: tuple[str, ...]) -> Any:
         """The Arrow type, None for what is always null."""
         self._left -= 1
         if self._left < 0:
             raise UnusableSchema("more than 10000 fields")
         node = self._schema.resolve(node)
         if isinstance(node, list):
-            return self._union(node, above)
+            return self._union(node, above, path)
         if is_null(node):
             return None
         if is_record(node):
             if node["name"] in above:
-                raise UnusableSchema(f"type {node['name']} contains itself")
-            inner = self.fields(node["fields"], (*above, node["name"]))
+                raise UnusableSchema(
+                    f"field {'.'.join(path)} is a {node['name']} inside a {node['name']}: a type "
+                    "that contains itself has no columns"
+                )
+            inner = self.fields(node["fields"], (*above, node["name"]), path)
             if not inner:
-                raise UnusableSchema(f"record {node['name']} has no fields")
+                raise UnusableSchema(f"field {'.'.join(path)} is a record without fields")
             return pa.struct(inner)
         if node["type"] == "array":
-            return pa.list_(self._item(node["items"], above))
+            return pa.list_(self._item(node["items"], above, path))
         if node["type"] == "map":
-            return pa.map_(pa.string(), self._item(node["values"], above))
+            return pa.map_(pa.string(), self._item(node["values"], above, path))
         return scalar_type(node)
 
-    def _item(self, node: TypeNode, above: tuple[str, ...]) -> Any:
-        kind = self.kind(node, above)
+    def _item(self, node: TypeNode, above: tuple[str, ...], path: tuple[str, ...]) -> Any:
+        kind = self.kind(node, above, path)
         if kind is None:
-            raise UnusableSchema("a list or map of nulls")
+            raise UnusableSchema(f"field {'.'.join(path)} is a list or map of nulls")
         return kind
 
-    def _union(self, branches: list[TypeNode], above: tuple[str, ...]) -> Any:
-        kinds = [kind for kind in (self.kind(each, above) for each in branches) if kind is not None]
+    def _union(
+        self, branches: list[TypeNode], above: tuple[str, ...], path: tuple[str, ...]
+    ) -> Any:
+        held = (self.kind(each, above, path) for each in branches)
+        kinds = [kind for kind in held if kind is not None]
         if len(kinds) < 2:
             return kinds[0] if kinds else None
-        if set(kinds) == {pa.int32(), pa.int64()}:
-            return pa.int64()
+        wide = wider_of(kinds)
+        if wide is not None:
+            return wide
         return pa.struct([pa.field(f"member{i}", kind) for i, kind in enumerate(kinds)])

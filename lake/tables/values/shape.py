@@ -95,4 +95,13 @@ class Constant:
     value: Any = None
 
 
-Shape = Leaf | Record | Items | Instant | Constant
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOf:
+    """A column that lies in the cells of several, of which one at most is set."""
+
+    domain: int
+    type: Any
+    options: tuple[Leaf, ...]
+
+
+Shape = Leaf | Record | Items | Instant | Constant | FirstOf
