@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,8 @@ from storage.stream.readahead import READAHEAD_MAX, READAHEAD_MIN, Readahead
 from storage.stream.stream import Stream
 from storage.wal import MemoryWal
 from tests.unit.test_garbage import SteppedClock
-from tests.unit.test_stream_engine import append, running
+from tests.unit.test_stream_engine import append
+from tests.unit.test_stream_engine import running as running_by
 
 MIB = 1 << 20
 SETTINGS = StorageSettings(
@@ -29,6 +31,13 @@ SETTINGS = StorageSettings(
     block_cache_size=16 * MIB,
     cold_read_max=8 * MIB,
 )
+
+
+def running(
+    store: MemoryStore, wal: MemoryWal, *, partitions: int = 1, settings: StorageSettings
+) -> AbstractAsyncContextManager[tuple[StreamEngine, list[Stream]]]:
+    """An engine for which no time passes: however slow the machine, a fetch is patient."""
+    return running_by(store, wal, partitions=partitions, settings=settings, clock=SteppedClock())
 
 
 class WatchedStore(MemoryStore):
@@ -43,11 +52,16 @@ class WatchedStore(MemoryStore):
         self.spoil_next_suffix = False
         self.open = asyncio.Event()
         self.open.set()
+        self.awaited = 1
+        self.reached = asyncio.Event()
+        """Whether so many bytes as are `awaited` have been on their way at once."""
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         self.ranges.append((key, start, length))
         self.in_flight += length
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        if self.in_flight >= self.awaited:
+            self.reached.set()
         await self.open.wait()
         self.in_flight -= length
         return self.spoil(key, start, await super().get_range(key, start, length))
@@ -194,9 +208,10 @@ async def test_bytes_in_flight_are_bounded_over_the_node() -> None:
                 engine.metadata.state.streams[stream.stream_id].extents[0].object_key
             )
         store.open.clear()
+        store.reached.clear()
+        store.awaited = SETTINGS.cold_read_max * 3 // 4  # the next run, of a quarter, has no room
         reads = [asyncio.ensure_future(s.fetch(0, 10 * MIB)) for s in streams]
-        await asyncio.sleep(0.01)
-        assert 0 < store.most_in_flight <= SETTINGS.cold_read_max
+        await store.reached.wait()
         store.open.set()
         assert all(len(one) > 15 for one in await asyncio.gather(*reads))
         assert store.most_in_flight <= SETTINGS.cold_read_max
@@ -239,9 +254,10 @@ async def test_a_cancelled_read_gives_its_bytes_back_and_leaves_others_theirs() 
     store, wal = await filled(4, 500_000)
     async with running(store, wal, settings=SETTINGS) as (engine, streams):
         store.open.clear()
+        store.reached.clear()
         first = asyncio.ensure_future(streams[0].fetch(0, 100))
         second = asyncio.ensure_future(streams[0].fetch(0, 100))
-        await asyncio.sleep(0.01)
+        await store.reached.wait()
         first.cancel()
         store.open.set()
         assert bases(await second) == [0]

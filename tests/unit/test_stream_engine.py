@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from storage.clock import SystemClock
+from storage.clock import Clock, SystemClock
 from storage.errors import OffsetOutOfRange, StreamClosed, WalFailed
 from storage.format.record_batch import patch, read_header
 from storage.metadata.records import CreateStream, CreateTopic, Record
@@ -46,6 +46,7 @@ async def running(
     partitions: int = 1,
     settings: StorageSettings = SMALL,
     clean: bool = True,
+    clock: Clock | None = None,
 ) -> AsyncIterator[tuple[StreamEngine, list[Stream]]]:
     def crashed(name: str, error: BaseException) -> None:
         engine.fail(RuntimeError(f"{name}: {error!r}"))
@@ -55,7 +56,7 @@ async def running(
         store=store,
         open_wal=opener(wal),
         node=NodeIdentity(node_id=0, host="h", port=1),
-        clock=SystemClock(),
+        clock=clock or SystemClock(),
         rng=random.Random(len(store.objects)),
         settings=settings,
         scope=scope,
