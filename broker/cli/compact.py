@@ -24,9 +24,29 @@ from storage.jobs.compact import CompactItem, CompactSettings, compact, plan_com
 from storage.metadata.state import ClusterState
 
 _MIB = 1024 * 1024
+_REBATCH = RebatchSettings()
 
 TopicsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", help="These topics only.")
+]
+SmallBatchOption = Annotated[
+    int,
+    typer.Option(
+        "--small-batch",
+        min=0,
+        metavar="BYTES",
+        help="Record batches below this are merged, where a client cannot tell. 0: none.",
+    ),
+]
+SmallCompressedOption = Annotated[
+    int,
+    typer.Option(
+        "--small-compressed-batch",
+        min=0,
+        metavar="BYTES",
+        help="Compressed batches below this are merged too. They are compressed anew, which takes "
+        "ten times as long. 0: none.",
+    ),
 ]
 
 
@@ -48,15 +68,8 @@ def compact_objects(
             "--count", min=2, metavar="N", help="So many small objects are worth while in any case."
         ),
     ] = MergeRules().count_min,
-    small_batch: Annotated[
-        int,
-        typer.Option(
-            "--small-batch",
-            min=0,
-            metavar="BYTES",
-            help="Record batches below this are merged, where a client cannot tell. 0: none.",
-        ),
-    ] = RebatchSettings().small_bytes,
+    small_batch: SmallBatchOption = _REBATCH.small_bytes,
+    small_compressed_batch: SmallCompressedOption = _REBATCH.small_compressed_bytes,
     processes: Annotated[
         int, typer.Option("--processes", min=1, metavar="N", help="How many work at once.")
     ] = 1,
@@ -72,7 +85,9 @@ def compact_objects(
     settings = CompactSettings(
         path=store_uri(path),
         rules=MergeRules(target_bytes=target_mib * _MIB, count_min=count_min),
-        rebatch=RebatchSettings(small_bytes=small_batch),
+        rebatch=RebatchSettings(
+            small_bytes=small_batch, small_compressed_bytes=small_compressed_batch
+        ),
         excluded=compacted_streams(run(load_state(path)), values),
     )
     if dry_run:

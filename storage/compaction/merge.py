@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from storage.clock import Clock
-from storage.compaction.merge_batches import RebatchFigures, RebatchSettings, rebatched
+from storage.compaction.merge_batches import RebatchFigures, Rebatching, RebatchSettings
 from storage.compaction.merge_parts import MergePart, gathered_parts, written_objects
 from storage.compaction.merge_plan import MergeItem
+from storage.compaction.merge_runs import Arena
 from storage.compaction.merge_sources import Sources, read_sources
 from storage.compaction.object_put import put_object
 from storage.compaction.rewrite import Job
@@ -74,7 +75,7 @@ class Merge:
             if _runs(await self.metadata.refresh(), self.item) == runs:
                 raise
             return MergeResult()  # another was quicker, and the sources were deleted
-        figures = RebatchFigures()
+        figures, arena = RebatchFigures(), Arena()
         parts: list[MergePart] = []
         for stream_id, groups in sorted(runs.items()):
             state_from = state.stream(stream_id).state_from
@@ -84,7 +85,7 @@ class Merge:
                     group,
                     sources,
                     state_from,
-                    lambda batches: rebatched(batches, self.rebatch, figures),
+                    lambda stream: Rebatching(stream, self.rebatch, figures, arena),
                 )
                 await asyncio.sleep(0)
         keys = {one.object_key for groups in runs.values() for group in groups for one in group}

@@ -4,44 +4,29 @@ producer, its attributes (codec, kind of timestamps, transaction), its leader ep
 
 Batches are merged only where they follow each other without a gap and agree in all of that. Control
 batches, what compaction by keys has touched, and whatever is malformed or fails its checksum stay
-as they are: when in doubt, a batch is kept.
+as they are: when in doubt, a batch is kept. Kept neighbours are one span of their source's bytes.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from storage.compaction.merge_kernels import GROWTH_MAX, move_records
-from storage.compaction.reading import StoredBatch
-from storage.format.compression import deflate
-from storage.format.record_batch import (
-    CODEC_MASK,
-    HEADER_SIZE,
-    LOG_APPEND_TIME,
-    MAGIC,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    TRANSACTIONAL,
-    BatchHeader,
-    crc_ok,
-    read_header,
-    sealed,
-)
-from storage.format.records import inflate
+from storage.compaction import merge_kernels as kernels
+from storage.compaction.merge_runs import Arena, RunMerger, Span
 
-_KNOWN_ATTRIBUTES = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL
-_SEQUENCE_END = 1 << 31
-_TIME_END = 1 << 63
+_WINDOW_ROWS = 16 * 1024
+_WINDOW_BYTES = 16 * 1024 * 1024
+"""What is looked at at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebatchSettings:
     """Batches below `small_bytes` are merged to at most about `target_bytes` of records, inflated;
-    0: none is.
+    compressed ones below `small_compressed_bytes`, since they must be compressed anew. 0: none is.
     """
 
     small_bytes: int = 4 * 1024
+    small_compressed_bytes: int = 0
     target_bytes: int = 1024 * 1024
 
 
@@ -53,151 +38,78 @@ class RebatchFigures:
     after: int = 0
 
 
-def rebatched(
-    batches: Iterable[StoredBatch], settings: RebatchSettings, figures: RebatchFigures
-) -> Iterator[StoredBatch]:
-    """Yield batches of a stream in the order of offsets, with small ones merged."""
-    run: list[tuple[BatchHeader, StoredBatch]] = []
-    size = 0
-    for stored in batches:
-        figures.before += 1
-        header = read_header(stored.payload) if len(stored.payload) >= HEADER_SIZE else None
-        if header is not None and run and size + header.size <= settings.target_bytes:
-            last, before = run[-1]
-            is_small = header.size < settings.small_bytes
-            if is_small and stored.epoch == before.epoch and _is_next(last, header):
-                run.append((header, stored))
-                size += header.size
-                continue
-        yield from _finished(run, settings, figures)
-        run, size = [], 0
-        if header is not None and header.size < settings.small_bytes and _is_plain(header):
-            run, size = [(header, stored)], header.size
-        else:
-            figures.after += 1
-            yield stored
-    yield from _finished(run, settings, figures)
+class Rebatching:
+    """The merging of one stream's batches: data blocks in the order of offsets go in."""
 
+    def __init__(
+        self,
+        stream_id: int,
+        settings: RebatchSettings,
+        figures: RebatchFigures,
+        arena: Arena | None = None,
+    ) -> None:
+        self.end_offset = 0
+        """The end of what came in; what comes next begins there or above."""
+        self._stream_id = stream_id
+        self._settings = settings
+        self._figures = figures
+        self._spans: list[Span] = []
+        self._sources: list[memoryview] = []
+        self._table = np.empty((64, kernels.COLUMNS), np.int64)
+        self._rows = self._bytes = self._row_next = 0
+        self._merger = RunMerger(stream_id, settings.target_bytes, arena or Arena())
 
-def _finished(
-    run: list[tuple[BatchHeader, StoredBatch]], settings: RebatchSettings, figures: RebatchFigures
-) -> Iterator[StoredBatch]:
-    made = _merged(run, settings.target_bytes) if len(run) > 1 else [one for _, one in run]
-    figures.after += len(made)
-    yield from made
-
-
-def _is_plain(header: BatchHeader) -> bool:
-    """Whether a batch may be merged at all: it has all its records, and nothing special."""
-    return (
-        header.magic == MAGIC
-        and not header.attributes & ~_KNOWN_ATTRIBUTES
-        and header.record_count == header.last_offset_delta + 1 > 0
-        and (header.producer_id == NO_PRODUCER_ID) == (header.base_sequence == NO_SEQUENCE)
-    )
-
-
-def _is_next(last: BatchHeader, header: BatchHeader) -> bool:
-    """Whether a batch goes on where a plain one ends, as if both had been one."""
-    if header.base_offset != last.end_offset or not _is_plain(header):
-        return False
-    if header.producer_id != NO_PRODUCER_ID:
-        sequence = last.base_sequence + last.record_count
-        if header.base_sequence != sequence or sequence + header.record_count >= _SEQUENCE_END:
-            return False
-    is_stamped = header.attributes & LOG_APPEND_TIME
-    return (
-        header.attributes == last.attributes
-        and header.leader_epoch == last.leader_epoch
-        and header.producer_id == last.producer_id
-        and header.producer_epoch == last.producer_epoch
-        and (not is_stamped or header.max_timestamp == last.max_timestamp)
-    )
-
-
-def _merged(run: list[tuple[BatchHeader, StoredBatch]], target_bytes: int) -> list[StoredBatch]:
-    """Merge batches that follow each other: into one, or where they inflate to more, into a few."""
-    made: list[StoredBatch] = []
-    open_ = _Open(target_bytes)
-    for header, stored in run:
-        data = _records(header, stored.payload)
-        if data is None:
-            made += open_.closed()
-            made.append(stored)
-            continue
-        if not open_.has_room(header, data):
-            made += open_.closed()
-        if not open_.add(header, stored, data):
-            made += open_.closed()
-            made.append(stored)
-    return made + open_.closed()
-
-
-def _records(header: BatchHeader, batch: memoryview) -> memoryview | None:
-    """Return the records of a batch, inflated; None where they cannot be trusted."""
-    if not crc_ok(batch):
-        return None
-    try:
-        return inflate(header, batch[HEADER_SIZE : header.size])
-    except ValueError:
-        return None
-
-
-class _Open:
-    """A batch that is being made of several."""
-
-    def __init__(self, target_bytes: int) -> None:
-        self._target = target_bytes
-        self._held: list[tuple[BatchHeader, StoredBatch]] = []
-        self._out = np.empty(0, np.uint8)
-        self._end = 0
-
-    def has_room(self, header: BatchHeader, data: memoryview) -> bool:
-        """Whether these records may come into it: the first ones always may."""
-        return not self._held or self._end + _room(header, data) <= len(self._out)
-
-    def add(self, header: BatchHeader, stored: StoredBatch, data: memoryview) -> bool:
-        """Add a batch; False where its records are not as a producer writes them, or their times
-        too far from the first ones.
+    def add(self, data: memoryview) -> None:
+        """Take the data blocks of one item. Raises ValueError where they hold no batches, or others
+        than are to come.
         """
-        first = self._held[0][0] if self._held else header
-        if not self._held:
-            self._end = 0
-            room = max(_room(header, data), self._target)
-            if len(self._out) < room:
-                self._out = np.empty(room, np.uint8)
-        later = header.base_timestamp - first.base_timestamp
-        if not -_TIME_END <= later < _TIME_END:
-            return False
-        end = move_records(
+        most = self._rows + len(data) // kernels.HEADERS + 1
+        if most > len(self._table):
+            larger = np.empty((max(most, 2 * self._rows), kernels.COLUMNS), np.int64)
+            larger[: self._rows] = self._table[: self._rows]
+            self._table = larger
+        fault, position, rows, sources = kernels.scan_blocks(
             np.frombuffer(data, np.uint8),
-            header.record_count,
-            later,
-            header.base_offset - first.base_offset,
-            self._out,
-            self._end,
+            self._stream_id,
+            self.end_offset,
+            len(self._sources),
+            self._table,
+            self._rows,
         )
-        if end < 0:
-            return False
-        self._held.append((header, stored))
-        self._end = end
-        return True
+        if fault:
+            raise ValueError(f"{kernels.FAULTS[fault]}: byte {position}")
+        if rows == self._rows:
+            return
+        self._figures.before += rows - self._rows
+        self._rows = rows
+        self._sources += [data] * (sources - len(self._sources))
+        self._bytes += len(data)
+        self.end_offset = int(self._table[rows - 1, kernels.NEXT])
+        if rows - self._row_next >= _WINDOW_ROWS or self._bytes >= _WINDOW_BYTES:
+            self._look(is_last=False)
 
-    def closed(self) -> list[StoredBatch]:
-        """Return what became of it, and begin anew."""
-        held, self._held = self._held, []
-        if len(held) < 2:
-            return [stored for _, stored in held]
-        first, last = held[0][0], held[-1][0]
-        whole = first._replace(
-            last_offset_delta=last.last_offset - first.base_offset,
-            max_timestamp=max(header.max_timestamp for header, _ in held),
-            record_count=sum(header.record_count for header, _ in held),
+    def finish(self) -> list[Span]:
+        """Return what became of all that came in."""
+        self._look(is_last=True)
+        return self._spans
+
+    def _look(self, *, is_last: bool) -> None:
+        """Merge what is there, but for the last run, which may go on."""
+        settings, table = self._settings, self._table[: self._rows]
+        end = kernels.mark_runs(
+            table,
+            self._rows,
+            settings.small_bytes,
+            settings.small_compressed_bytes,
+            settings.target_bytes,
         )
-        body = self._out[: self._end].data
-        batch = sealed(whole, body if first.codec == 0 else deflate(first.codec, body))
-        return [StoredBatch(held[0][1].epoch, last.end_offset, memoryview(batch))]
-
-
-def _room(header: BatchHeader, data: memoryview) -> int:
-    return len(data) + GROWTH_MAX * header.record_count
+        end = self._rows if is_last else int(end)
+        spans = self._merger.spans(table[:end], self._sources)
+        self._figures.after += sum(span.batches for span in spans)
+        self._spans += spans
+        left = self._rows - end
+        first = int(table[end, kernels.SOURCE]) if left else len(self._sources)
+        del self._sources[:first]
+        self._table[:left] = table[end:].copy()
+        self._table[:left, kernels.SOURCE] -= first
+        self._rows, self._bytes, self._row_next = left, 0, left

@@ -2,14 +2,15 @@
 object of their own; what is small shares an object with other streams.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
 
+from storage.compaction.merge_batches import Rebatching
+from storage.compaction.merge_runs import Span
 from storage.compaction.merge_sources import SourceObject, Sources
-from storage.compaction.reading import StoredBatch
 from storage.compaction.rewrite import Job
 from storage.errors import CorruptObject
 from storage.format.object_names import JobName
@@ -18,15 +19,12 @@ from storage.format.producer_headers import (
     producer_headers,
     raw_producer_headers,
 )
-from storage.format.record_batch import NO_TIMESTAMP, base_offset, max_timestamp, read_header
-from storage.format.stream_object import StreamInfo
+from storage.format.stream_object import StreamInfo, iter_records
 from storage.metadata.extents import Extent
 from storage.metadata.records import HEADERS, WHOLE, CommittedObject, CommittedRange
 
 OWN_OBJECT_BYTES = 8 * 1024 * 1024
 """As much of one stream gets an object of its own, as in uploads."""
-
-Rebatch = Callable[[Iterable[StoredBatch]], Iterator[StoredBatch]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +34,20 @@ class MergePart:
     info: StreamInfo
     start_offset: int
     end_offset: int
-    batches: list[StoredBatch] = field(repr=False)
+    spans: list[Span] = field(repr=False)
 
     @property
     def size(self) -> int:
-        """Bytes of its batches."""
-        return sum(len(batch.payload) for batch in self.batches)
+        """Bytes of its batches, as they are stored."""
+        return sum(len(span.data) for span in self.spans)
 
 
 def gathered_parts(
-    stream_id: int, group: Sequence[Extent], sources: Sources, state_from: int, rebatch: Rebatch
+    stream_id: int,
+    group: Sequence[Extent],
+    sources: Sources,
+    state_from: int,
+    rebatching: Callable[[int], Rebatching],
 ) -> list[MergePart]:
     """Return neighbours of a stream as few parts: a whole state ends one, since it is true at its
     end. `state_from` is the stream's: states before it do not count any more.
@@ -57,33 +59,29 @@ def gathered_parts(
         held.append(extent)
         info = sources.index(extent.object_key).streams[stream_id]
         if extent.end_offset > state_from and info.state is not None:
-            parts.append(_part(stream_id, held, sources, state_from, rebatch))
+            parts.append(_part(held, sources, state_from, rebatching(stream_id), stream_id))
             held = []
     if held:
-        parts.append(_part(stream_id, held, sources, state_from, rebatch))
+        parts.append(_part(held, sources, state_from, rebatching(stream_id), stream_id))
     return parts
 
 
 def _part(
-    stream_id: int,
     held: Sequence[Extent],
     sources: Sources,
     state_from: int,
-    rebatch: Rebatch,
+    rebatching: Rebatching,
+    stream_id: int,
 ) -> MergePart:
     infos = [sources.index(extent.object_key).streams[stream_id] for extent in held]
     last = infos[-1]
     is_whole = held[-1].end_offset > state_from and last.state is not None
     headers: list[bytes] = []
-
-    def batches() -> Iterator[StoredBatch]:
-        for extent, info in zip(held, infos, strict=True):
-            found = _batches_of(stream_id, extent, sources.take(extent.object_key))
-            if not is_whole and extent.end_offset > state_from:
-                headers.append(_headers_of(info, found))
-            yield from found
-
-    merged = list(rebatch(batches()))
+    for extent, info in zip(held, infos, strict=True):
+        source = sources.take(extent.object_key)
+        _add_extent(rebatching, stream_id, extent, source)
+        if not is_whole and extent.end_offset > state_from:
+            headers.append(_headers_of(info, stream_id, source))
     return MergePart(
         info=msgspec.structs.replace(
             last,
@@ -94,30 +92,30 @@ def _part(
         ),
         start_offset=held[0].start_offset,
         end_offset=held[-1].end_offset,
-        batches=merged,
+        spans=rebatching.finish(),
     )
 
 
-def _batches_of(stream_id: int, extent: Extent, source: SourceObject) -> list[StoredBatch]:
-    """Return the batches of an extent. Raises CorruptObject unless they are what it says."""
-    batches = list(source.batches(stream_id))
-    end = extent.start_offset
-    for batch in batches:
-        base = base_offset(batch.payload)
-        if base < end:
-            raise CorruptObject(extent.object_key, 0, f"offset {base} after {end - 1}")
-        end = batch.end_offset
+def _add_extent(
+    rebatching: Rebatching, stream_id: int, extent: Extent, source: SourceObject
+) -> None:
+    """Take the batches of an extent. Raises CorruptObject unless they are what it says."""
+    key, rebatching.end_offset = extent.object_key, extent.start_offset
+    for item, data in source.items(stream_id):
+        try:
+            rebatching.add(data)
+        except ValueError as error:
+            raise CorruptObject(key, item.position, str(error)) from error
+    end = rebatching.end_offset
     if end != extent.end_offset:
-        raise CorruptObject(
-            extent.object_key, 0, f"stream {stream_id} ends at {end}, not {extent.end_offset}"
-        )
-    return batches
+        raise CorruptObject(key, 0, f"stream {stream_id} ends at {end}, not {extent.end_offset}")
 
 
-def _headers_of(info: StreamInfo, batches: Sequence[StoredBatch]) -> bytes:
+def _headers_of(info: StreamInfo, stream_id: int, source: SourceObject) -> bytes:
     if info.headers is not None:
         return info.headers
-    return producer_headers([batch.payload for batch in batches])
+    batches = [one.payload for _, data in source.items(stream_id) for one in iter_records(data)]
+    return producer_headers(batches)
 
 
 def _newest(headers: Sequence[bytes]) -> bytes:
@@ -161,19 +159,16 @@ def _object(
     for part in parts:
         writer.begin_stream(part.info)
         end = part.start_offset
-        for batch in part.batches:
-            header = read_header(batch.payload)
-            if header.base_offset > end:
-                writer.skip(end, header.base_offset)
-            newest = max_timestamp(batch.payload) if header.record_count else NO_TIMESTAMP
-            count = batch.end_offset - header.base_offset
-            writer.add(batch.epoch, header.base_offset, count, batch.payload, newest)
-            end = batch.end_offset
+        for span in part.spans:
+            if span.start_offset > end:
+                writer.skip(end, span.start_offset)
+            writer.add_stored(*span[1:])
+            end = span.end_offset
     written = writer.finish()
     ranges = tuple(
         CommittedRange(
             stream_id=held.stream_id,
-            epoch=part.batches[-1].epoch,
+            epoch=part.spans[-1].epoch,
             start_offset=held.start_offset,
             end_offset=held.end_offset,
             max_timestamp=held.max_timestamp,

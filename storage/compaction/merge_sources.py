@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
-from storage.compaction.reading import StoredBatch
+import numpy as np
+
 from storage.errors import CorruptObject, LakeheadError
 from storage.format.stream_object import (
     IndexItem,
     ObjectIndex,
     check_item,
-    iter_records,
     parse_index,
     read_index,
 )
@@ -38,17 +39,12 @@ class SourceObject:
     index: ObjectIndex
     pieces: tuple[Piece, ...]
 
-    def batches(self, stream_id: int) -> Iterator[StoredBatch]:
-        """Yield the batches of a stream, checked. Raises CorruptObject."""
+    def items(self, stream_id: int) -> Iterator[tuple[IndexItem, memoryview]]:
+        """Yield the items of a stream with their bytes, checked. Raises CorruptObject."""
         for item in self.index.items_of(stream_id):
             data = self._bytes(item)
             check_item(self.index.key, item, data)
-            try:
-                for record in iter_records(data):
-                    end = record.base_offset + record.offset_count
-                    yield StoredBatch(record.epoch, end, record.payload)
-            except ValueError as error:
-                raise CorruptObject(self.index.key, item.position, str(error)) from error
+            yield item, data
 
     def _bytes(self, item: IndexItem) -> memoryview:
         for piece in self.pieces:
@@ -91,10 +87,11 @@ async def read_sources(
     keys = list(wanted)
     for first in range(0, len(keys), _READS_AT_ONCE):
         some = keys[first : first + _READS_AT_ONCE]
+        memory = _memory(some, sizes)
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = {
-                    key: group.create_task(_read(store, key, wanted[key], *sizes[key]))
+                    key: group.create_task(_read(store, key, wanted[key], memory.get(key)))
                     for key in some
                 }
         except* LakeheadError as errors:
@@ -110,12 +107,22 @@ def _first(errors: BaseExceptionGroup[LakeheadError]) -> BaseException:
     return error
 
 
+def _memory(keys: Sequence[str], sizes: Mapping[str, tuple[int, int]]) -> dict[str, memoryview]:
+    """Return memory for objects that are read whole: one piece for all, since large pages come with
+    megabytes.
+    """
+    whole = [key for key in keys if sizes[key][1] * _WHOLE_SHARE >= sizes[key][0]]
+    ends = list(accumulate(sizes[key][0] for key in whole))
+    piece = np.empty(ends[-1] if ends else 0, np.uint8).data
+    return {key: piece[end - sizes[key][0] : end] for key, end in zip(whole, ends, strict=True)}
+
+
 async def _read(
-    store: ObjectStore, key: str, streams: Sequence[int], size: int, wanted_size: int
+    store: ObjectStore, key: str, streams: Sequence[int], whole: memoryview | None
 ) -> SourceObject:
-    if wanted_size * _WHOLE_SHARE >= size:
-        data = memoryview(await store.get(key))
-        return SourceObject(parse_index(key, data, len(data)), (Piece(0, data),))
+    if whole is not None:
+        await store.get_range_into(key, 0, whole)
+        return SourceObject(parse_index(key, whole, len(whole)), (Piece(0, whole),))
     index = await read_index(store, key)
     items = [item for stream_id in streams for item in index.items_of(stream_id)]
     items.sort(key=lambda item: item.position)

@@ -1,0 +1,47 @@
+"""Kernel: which batches fail their checksums. A call for each from Python would cost more than a
+small one's checksum.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from storage.compaction.merge_kernels import (
+    BODY_SIZE,
+    CRC,
+    CRC_FROM,
+    END,
+    FAILED,
+    NOWHERE,
+    RUN,
+    START,
+)
+from storage.kernel_checksum import BYTE_STEPS, crc32c_step, word_at
+from storage.kernel_compiler import BYTES, LONG, TABLE, compiled, inlined
+
+
+@inlined
+def _crc(data: Any, at: Any, end: Any) -> Any:
+    crc = np.uint64(0xFFFFFFFF)
+    while end - at >= 8:
+        crc = crc32c_step(crc, word_at(data, at))
+        at += 8
+    while at < end:
+        place = (crc ^ np.uint64(data[at])) & np.uint64(0xFF)
+        crc = BYTE_STEPS[place] ^ (crc >> np.uint64(8))
+        at += 1
+    return np.int64(crc ^ np.uint64(0xFFFFFFFF))
+
+
+@compiled(LONG(BYTES, LONG, LONG, TABLE))
+def distrust(data: Any, first: Any, end: Any, table: Any) -> Any:
+    """Have those rows of runs stay as they are whose batches in `data` fail their checksums; return
+    how many they are.
+    """
+    count = np.int64(0)
+    for r in range(first, end):
+        row = table[r]
+        if row[RUN] >= 0 and _crc(data, row[START] + CRC_FROM, row[END]) != row[CRC]:
+            row[CRC], row[BODY_SIZE] = FAILED, NOWHERE
+            count += 1
+    return count
