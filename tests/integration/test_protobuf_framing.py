@@ -149,9 +149,9 @@ def test_imports_come_from_references() -> None:
         (TEXT, "Ship", "no message 'Ship'"),
         ('syntax = "proto3"; import "x.proto"; message A { X x = 1; }', "", "x.proto"),
         (
-            'syntax = "proto2"; message A { optional group G = 1 { optional int32 b = 2; } }',
+            'syntax = "proto2"; message A { optional group G = 1 { optional group H = 2 { } } }',
             "A",
-            "is a group",
+            "field A.G.h is a group that contains itself, or has no fields",
         ),
         ("", "", "more than one message, and none is named: it has none"),
     ],

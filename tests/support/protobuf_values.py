@@ -64,6 +64,10 @@ def _field(rng: random.Random, number: int, syntax: str, messages: list[str]) ->
     kind = rng.choice([*SCALARS, "Color", *KNOWN[:4], *messages, *messages])
     kind = f".{kind}" if "." in kind else kind
     name = f"f{number}"
+    if syntax == "proto2" and rng.randrange(4) == 0:
+        label = rng.choice(["optional", "repeated"])
+        inner = f"optional {kind} a = 1; repeated int32 b = 2;"
+        return f"  {label} group F{number} = {number} {{ {inner} }}"
     match rng.randrange(6):
         case 0:
             return f"  repeated {kind} {name} = {number}{_packed(rng, kind)};"
@@ -72,6 +76,8 @@ def _field(rng: random.Random, number: int, syntax: str, messages: list[str]) ->
         case 2:
             other = rng.choice([*SCALARS, "Color", *messages])
             pair = f"{kind} {name} = {number}; {other} {name}x = {number + 500_001};"
+            if syntax == "proto2":
+                pair += f" group F{number}y = {number + 1_000_001} {{ optional int64 z = 7; }}"
             return f"  oneof {name}_of {{ {pair} }}"
         case 3 if syntax == "proto3":
             return f"  {kind} {name} = {number};"

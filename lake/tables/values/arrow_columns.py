@@ -84,6 +84,8 @@ class ArrowColumns:
                 return self._base64(shape, values, validity)
             case "uuid":
                 return self._uuid(shape, values, validity)
+            case "message":
+                return self._message(shape, self._binary(shape, pa.binary(), values))
         return self._plain(shape, values, validity)
 
     def _plain(self, shape: Leaf, values: Any, validity: Any) -> Any:
@@ -231,6 +233,22 @@ class ArrowColumns:
         offsets = np.arange(len(values) + 1, dtype=np.int32) * 36
         buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(text)]
         return pa.Array.from_buffers(shape.type, len(values), buffers)
+
+    def _message(self, shape: Leaf, content: Any) -> Any:
+        """Messages as JSON: of any depth and names, so one after the other."""
+        from lake.tables.values.protobuf_json import message_json
+
+        texts: list[str | None] = []
+        bad = np.zeros(len(content), np.bool_)
+        for i, each in enumerate(content.to_pylist()):
+            try:
+                texts.append(None if each is None else message_json(shape.native, each))
+            except ValueError:
+                texts.append(None)
+                bad[i] = True
+        if bad.any():
+            self._fault(shape.domain, bad, f"bytes that are no {shape.native} of JSON")
+        return pa.array(texts, shape.type)
 
     def _instant(self, shape: Instant) -> Any:
         seconds, _ = self._cells.slot(shape.seconds)

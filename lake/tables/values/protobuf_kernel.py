@@ -37,6 +37,7 @@ FIXED64_KIND = 9
 BYTES_KIND = 10
 MESSAGE_KIND = 11
 FORGOTTEN_KIND = 12  # has no column, but takes the place of rivals that have
+GROUP_KIND = 13  # a message that ends by a tag (proto2's groups, editions' DELIMITED)
 
 FAULTS = {
     1: "a tag or number is no varint",
@@ -134,6 +135,8 @@ def _wire_of(kind):
         return 0
     if kind <= SFIXED32_KIND:
         return 5
+    if kind == GROUP_KIND:
+        return 3
     return 1 if kind == FIXED64_KIND else 2
 
 
@@ -258,7 +261,8 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
 ):  # fmt: skip
     before = np.empty(held.shape[0], np.int64)
     groups = np.empty(_DEPTH_MAX, np.int64)
-    frames = np.empty((_DEPTH_MAX + 1, 4), np.int64)  # message, end, hint, domain of the item
+    # Of what a message is in: message, end, hint, domain of the item; its own number if a group.
+    frames = np.empty((_DEPTH_MAX + 1, 5), np.int64)
     for row in range(first, starts.shape[0]):
         at = starts[row]
         end = ends[row]
@@ -268,8 +272,20 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
         hint = messages[0, 0]
         domain = np.int64(-1)
         while True:
-            if at == end:
-                if depth == 0:
+            tag, after, wire = np.int64(0), at, np.int64(-1)
+            if at < end:
+                tag, after = _varint(data, at, end)
+                if after < 0 or tag > 0xFFFFFFFF or tag < 8:
+                    fault = 2 if after >= 0 and 0 <= tag < 8 else 1
+                    break
+                wire = tag & 7
+            at = after
+            if wire < 0 or wire == 4:
+                if depth == 0 and wire < 0:
+                    break
+                # A message ends where its bytes do, a group by its number.
+                if depth == 0 or frames[depth - 1, 4] != tag >> 3:
+                    fault = 4
                     break
                 if domain >= 0:
                     held[domain] += 1
@@ -277,18 +293,9 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
                 message, end = frames[depth, 0], frames[depth, 1]
                 hint, domain = frames[depth, 2], frames[depth, 3]
                 continue
-            tag, after = _varint(data, at, end)
-            if after < 0 or tag > 0xFFFFFFFF or tag < 0:
-                fault = 1
-                break
-            if tag < 8:
-                fault = 2
-                break
-            at = after
-            wire = tag & 7
             found = _find(fields, messages[message, 0], messages[message, 1], tag >> 3, hint)
             expected = -1 if found < 0 else _wire_of(fields[found, 1])
-            packed = found >= 0 and wire == 2 and expected != 2 and fields[found, 4] >= 0
+            packed = wire == 2 and expected not in (-1, 2, 3) and fields[found, 4] >= 0
             if found < 0 or fields[found, 1] == FORGOTTEN_KIND or (wire != expected and not packed):
                 fault, at = _skip(data, at, end, tag, groups)
                 if fault:
@@ -307,7 +314,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
                 break
             if kind == FORGOTTEN_KIND:
                 continue
-            if fields[found, 4] < 0 and kind not in (CLOSED_ENUM_KIND, MESSAGE_KIND):
+            if fields[found, 4] < 0 and kind <= BYTES_KIND and kind != CLOSED_ENUM_KIND:
                 # By far the most, and a call with all these arrays costs more than the value.
                 fault, value, at = _scalar(data, at, end, kind)
                 if fault:
@@ -316,7 +323,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
                 cells[cell] = value
                 valid[cell] = 1
                 continue
-            if kind != MESSAGE_KIND and not packed:
+            if kind <= BYTES_KIND and not packed:
                 fault, at, full = _values(
                     data, at, end, False, fields, found, numbers, base, capacity, held, cells, valid
                 )
@@ -324,26 +331,19 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
                     domain = fields[found, 3]
                     break
                 continue
-            size, after = _varint(data, at, end)
-            if after < 0 or size < 0 or size > end - after:
-                fault = 3
-                break
-            at = after
+            behind, group = end, tag >> 3
+            if kind != GROUP_KIND:
+                size, after = _varint(data, at, end)
+                if after < 0 or size < 0 or size > end - after:
+                    fault = 3
+                    break
+                at = after
+                behind, group = at + size, np.int64(0)
             if packed:
                 fault, at, full = _values(
-                    data,
-                    at,
-                    at + size,
-                    True,
-                    fields,
-                    found,
-                    numbers,
-                    base,
-                    capacity,
-                    held,
-                    cells,
+                    data, at, behind, True, fields, found, numbers, base, capacity, held, cells,
                     valid,
-                )
+                )  # fmt: skip
                 if fault or full:
                     domain = fields[found, 3]
                     break
@@ -362,10 +362,10 @@ def _decode(  # noqa: C901 - one loop over the bytes of many messages
             if fields[found, 2] >= 0:
                 valid[base[fields[found, 2]] + held[fields[found, 3]]] = 1
             frames[depth, 0], frames[depth, 1] = message, end
-            frames[depth, 2], frames[depth, 3] = hint, domain
+            frames[depth, 2], frames[depth, 3], frames[depth, 4] = hint, domain, group
             depth += 1
             message = fields[found, 6]
-            end = at + size
+            end = behind
             hint = messages[message, 0]
             domain = fields[found, 3] if fields[found, 4] >= 0 else np.int64(-1)
         if fault:

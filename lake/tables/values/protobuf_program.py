@@ -13,6 +13,7 @@ from lake.tables.values.cells import Cells
 from lake.tables.values.decoder import ErrorClass, MisfitSchema
 from lake.tables.values.evolution import becomes
 from lake.tables.values.protobuf_schema import (
+    JSON_MESSAGES,
     TIMESTAMP_MESSAGE,
     WRAPPERS,
     is_map,
@@ -34,6 +35,7 @@ _KINDS: dict[int, tuple[int, LeafKind]] = {
     FieldDescriptor.TYPE_BYTES: (kernel.BYTES_KIND, "bytes"),
     FieldDescriptor.TYPE_UINT32: (kernel.UINT32_KIND, "integer"),
     FieldDescriptor.TYPE_ENUM: (kernel.INT32_KIND, "enum"),
+    FieldDescriptor.TYPE_GROUP: (kernel.GROUP_KIND, "bytes"),
     FieldDescriptor.TYPE_SFIXED32: (kernel.SFIXED32_KIND, "integer"),
     FieldDescriptor.TYPE_SFIXED64: (kernel.FIXED64_KIND, "integer"),
     FieldDescriptor.TYPE_SINT32: (kernel.SINT32_KIND, "integer"),
@@ -192,6 +194,15 @@ class _Compiler:
         inner = each.message_type
         if inner is None:
             return self._scalar(row, each, target, domain, always=always)
+        if inner.full_name in JSON_MESSAGES:
+            if target != pa.string():
+                raise _misfit(each, "a message kept as JSON", target)
+            slot = self._slot(domain)
+            row |= {"kind": kernel.BYTES_KIND, "slot": slot, "domain": domain}
+            name = inner.full_name
+            return Leaf(
+                kind="message", slot=slot, domain=domain, type=target, native=name, always=always
+            )
         if inner.full_name != TIMESTAMP_MESSAGE and is_opaque(inner, above):
             if target != pa.binary():
                 raise _misfit(each, "a message kept as BINARY", target)
@@ -199,7 +210,9 @@ class _Compiler:
             row |= {"kind": kernel.BYTES_KIND, "slot": slot, "domain": domain}
             return Leaf(kind="bytes", slot=slot, domain=domain, type=target, always=always)
         slot = self._slot(domain)
-        row |= {"kind": kernel.MESSAGE_KIND, "slot": slot, "domain": domain}
+        is_group = each.type == FieldDescriptor.TYPE_GROUP
+        kind = kernel.GROUP_KIND if is_group else kernel.MESSAGE_KIND
+        row |= {"kind": kind, "slot": slot, "domain": domain}
         row["message"] = len(self._messages)
         if inner.full_name == TIMESTAMP_MESSAGE:
             return self._instant(each, target, slot, domain, always=always)
@@ -302,6 +315,8 @@ class _Compiler:
 def _wire_of(kind: int) -> int:
     """The wire type of a kind."""
     fixed = {kernel.FIXED64_KIND: 1, kernel.FIXED32_KIND: 5, kernel.SFIXED32_KIND: 5}
+    if kind == kernel.GROUP_KIND:
+        return 3
     return fixed.get(kind, 2 if kind >= kernel.BYTES_KIND else 0)
 
 

@@ -3,8 +3,9 @@
 `grpcio-tools` carries protoc as a wheel; no other parser reads imports, options and editions as it
 does. Types become what Spark's `from_protobuf` makes of them: an enum is its name (a number that it
 does not have, the number as text), uint32 a BIGINT, uint64 a DECIMAL(20, 0), `Timestamp` a
-TIMESTAMP, a wrapper its nullable value. A message that contains itself is BINARY: its bytes from
-there on. So is one without fields, which no table can have.
+TIMESTAMP, a wrapper its nullable value. `Struct` and its parts are JSON as text. A message that
+contains itself is BINARY: its bytes from there on. So is one without fields, which no table can
+have.
 """
 
 import base64
@@ -37,6 +38,8 @@ WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
+JSON_MESSAGES = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
+"""Any JSON as messages: a column of its text."""
 
 _SCALARS = {
     FieldDescriptor.TYPE_DOUBLE: pa.float64(),
@@ -209,8 +212,6 @@ class _Columns:
         self._left -= 1
         if self._left < 0:
             raise UnusableSchema(f"more than {_FIELDS_MAX} fields")
-        if field.type == FieldDescriptor.TYPE_GROUP:
-            raise UnusableSchema(f"field {field.full_name} is a group, which has no column")
         if is_map(field):
             key, value = field.message_type.fields
             return pa.map_(scalar_type(key), self._kind(value, above))
@@ -225,8 +226,12 @@ class _Columns:
             return TIMESTAMP
         if message.full_name in WRAPPERS:
             return scalar_type(message.fields[0])
-        if is_opaque(message, above):
-            return pa.binary()
+        if message.full_name in JSON_MESSAGES or is_opaque(message, above):
+            if field.type == FieldDescriptor.TYPE_GROUP:
+                raise UnusableSchema(
+                    f"field {field.full_name} is a group that contains itself, or has no fields"
+                )
+            return pa.string() if message.full_name in JSON_MESSAGES else pa.binary()
         return pa.struct(self.fields(message, (*above, message.full_name)))
 
 

@@ -21,11 +21,13 @@ LeafKind = Literal[
     "number",
     "parsed",
     "base64",
+    "message",
 ]
 """What a leaf's cells hold: an integer; one to be read as unsigned; the bits of a float; 0 or 1; a
 place of bytes, of UTF-8, of a big-endian two's complement number, of a UUID's 16 bytes; a number
 that stands for a name. For JSON: a place of a number's text; a place of text that Arrow makes a
-date, an instant or a decimal, or of bytes (or a decimal's number in bytes) in base64.
+date, an instant or a decimal, or of bytes (or a decimal's number in bytes) in base64. For Protobuf:
+a place of a message that becomes JSON.
 """
 
 
@@ -34,8 +36,8 @@ class Leaf:
     """A column of scalars. `type` is the column's; the cells are made to fit it.
 
     `numerator / denominator` scales an integer (milliseconds to microseconds). `names` are those of
-    an enum by number, in order. `native` is what a decimal is before it is made to fit `type`.
-    `valid_by` is the slot that says whether it is null, if not its own;
+    an enum by number, in order. `native` is what a decimal is before it is made to fit `type`, or
+    the name of a message. `valid_by` is the slot that says whether it is null, if not its own;
     `always` means never null where its parent is not.
     """
 
