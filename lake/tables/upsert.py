@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.tables.ddl import TIMESTAMP
+from lake.tables.key_ranges import within_ranges
 from lake.tables.values.changes import OP, SEQ
 
 AT = "_at"
@@ -79,7 +80,7 @@ def unresolved_keys(changes: Any, keys: Sequence[str]) -> Any:
     """
     if not keys:
         return pa.array([], pa.binary())
-    return pc.unique(changes.filter(_nameless(changes, keys)).column("_key"))
+    return pc.unique(changes.filter(is_named_by_key(changes, keys)).column("_key"))
 
 
 def resolved(changes: Any, keys: Sequence[str], held: Any) -> Any:
@@ -89,7 +90,7 @@ def resolved(changes: Any, keys: Sequence[str], held: Any) -> Any:
     """
     if not keys:
         return changes
-    nameless = _nameless(changes, keys)
+    nameless = is_named_by_key(changes, keys)
     if not pc.any(nameless).as_py():
         return changes
     names = [*keys, "_key"]
@@ -112,7 +113,10 @@ def _part(changes: Any, names: Sequence[str]) -> Any:
     return pa.schema([changes.schema.field(name) for name in names])
 
 
-def _nameless(changes: Any, keys: Sequence[str]) -> Any:
+def is_named_by_key(changes: Any, keys: Sequence[str]) -> Any:
+    """Return which changes name their rows by the record's key alone: null values, where `keys` are
+    declared.
+    """
     nameless = pc.equal(changes.column(OP), _DELETE)
     for name in keys:
         nameless = pc.and_(nameless, pc.is_null(changes.column(name)))
@@ -123,14 +127,11 @@ def merge_of(changes: Any, table_schema: Any, keys: Sequence[str], *, is_history
     """Return the MERGE that these changes (`change_schema`) are to a table."""
     names = identity(keys)
     changes, truncated_us = (_each_ended if is_history else _after_truncates)(changes, names)
-    codes = _codes(changes, names)
-    order = _order(changes, codes)
     if is_history:
+        codes = _codes(changes, names)
+        order = _order(changes, codes)
         return _history_merge(changes.take(order), codes[order], table_schema, names, truncated_us)
-    sorted_codes = codes[order]
-    is_last = np.ones(len(order), np.bool_)
-    is_last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
-    source = changes.take(order[is_last])
+    source = changes.take(_last_of_each(changes, names))
     put, delete = f"s.{OP} = '{_PUT}'", f"s.{OP} = '{_DELETE}'"
     columns = tuple((f.name, f"s.{quoted(f.name)}") for f in table_schema)
     clauses = [
@@ -140,7 +141,30 @@ def merge_of(changes: Any, table_schema: Any, keys: Sequence[str], *, is_history
     ]
     if truncated_us is not None:
         clauses.append(Clause(verb="delete_missing"))
-    return Merge(source=source, on=_same(names), clauses=tuple(clauses))
+    on = _same(names) if truncated_us is not None else _same_in_ranges(source, names)
+    return Merge(source=source, on=on, clauses=tuple(clauses))
+
+
+def _last_of_each(changes: Any, names: Sequence[str]) -> Any:
+    """Which changes are the last ones of their keys."""
+    codes = _codes(changes, names)
+    order = _order(changes, codes)
+    sorted_codes = codes[order]
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = sorted_codes[1:] != sorted_codes[:-1]
+    return order[is_last]
+
+
+def newest(changes: Any, keys: Sequence[str]) -> Any:
+    """Return changes without those that others of the same key have overtaken, where that is sure:
+    truncates, and what names its row by the record's key alone, all stay.
+    """
+    stays = np.asarray(is_named_by_key(changes, keys)) if keys else False
+    stays = stays | _is_truncate(changes)
+    rest = changes.filter(pa.array(~stays))
+    names = dict.fromkeys((*identity(keys), "_key"))
+    last = rest.take(_last_of_each(rest, tuple(names)))
+    return pa.concat_tables([changes.filter(pa.array(stays)), last])
 
 
 _IS_LATER = (
@@ -151,6 +175,14 @@ _IS_LATER = (
 
 def _same(names: Sequence[str]) -> str:
     return " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
+
+
+def _same_in_ranges(source: Any, names: Sequence[str]) -> str:
+    """The same, said so that files without any of these keys are not read. Not for clauses about
+    what the source has no row for.
+    """
+    ranges = within_ranges(source, names, [f"t.{quoted(name)}" for name in names])
+    return f"{_same(names)} AND {ranges}" if ranges else _same(names)
 
 
 def _history_merge(
@@ -186,7 +218,8 @@ def _history_merge(
         text = dt.datetime.fromtimestamp(truncated_us / 1e6, dt.UTC).isoformat()
         ended = (("_valid_to", f"CAST('{text}' AS TIMESTAMP)"), ("_is_current", "false"))
         clauses.append(Clause(verb="update_missing", condition="t.`_is_current`", values=ended))
-    on = f"{_same(names)} AND t.`_is_current` AND s.{_CLOSES}"
+    same = _same(names) if truncated_us is not None else _same_in_ranges(source, names)
+    on = f"{same} AND t.`_is_current` AND s.{_CLOSES}"
     return Merge(source=source, on=on, clauses=tuple(clauses))
 
 
