@@ -24,6 +24,7 @@ from lake.store_reader import StoreReader
 from lake.tables.delta_table import NOTHING, Table, TableMoved, app_id, create_table, open_table
 from lake.tables.layout import TableLayout
 from storage.clock import SystemClock
+from storage.errors import SettingsError
 from storage.failpoints import failpoint
 
 
@@ -56,6 +57,9 @@ def begin_at(
         try:
             if not any(_marks(table, log) for log in logs):
                 _begin(settings, table, logs, wanted, guard)
+                return result
+            if settings.mode == "upsert":
+                _require_nothing_before(settings, table, logs, wanted)
                 return result
             more = _Backfill(settings, reader, table, layout, guard).round(logs, wanted)
         except TableMoved:
@@ -122,6 +126,25 @@ def _begin(
         notes={"lakehead.topic": settings.topic, "lakehead.begins": str(dict(wanted))},
     )
     failpoint("backfill_begun")
+
+
+def _require_nothing_before(
+    settings: MaterializeSettings,
+    table: Table,
+    logs: Sequence[PartitionLog],
+    wanted: Mapping[int, int],
+) -> None:
+    """Raise SettingsError if a table by upsert is to have older records: it does not know any more
+    which of their keys were deleted since.
+    """
+    for log in logs:
+        first = table.marked(first_id(*log_key(log)))
+        if max(wanted[log.id.partition], log.start_offset) < first:
+            raise SettingsError(
+                f"{settings.table} begins at offset {first} of partition {log.id.partition}, and a "
+                "table by upsert takes no older records: make it anew from all of them with: "
+                "lakehead rebuild-table"
+            )
 
 
 class _Backfill:

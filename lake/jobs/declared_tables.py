@@ -20,10 +20,16 @@ from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
 from lake.jobs.table_rebuild import RebuildResult, rebuild_table
 from lake.jobs.table_run import TableRun
-from lake.jobs.table_settings import MaterializeResult, Progress, declared_settings
+from lake.jobs.table_settings import (
+    MaterializeResult,
+    MaterializeSettings,
+    Progress,
+    declared_settings,
+)
 from lake.jobs.table_upkeep import keep_files, targets
 from lake.snapshot import Snapshots
 from lake.store_reader import ObjectReader, store_reader
+from lake.tables.merge_engine import MergeEngineName
 from storage.clock import SystemClock
 from storage.errors import (
     LakeheadError,
@@ -73,14 +79,6 @@ def _declares_none(topic: str) -> SettingsError:
     )
 
 
-def _require_append(declared: TableDeclaration) -> None:
-    if declared.mode != "append":
-        raise SettingsError(
-            f"the table of topic {declared.topic} is kept by upsert, where newer rows have taken "
-            "the place of older ones: rebuild it with: lakehead rebuild-table"
-        )
-
-
 class _Guard:
     """The lease of one table as its run sees it."""
 
@@ -108,8 +106,8 @@ class _Kept:
 
 class DeclaredTables:
     """The declared tables of the cluster at `path`, or those of `topics` alone. With `tail`, tables
-    that are followed have what is acknowledged in object WALs too. Work items of appends go to
-    `runner`, or to threads of this process.
+    that are followed have what is acknowledged in object WALs too. Work items go to `runner`, or to
+    threads of this process; `engine` runs the MERGE of tables by upsert.
     """
 
     def __init__(
@@ -120,6 +118,7 @@ class DeclaredTables:
         workers: int = 2,
         wait_s: float = 0.0,
         tail: bool = False,
+        engine: MergeEngineName = "delta-rs",
         runner: Runner | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
@@ -127,6 +126,7 @@ class DeclaredTables:
         self._topics = tuple(topics)
         self._workers = workers
         self._wait_s = wait_s
+        self._engine: MergeEngineName = engine
         self._runner = runner
         self._clock = SystemClock()
         self._leases = TableLeases.open(path, lease_s=lease_s)
@@ -180,8 +180,7 @@ class DeclaredTables:
         """
         catalog = self._leases.catalog()
         declared = self._one(catalog, topic)
-        _require_append(declared)
-        settings = declared_settings(declared, self._path, dry_run=dry_run)
+        settings = self._settings(declared, dry_run=dry_run)
         guard = _Guard(self._leases, declared.topic_id)
         with self._lease(declared, needed=not dry_run):
             return replay_dead_letters(settings, store_reader(self._path), catalog, guard)
@@ -194,9 +193,7 @@ class DeclaredTables:
         """
         catalog = self._leases.catalog()
         declared = self._one(catalog, topic)
-        _require_append(declared)
-        settings = declared_settings(declared, self._path, workers=self._workers)
-        settings = replace(settings, commit_bytes=ROUND_BYTES)
+        settings = replace(self._settings(declared), commit_bytes=ROUND_BYTES)
         guard = _Guard(self._leases, declared.topic_id)
         with self._lease(declared, needed=True):
             return begin_at(settings, store_reader(self._path), catalog, guard, from_ms=from_ms)
@@ -215,7 +212,7 @@ class DeclaredTables:
         """
         catalog = self._leases.catalog()
         declared = self._one(catalog, topic)
-        settings = declared_settings(declared, self._path, workers=self._workers, dry_run=dry_run)
+        settings = self._settings(declared, dry_run=dry_run)
         guard = _Guard(self._leases, declared.topic_id)
         with self._lease(declared, needed=not dry_run):
             return rebuild_table(
@@ -360,8 +357,15 @@ class DeclaredTables:
             if topic not in declared:
                 raise _declares_none(topic)
 
+    def _settings(
+        self, declared: TableDeclaration, *, dry_run: bool = False
+    ) -> MaterializeSettings:
+        return declared_settings(
+            declared, self._path, workers=self._workers, dry_run=dry_run, engine=self._engine
+        )
+
     def _open_run(self, declared: TableDeclaration, *, dry_run: bool = False) -> TableRun:
-        settings = declared_settings(declared, self._path, workers=self._workers, dry_run=dry_run)
+        settings = self._settings(declared, dry_run=dry_run)
         guard = _Guard(self._leases, declared.topic_id)
         if not dry_run:
             settings = replace(settings, commit_bytes=ROUND_BYTES)

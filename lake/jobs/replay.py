@@ -4,10 +4,11 @@ For when a schema, a registry or a policy has been put right. Letters are read a
 declaration is now; those that can be rows are committed to the table, then leave the dead letters.
 A run that was killed between the two commits has left letters whose rows are in the table; the next
 one finds them there by partition and offset, adds none, and takes the letters away. Both commits
-are refused if another run moved either table since it was opened.
+are refused if another run moved either table since it was opened. Of a table by upsert see
+`replay_changes`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from lake.catalog import Catalog
+from lake.jobs.replay_changes import each_place, letter_columns, merge_of_letters
 from lake.jobs.table_item import TableFiles, strict_rows
 from lake.jobs.table_run import log_key
 from lake.jobs.table_schema import follow_values, table_layout
@@ -22,6 +24,9 @@ from lake.jobs.table_settings import Guard, MaterializeSettings
 from lake.store_reader import StoreReader
 from lake.tables.delta_table import Table, TableMoved, app_id, open_table
 from lake.tables.layout import DEAD_LETTERS, METADATA, VALUE, TableLayout, TableRows
+from lake.tables.merge_engine import open_merge_engine
+from lake.tables.upsert import Merge
+from lake.tables.values.changes import OP
 from lake.tables.values.decoder import ValueDecoder
 from lake.tables.values.formats import open_decoder
 from storage.clock import SystemClock
@@ -29,12 +34,18 @@ from storage.errors import SettingsError
 from storage.failpoints import failpoint
 
 _LETTERS_AT_ONCE = 10_000
+_GONE = (
+    "its record is not in the topic any more, nor perhaps what came after it: lakehead "
+    "rebuild-table makes the table from what there is"
+)
+_TRUNCATES = "it empties the table: lakehead rebuild-table makes the table from all records"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
     """Letters that were looked at; those that became rows; that were rows already (an earlier run
-    was killed); and that are letters still, the first of them with the reason.
+    was killed), or in a table by upsert were overtaken by newer records; and that are letters
+    still, the first of them with the reason.
     """
 
     letters: int = 0
@@ -54,9 +65,16 @@ def replay_dead_letters(
     """Bring the dead letters that can be rows into the table, and return figures; a dry run tells
     what it would do.
 
-    Raises SettingsError without a table, SchemaConflict, TableUnavailable, what the guard raises
-    and what reading and writing files raises. Whatever it raises, run it again.
+    Raises SettingsError without a table, and for one with history, SchemaConflict,
+    TableUnavailable, what the guard raises and what reading and writing files raises. Whatever it
+    raises, run it again.
     """
+    if settings.scd == 2:
+        raise SettingsError(
+            f"{settings.table} keeps every value of a key with the time it held "
+            "(lakehead.table.scd=2), which older values would change: make it anew with: lakehead "
+            "rebuild-table"
+        )
     while True:
         try:
             return _Replay(settings, reader, catalog, guard).run()
@@ -71,8 +89,11 @@ class _Replay:
         self, settings: MaterializeSettings, reader: StoreReader, catalog: Catalog, guard: Guard
     ) -> None:
         self._settings = settings
+        self._reader = reader
         self._guard = guard
-        self._keys = [log_key(log) for log in catalog.partitions(settings.topic)]
+        self._logs = catalog.partitions(settings.topic)
+        self._keys = [log_key(log) for log in self._logs]
+        self._starts = {log.id.partition: log.start_offset for log in self._logs}
         self._mark = f"lakehead:replay:{catalog.topic(settings.topic).topic_id}"
         self._letters = open_table(settings.dead_letters)
         table = open_table(settings.table)
@@ -85,6 +106,7 @@ class _Replay:
         self._layout: TableLayout = layout
         self._values: ValueDecoder = open_decoder(layout.spec)
         self._result = ReplayResult()
+        self._changes: list[Any] = []
 
     def run(self) -> ReplayResult:
         settings, letters = self._settings, self._letters
@@ -96,13 +118,20 @@ class _Replay:
         left = TableFiles(settings.dead_letters, (), file_bytes=settings.file_bytes)
         for batch in _batches(letters):
             for some, made in self._read(batch):
-                self._look(some, made, rows, left)
+                if self._layout.is_upsert:
+                    self._look_at_changes(some, made, left)
+                else:
+                    self._look(some, made, rows, left)
+        merge = self._merge() if self._changes else None
         result = self._result
         if settings.dry_run or result.left == result.letters:
             return result
         self._guard.check()
         if result.replayed:
-            self._commit(self._table, rows.finish(), replaced_by=None)
+            if merge is None:
+                self._commit(self._table, rows.finish(), replaced_by=None)
+            else:
+                self._commit_merge(merge)
             failpoint("replay_rows_committed")
         self._guard.check()
         self._commit(letters, left.finish(), replaced_by=DEAD_LETTERS)
@@ -130,27 +159,76 @@ class _Replay:
             strict=True,
         )
         fresh = [row for row, place in enumerate(places) if place not in held]
-        bad = [fault.row for fault in made.faults]
+        self._leave(letters, [(fault.row, fault.reason) for fault in made.faults], left)
+        result = self._result
+        self._result = replace(
+            result,
+            letters=result.letters + made.rows.num_rows,
+            replayed=result.replayed + len(fresh),
+            already_rows=result.already_rows + made.rows.num_rows - len(fresh),
+        )
+        if not self._settings.dry_run:
+            rows.add(made.rows.take(pa.array(fresh, pa.int64())))
+
+    def _leave(self, letters: Any, bad: Sequence[tuple[int, str]], left: TableFiles) -> None:
+        """Have these letters, by row and reason, stay letters."""
         result = self._result
         first_left = result.first_left
         if bad and not first_left:
-            fault = made.faults[0]
+            row, reason = bad[0]
             first_left = (
                 f"topic {self._settings.topic}, partition "
-                f"{letters.column('_partition')[fault.row].as_py()}, offset "
-                f"{letters.column('_offset')[fault.row].as_py()}: {fault.reason}"
+                f"{letters.column('_partition')[row].as_py()}, offset "
+                f"{letters.column('_offset')[row].as_py()}: {reason}"
             )
         self._result = replace(
             result,
-            letters=result.letters + made.rows.num_rows + len(bad),
-            replayed=result.replayed + len(fresh),
-            already_rows=result.already_rows + made.rows.num_rows - len(fresh),
+            letters=result.letters + len(bad),
             left=result.left + len(bad),
             first_left=first_left,
         )
         if not self._settings.dry_run:
-            rows.add(made.rows.take(pa.array(fresh, pa.int64())))
-            left.add(letters.take(pa.array(bad, pa.int64())))
+            left.add(letters.take(pa.array([row for row, _ in bad], pa.int64())))
+
+    # ------------------------------------------------------------------------------- by upsert
+
+    def _look_at_changes(self, letters: Any, made: TableRows, left: TableFiles) -> None:
+        """Share letters out: changes, and letters still."""
+        rows = {place: row for row, place in enumerate(each_place(letters))}
+        bad = {fault.row: fault.reason for fault in made.faults}
+        is_kept = []
+        for place, op in zip(each_place(made.rows), made.rows.column(OP).to_pylist(), strict=True):
+            partition, offset = place
+            if offset < self._starts[partition]:
+                bad[rows[place]] = _GONE
+            elif op == "t":
+                bad[rows[place]] = _TRUNCATES
+            is_kept.append(rows[place] not in bad)
+        self._leave(letters, sorted(bad.items()), left)
+        columns = made.rows.select(letter_columns(self._layout.spec.keys))
+        changes = columns.filter(pa.array(is_kept, pa.bool_()))
+        if changes.num_rows:
+            self._changes.append(changes)
+
+    def _merge(self) -> Merge:
+        """The MERGE of those letters that decide, and figures of all."""
+        changes = pa.concat_tables(self._changes)
+        merge = merge_of_letters(
+            self._settings, self._reader, self._logs, self._table, self._layout, changes
+        )
+        count, decide = len(set(each_place(changes))), len(set(each_place(merge.source)))
+        self._result = replace(
+            self._result,
+            letters=self._result.letters + count,
+            replayed=decide,
+            already_rows=count - decide,
+        )
+        return merge
+
+    def _commit_merge(self, merge: Merge) -> None:
+        progress = {key: self._table.last_offset(*key) for key in self._keys}
+        engine = open_merge_engine(self._settings.engine)
+        engine.merge(self._table, merge, progress, self._notes())
 
     def _follow(self, found: Any) -> None:
         before = self._table.schema
@@ -176,9 +254,12 @@ class _Replay:
             files,
             self._marks(table, 1),
             modified_ms=SystemClock().now_ms(),
-            notes={"lakehead.topic": self._settings.topic, "lakehead.replayed": "dead letters"},
+            notes=self._notes(),
             replaced_by=replaced_by,
         )
+
+    def _notes(self) -> dict[str, str]:
+        return {"lakehead.topic": self._settings.topic, "lakehead.replayed": "dead letters"}
 
     def _marks(self, table: Table, step: int) -> dict[str, int]:
         """Its progress as it is, and a mark of ours: whatever else is committed is in the way."""

@@ -17,13 +17,15 @@ from dataclasses import dataclass, replace
 import pyarrow.dataset as ds
 
 from lake.catalog import Catalog
+from lake.jobs.backfill import first_id
 from lake.jobs.table_run import TableRun, log_key
 from lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
 from lake.store_reader import StoreReader
 from lake.tables.data_file import DataFile, copy_file
 from lake.tables.delta_log import current_files, delete_table
-from lake.tables.delta_table import Table, app_id, open_table, replace_table
+from lake.tables.delta_table import NOTHING, Table, app_id, open_table, replace_table
 from lake.tables.layout import DEAD_LETTERS
+from lake.tables.merge_engine import claim
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 from storage.failpoints import failpoint
@@ -84,9 +86,7 @@ def rebuild_table(
     new = open_table(beside.table)
     if new is None:  # a topic without records, of which no schema is known
         return RebuildResult()
-    files = current_files(beside.table)
-    for file in files:
-        copy_file(beside.table, settings.table, file.path)
+    files = [copy_file(beside.table, settings.table, file) for file in current_files(beside.table)]
     failpoint("rebuild_files_copied")
     guard.check()
     _swap(settings, catalog, new, files)
@@ -123,11 +123,16 @@ def _rows_without_records(table: Table, catalog: Catalog, topic: str) -> int:
 def _swap(
     settings: MaterializeSettings, catalog: Catalog, new: Table, files: list[DataFile]
 ) -> None:
-    marks = {
-        app_id(*log_key(log)): new.last_offset(*log_key(log))
-        for log in catalog.partitions(settings.topic)
-        if new.last_offset(*log_key(log)) >= 0
-    }
+    old = open_table(settings.table)
+    marks: dict[str, int] = {}
+    for log in catalog.partitions(settings.topic):
+        if new.last_offset(*log_key(log)) >= 0:
+            marks[app_id(*log_key(log))] = new.last_offset(*log_key(log))
+        if old is not None and old.marked(first_id(*log_key(log))) != NOTHING:
+            # It began later than its topic, and does no more: nothing is left to be added before.
+            marks[first_id(*log_key(log))] = log.start_offset
+    if old is not None:
+        marks |= claim(old, catalog.topic(settings.topic).topic_id)
     replace_table(
         settings.table,
         new.schema,
@@ -149,8 +154,7 @@ def _swap_letters(
     if new is None and open_table(uri) is None:
         return
     files = [] if new is None else current_files(beside.dead_letters)
-    for file in files:
-        copy_file(beside.dead_letters, uri, file.path)
+    files = [copy_file(beside.dead_letters, uri, file) for file in files]
     marks = {}
     table = open_table(settings.table)
     assert table is not None, "it has just been put in place"

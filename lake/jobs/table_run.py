@@ -209,7 +209,7 @@ class TableRun:
             self._table,
             self._end,
             split_bytes=self._settings.split_bytes,
-            commit_bytes=self._settings.commit_bytes,
+            commit_bytes=self._settings.round_bytes,
         )
 
     def _work(self, plan: TableRound, layout: TableLayout) -> list[TableItemResult]:

@@ -22,6 +22,9 @@ from storage.metadata.table_declaration import (
 COMMIT_BYTES = 4 << 30
 """Bytes of stored records per commit: what a killed run may have to do again."""
 
+MERGE_BYTES = 256 << 20
+"""Bytes of stored records per MERGE at most: its changes are in memory."""
+
 Progress = Callable[[int, int], None]
 """Told (bytes of stored records that are done, bytes that the run will do)."""
 
@@ -58,6 +61,11 @@ class MaterializeSettings:
     commit_bytes: int = COMMIT_BYTES
     file_bytes: int = FILE_BYTES
     dry_run: bool = False
+
+    @property
+    def round_bytes(self) -> int:
+        """Bytes of stored records that one commit is to take."""
+        return min(self.commit_bytes, MERGE_BYTES) if self.mode == "upsert" else self.commit_bytes
 
     @property
     def dead_letters(self) -> str:

@@ -1,9 +1,10 @@
 """Data files of a Delta table: Parquet under the table's root, unseen until a commit names them."""
 
 import contextlib
+import re
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from lake.tables.partitions import partition_folder
 from storage.errors import ObjectExists, OutcomeUnknown
 
 _ATTEMPTS = 4
+_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_.=/-]*")
 _UNIQUE = frozenset({"_offset", "_timestamp"})
 
 
@@ -89,10 +91,15 @@ def delete_data_files(root: str, paths: list[str]) -> None:
     reader.run(reader.store.delete(paths))
 
 
-def copy_file(source: str, target: str, path: str) -> None:
-    """Copy a file to the same path below another root. Doing it again does nothing."""
+def copy_file(source: str, target: str, file: DataFile) -> DataFile:
+    """Copy a file below another root, and return it as it is there: under its own path, or without
+    folders whose names would need escapes in a log. Doing it again does nothing.
+    """
     reader = store_reader(source)
-    create_file(target, path, reader.run(reader.store.get(path)))
+    folder, _, name = file.path.rpartition("/")
+    path = file.path if _PLAIN_FOLDER.fullmatch(folder) else name
+    create_file(target, path, reader.run(reader.store.get(file.path)))
+    return replace(file, path=path)
 
 
 def read_data_file(root: str, path: str) -> Any:

@@ -6,6 +6,7 @@ this is for tables that this package made and nobody else keeps: one that was ma
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -23,7 +24,7 @@ def current_files(uri: str) -> list[DataFile]:
         if (added := action.get("add")) is not None:
             statistics = added["stats"]
             files[added["path"]] = DataFile(
-                path=added["path"],
+                path=unquote(added["path"]),  # a URI there, a key here
                 size_bytes=added["size"],
                 record_count=msgspec.json.decode(statistics)["numRecords"],
                 statistics=statistics,

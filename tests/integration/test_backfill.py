@@ -98,6 +98,17 @@ def test_a_table_that_begins_at_the_beginning_has_nothing_before(cluster: Path) 
     check(cluster, 0, 2 * RECORDS)
 
 
+def test_a_table_that_was_made_anew_has_nothing_before(cluster: Path) -> None:
+    begin(cluster, 70)
+    materialize(cluster)
+    tables = DeclaredTables(str(cluster))
+    tables.rebuild("orders")
+    tables.close()
+    check(cluster, 0, 2 * RECORDS)
+    assert begin(cluster, None).commits == 0
+    check(cluster, 0, 2 * RECORDS)
+
+
 @pytest.mark.parametrize(
     "name",
     [

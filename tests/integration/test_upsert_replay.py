@@ -1,0 +1,181 @@
+"""Dead letters of a table by upsert, replayed: the table is as if there had been none."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from lake.jobs.declared_tables import DeclaredTables
+from lake.jobs.replay import ReplayResult
+from storage.errors import SettingsError
+from storage.failpoints import KILLED
+from tests.integration.test_upsert_tables import bring_up, declare, event, record, row
+from tests.support.declared_topics import trim
+from tests.support.materialize_process import ROOT
+from tests.support.topic_writer import Value, write_topic
+
+KEYS = 20
+Model = dict[int, int]
+
+
+def write(root: Path, seed: int, model: Model, *, start: int = 0, count: int = 60) -> set[int]:
+    """Puts, deletes, and puts whose number is too large for an int; returns the keys of these."""
+    chance = random.Random(seed)
+    values: dict[int, list[Value]] = {0: [], 1: []}
+    letters = set()
+    for number in range(start, start + count):
+        key = chance.randrange(KEYS)
+        kind = chance.choice(("put", "delete", "letter", "letter"))
+        value = None
+        if kind == "delete":
+            model.pop(key, None)
+        else:
+            model[key] = number + (1 << 40 if kind == "letter" else 0)
+            value = b'{"id": %d, "n": %d}' % (key, model[key])
+        if kind == "letter":
+            letters.add(key)
+        values[key % 2].append(record(b"%d" % key, value, number))
+    write_topic(root, "people", values, partitions=2, batch_records=7)
+    return letters
+
+
+def declared(root: Path, schema: str, *, keys: str = "", **more: str) -> None:
+    declare(
+        root,
+        "people",
+        value_format="json",
+        schema=schema,
+        keys=keys,
+        on_error="dead_letter",
+        **more,
+    )
+
+
+def replay(root: Path, *, dry_run: bool = False) -> ReplayResult:
+    tables = DeclaredTables(str(root))
+    try:
+        return tables.replay("people", dry_run=dry_run)
+    finally:
+        tables.close()
+
+
+def held(table: str) -> Model:
+    found = DeltaTable(table).to_pyarrow_table(columns=["id", "n"]).to_pydict()
+    assert len(set(found["id"])) == len(found["id"]), "a row for each key"
+    return dict(zip(found["id"], found["n"], strict=True))
+
+
+def letters_left(table: str) -> int:
+    return int(DeltaTable(f"{table}__dlq").to_pyarrow_dataset().count_rows())
+
+
+@pytest.mark.parametrize(("seed", "keys"), [(1, ""), (2, "id"), (3, "id")])
+def test_the_newest_of_each_key_wins_be_it_a_letter_or_not(
+    tmp_path: Path, seed: int, keys: str
+) -> None:
+    root, model = tmp_path / "store", Model()
+    write(root, seed, model)
+    declared(root, "id bigint, n int", keys=keys)
+    table = bring_up(root, "people").table
+    write(root, seed + 10, model, start=60)
+    bring_up(root, "people")
+    assert held(table) != model
+    count = letters_left(table)
+    declared(root, "id bigint, n bigint", keys=keys)
+    bring_up(root, "people")
+    told = replay(root, dry_run=True)
+    assert (told.letters, told.left) == (count, 0)
+    assert 0 < told.replayed < count == told.replayed + told.already_rows
+    assert letters_left(table) == count
+    assert replay(root) == told
+    assert held(table) == model
+    assert letters_left(table) == 0
+    write(root, seed + 20, model, start=120)
+    bring_up(root, "people")
+    assert held(table) == model
+
+
+def test_a_run_that_is_killed_between_its_commits_is_taken_up(tmp_path: Path) -> None:
+    root, model = tmp_path / "store", Model()
+    write(root, 1, model)
+    declared(root, "id bigint, n int")
+    table = bring_up(root, "people").table
+    declared(root, "id bigint, n bigint")
+    bring_up(root, "people")
+    script = (
+        "import sys; from pathlib import Path; "
+        "from tests.integration.test_upsert_replay import replay; replay(Path(sys.argv[1]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(root)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": "replay_rows_committed"},
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == KILLED
+    assert held(table) == model
+    assert letters_left(table) > 0
+    replay(root)
+    assert held(table) == model
+    assert letters_left(table) == 0
+
+
+def test_a_letter_whose_record_is_gone_stays(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    bad = [record(b"%d" % key, b'{"id": %d, "n": %d}' % (key, 1 << 40)) for key in range(4)]
+    gone = record(b"0", None)
+    write_topic(root, "people", {0: [*bad, gone]})
+    declared(root, "id bigint, n int")
+    table = bring_up(root, "people").table
+    trim(root, "people", 0, 2)
+    declared(root, "id bigint, n bigint")
+    bring_up(root, "people")
+    result = replay(root)
+    assert (result.letters, result.replayed, result.left) == (4, 2, 2)
+    assert "partition 0, offset 0: its record is not in the topic any more" in result.first_left
+    assert held(table) == {2: 1 << 40, 3: 1 << 40}
+    assert letters_left(table) == 2
+
+
+def test_change_events_that_were_letters(tmp_path: Path) -> None:
+    root, big = tmp_path / "store", 1 << 40
+    events = [
+        event("c", None, row(1, "a") | {"n": 1}),
+        event("u", row(1, "a") | {"n": 1}, row(2, "a") | {"n": big}),  # the key changes
+        event("c", None, row(3, "c") | {"n": big}),  # deleted after it
+        event("d", row(3, "c") | {"n": 3}, None),
+        event("c", None, row(4, "d") | {"n": big}),  # emptied after it
+        record(b"{}", b'{"before": null, "after": null, "op": "t", "source": {}}', 6),
+        event("c", None, row(5, "e") | {"n": 5}),
+        event("u", row(5, "e") | {"n": 5}, row(6, "e") | {"n": big}),
+    ]
+    write_topic(root, "people", {0: events})
+    schema = "id bigint, name string, n int"
+    more = {"value_format": "debezium", "keys": "id", "on_error": "dead_letter"}
+    declare(root, "people", schema=schema, **more)
+    outcome = bring_up(root, "people")
+    assert outcome.error is None
+    assert held(outcome.table) == {5: 5}
+    rows = DeltaTable(outcome.table).to_pyarrow_table()
+    wider = rows.set_column(2, "n", rows["n"].cast(pa.int64()))
+    write_deltalake(outcome.table, wider, mode="overwrite", schema_mode="overwrite")
+    declare(root, "people", schema=schema.replace("n int", "n bigint"), **more)
+    result = replay(root)
+    assert (result.letters, result.replayed, result.left) == (4, 1, 0)
+    assert held(outcome.table) == {6: big}
+
+
+def test_history_takes_no_letters(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write(root, 5, Model())
+    declared(root, "id bigint, n int", scd="2")
+    table = bring_up(root, "people").table
+    with pytest.raises(SettingsError, match=r"scd=2.*rebuild-table"):
+        replay(root)
+    assert letters_left(table) > 0
