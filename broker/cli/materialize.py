@@ -13,6 +13,7 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.progress import ByteProgress
+from broker.cli.table_engine import Engine, MergeEngineOption
 from broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from storage.errors import LakeheadError, SettingsError
 from storage.metadata.table_declaration import default_table_uri
@@ -160,6 +161,7 @@ def materialize(
     wait: WaitOption = 0.0,
     workers: WorkersOption = 2,
     spark: SparkOption = False,
+    engine: MergeEngineOption = Engine.DELTA_RS,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -197,7 +199,8 @@ def materialize(
                 workers=workers,
                 wait_s=wait,
                 tail=tail is Tail.WAL,
-                runner=_runner(spark),
+                engine=engine.value,
+                runner=_runner(spark, engine, store),
             )
         ) as tables,
     ):
@@ -327,13 +330,15 @@ def _materialize_as_told(
     show_fields(figures, as_json)
 
 
-def _runner(spark: bool) -> "Runner | None":
+def _runner(spark: bool, engine: Engine = Engine.DELTA_RS, store: str = "") -> "Runner | None":
+    """Tasks of Spark, in the session that MERGE is to use as well if that is Spark's."""
     if not spark:
         return None
     from lake.jobs.spark_runner import spark_runner
     from lake.spark import spark_session
 
-    return spark_runner(spark_session(delta=False))
+    merges = engine is Engine.SPARK
+    return spark_runner(spark_session(delta=merges, s3a=merges and store.startswith("s3:")))
 
 
 def _milliseconds(text: str) -> int | None:

@@ -8,6 +8,7 @@ from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_fields
 from broker.cli.materialize import DryRunOption, WaitOption, WorkersOption, missing_extra
 from broker.cli.progress import ByteProgress
+from broker.cli.table_engine import Engine, MergeEngineOption
 
 
 def rebuild_table(
@@ -21,6 +22,7 @@ def rebuild_table(
     ] = False,
     wait: WaitOption = 0.0,
     workers: WorkersOption = 2,
+    engine: MergeEngineOption = Engine.DELTA_RS,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -33,7 +35,9 @@ def rebuild_table(
         from lake.jobs.declared_tables import DeclaredTables
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
-    tables = DeclaredTables(store_uri(path), topics=[topic], workers=workers, wait_s=wait)
+    tables = DeclaredTables(
+        store_uri(path), topics=[topic], workers=workers, wait_s=wait, engine=engine.value
+    )
     try:
         with ByteProgress(f"rebuild {topic}", shown=not as_json) as progress:
             result = tables.rebuild(

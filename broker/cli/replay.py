@@ -7,12 +7,14 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_fields
 from broker.cli.materialize import WaitOption, missing_extra
+from broker.cli.table_engine import Engine, MergeEngineOption
 
 
 def replay(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that declares a table.")],
     path: PathOption = DEFAULT_PATH,
     wait: WaitOption = 0.0,
+    engine: MergeEngineOption = Engine.DELTA_RS,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would become rows, and change nothing.")
     ] = False,
@@ -27,7 +29,7 @@ def replay(
         from lake.jobs.declared_tables import DeclaredTables
     except ModuleNotFoundError as error:
         raise missing_extra(error) from None
-    tables = DeclaredTables(store_uri(path), topics=[topic], wait_s=wait)
+    tables = DeclaredTables(store_uri(path), topics=[topic], wait_s=wait, engine=engine.value)
     try:
         result = tables.replay(topic, dry_run=dry_run)
     finally:
@@ -36,7 +38,7 @@ def replay(
         {
             "letters": result.letters,
             "replayed": result.replayed,
-            "rows already": result.already_rows,
+            "rows already, or overtaken": result.already_rows,
             "left": result.left,
             "first that is left": result.first_left or None,
         },

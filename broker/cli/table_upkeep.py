@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -11,6 +10,7 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_rows
 from broker.cli.materialize import WaitOption, missing_extra
+from broker.cli.table_engine import Engine, EngineOption
 from storage.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -24,23 +24,10 @@ class Job(Protocol):
         """Do it. Raises SettingsError; what fails is in the result."""
 
 
-class Engine(StrEnum):
-    """Who does it."""
-
-    DELTA_RS = "delta-rs"
-    SPARK = "spark"
-
-
 TopicsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[TOPIC]...", help="The topics. Without any: every declared table that is due."
-    ),
-]
-EngineOption = Annotated[
-    Engine,
-    typer.Option(
-        "--engine", metavar="delta-rs|spark", help="delta-rs, without a JVM; or delta-spark."
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")]

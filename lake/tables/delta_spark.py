@@ -6,6 +6,7 @@ Who calls this holds the table's lease.
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _WRITE = "spark.databricks.delta.write"
 _NOTES = "spark.databricks.delta.commitInfo.userMetadata"
+_MERGING = threading.Lock()
+"""One MERGE at a time: settings and the view of its changes are the session's."""
 
 
 class SparkMerge:
@@ -38,13 +41,13 @@ class SparkMerge:
         staged = write_data_file(table.uri, merge.source)
         failpoint("merge_staged")
         place = f"{spark_place(table.uri).rstrip('/')}/{staged.path}"
-        session.read.parquet(place).createOrReplaceTempView("lakehead_changes")
         settings = {
             f"{_WRITE}.txnAppId": done_app(topic_id),
             f"{_WRITE}.txnVersion": str(number),
             _NOTES: json.dumps(dict(notes)),
         }
-        with _configured(session, settings), _told(table.uri, table.version + 1):
+        with _MERGING, _configured(session, settings), _told(table.uri, table.version + 1):
+            session.read.parquet(place).createOrReplaceTempView("lakehead_changes")
             session.sql(merge_statement(table.uri, merge)).collect()
         failpoint("merge_committed")
         delete_data_files(table.uri, [staged.path])
