@@ -188,6 +188,38 @@ def test_events_in_avro() -> None:
         assert open_decoder(spec).schema_of(batch) == ROW
 
 
+def test_what_stands_behind_the_envelope_is_a_fault() -> None:
+    """A byte behind the closing brace that JSON does not count as blank, in the second of values
+    that begin alike: only the first is taken apart as text.
+    """
+    key, value = with_schema(*EVENTS[1])
+    assert value is not None
+    blank = [(key, value + space) for space in (b"", b" \n", b"\x00", b"}", b"\x1f")]
+    found = decode(blank)
+    assert found.rows.to_pylist() == [0, 1]
+    assert [(fault.row, fault.error) for fault in found.faults] == [
+        (row, "malformed") for row in (2, 3, 4)
+    ]
+
+
+def test_a_schema_beside_the_payload_that_is_none_is_a_fault_of_its_events() -> None:
+    good = with_schema(*EVENTS[1])
+    key, value = good
+    assert value is not None
+    broken = [
+        value.replace(b'"field":"id"', b'"fild":"id"'),
+        value.replace(b'"type":"int64"', b'"type":[]'),
+        value.replace(b'"field":"name"', b'"field":"a b"'),
+    ]
+    unread = [(key, each) for each in broken]
+    found = decode([good, *unread, good])
+    assert found.rows.to_pylist() == [0, 4]
+    assert [(fault.row, fault.error) for fault in found.faults] == [
+        (row, "unusable_schema") for row in (1, 2, 3)
+    ]
+    assert found.faults[0].reason.startswith("the schema beside the payload is none of Connect's")
+
+
 def test_what_is_no_change_event_is_a_fault_of_its_row() -> None:
     found = decode(
         [

@@ -79,6 +79,8 @@ def connect_forms(schema: Any) -> Forms:
     forms: dict[Path, Written] = {}
     for field in schema.get("fields") or ():
         kind, name = connect_type(field), field.get("name")
+        if kind is None:
+            continue
         if name in DATES or pa.types.is_binary(kind) or name == DECIMAL:
             forms[field["field"],] = Written(type=kind)
         elif name in INSTANTS:

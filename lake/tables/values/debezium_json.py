@@ -1,7 +1,9 @@
 """Debezium's envelopes in JSON, with the schema in each event or without."""
 
 import json
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +12,7 @@ from lake.tables.ddl import check_names, parse_schema
 from lake.tables.json_inference import infer_schema
 from lake.tables.values.changes import Events, envelope
 from lake.tables.values.connect_json import connect_fields, connect_forms
-from lake.tables.values.decoder import Decoded, ValueSpec
+from lake.tables.values.decoder import Decoded, UnusableSchema, ValueSpec
 from lake.tables.values.evolution import evolve, merged
 from lake.tables.values.framing import places
 from lake.tables.values.groups import DecodedRows, Group, decode_rows
@@ -23,6 +25,9 @@ from lake.tables.values.json_program import (
     fitting_forms,
 )
 from lake.tables.values.payloads import Payloads, split_payloads
+from storage.errors import SettingsError
+
+T = TypeVar("T")
 
 _PROGRAMS_MAX = 64
 _IMAGES = ("before", "after")
@@ -42,14 +47,16 @@ class JsonEnvelopes:
         found: Any = None
         images: list[bytes | None] = []
         for group in split_payloads(places(batch.column("value"))):
-            columns = _row_schema(group)
+            try:
+                columns = _event_schema(group.schema).columns
+            except UnusableSchema:
+                continue
             if columns is not None:
                 found = columns if found is None else merged(found, columns)
                 continue
             for i in range(len(group.rows)):
                 images += _images(_content(group, i))
         if found is not None:
-            check_names(found)
             return found
         return infer_schema(images)
 
@@ -68,14 +75,15 @@ class JsonEnvelopes:
         result = DecodedRows(wanted)
         found: Any = None
         for group in split_payloads(places(batch.column("value"))):
-            columns = _row_schema(group)
+            try:
+                said = _event_schema(group.schema)
+            except UnusableSchema as error:
+                result.fault_all(group.rows, str(error), "unusable_schema")
+                continue
+            columns = said.columns
             if columns is not None and evolve(schema, columns).is_needed:
                 found = columns if found is None else merged(found, columns)
-            forms: dict[Path, Written] = {}
-            for name in _IMAGES:
-                image = _field_schema(group.schema, name) or {}
-                forms |= {(name, *path): form for path, form in connect_forms(image).items()}
-            self._decode(group, wanted, forms, result)
+            self._decode(group, wanted, said.forms, result)
         decoded = result.decoded()
         arrays = {name: _one_array(decoded.columns.column(name)) for name in wanted.names}
         events = Events(**arrays)
@@ -87,7 +95,11 @@ class JsonEnvelopes:
         """Parse the keys."""
         result = DecodedRows(schema)
         for group in split_payloads(places(batch.column("key"))):
-            self._decode(group, schema, connect_forms(group.schema or {}), result)
+            try:
+                forms = _read(connect_forms, group.schema or {})
+            except UnusableSchema:
+                continue
+            self._decode(group, schema, forms, result)
         decoded = result.decoded()
         return _one_array(decoded.columns.to_struct_array()), decoded.rows
 
@@ -112,10 +124,46 @@ def _content(group: Payloads, i: int) -> bytes:
     return content
 
 
-def _row_schema(group: Payloads) -> Any:
-    """The columns of the rows, by the schema beside their events; None without one."""
-    after = _field_schema(group.schema, "after") or _field_schema(group.schema, "before")
-    return None if after is None else pa.schema(connect_fields(after))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EventSchema:
+    """What the schema beside an event says: the columns of its rows (None: nothing), and how those
+    are written that JSON has no type for.
+    """
+
+    columns: Any
+    forms: Forms
+
+
+def _event_schema(schema: Any) -> _EventSchema:
+    """Read the schema beside events. Raises UnusableSchema."""
+    return _read(_read_events, schema)
+
+
+def _read_events(schema: Any) -> _EventSchema:
+    images = {name: _field_schema(schema, name) for name in _IMAGES}
+    forms: dict[Path, Written] = {}
+    for name, image in images.items():
+        forms |= {(name, *path): form for path, form in connect_forms(image or {}).items()}
+    row = images["after"] or images["before"]
+    if row is None:
+        return _EventSchema(columns=None, forms=forms)
+    columns = pa.schema(connect_fields(row))
+    check_names(columns)
+    return _EventSchema(columns=columns, forms=forms)
+
+
+def _read(read: Callable[[Any], T], schema: Any) -> T:
+    """Do what reads a schema that anybody may have written. Raises UnusableSchema."""
+    try:
+        return read(schema)
+    except (
+        *(AttributeError, LookupError, TypeError, ValueError, RecursionError),
+        *(pa.ArrowException, SettingsError),
+    ) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UnusableSchema(
+            f"the schema beside the payload is none of Connect's: {reason}"
+        ) from None
 
 
 def _field_schema(schema: Any, name: str) -> Any:

@@ -10,6 +10,8 @@ from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, compiled, inlined
 _SCHEMA = np.frombuffer(b'"schema"', np.uint8)
 _PAYLOAD = np.frombuffer(b'"payload"', np.uint8)
 _BLOCK = np.uint64(64)
+_IS_BLANK = np.zeros(256, np.uint8)
+_IS_BLANK[[0x20, 0x09, 0x0A, 0x0D]] = 1
 
 
 @inlined
@@ -40,12 +42,12 @@ def _wrapped(data, starts, ends, found):
     for row in range(starts.shape[0]):
         at = starts[row]
         end = ends[row]
-        while at < end and data[at] <= 0x20:
+        while at < end and _IS_BLANK[data[at]]:
             at += 1
         if at >= end or data[at] != 0x7B:
             continue
         at += 1
-        while at < end and data[at] <= 0x20:
+        while at < end and _IS_BLANK[data[at]]:
             at += 1
         if _begins(data, at, end, _SCHEMA) or _begins(data, at, end, _PAYLOAD):
             found[row] = 1
@@ -62,7 +64,7 @@ def _behind(data, starts, ends, head, payload_starts, payload_ends):
         if not _begins(data, at, end, head):
             continue
         at += head.shape[0]
-        while end > at and data[end - 1] <= 0x20:
+        while end > at and _IS_BLANK[data[end - 1]]:
             end -= 1
         if end > at and data[end - 1] == 0x7D:
             payload_starts[row] = at
