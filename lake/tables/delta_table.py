@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
+_FEATURES = "Unsupported table features required"
 NOTHING = -1
 """What a table records that was never set."""
 
@@ -348,4 +349,10 @@ def _plain(kind: Any) -> Any:
 
 def one_line(error: Exception) -> str:
     """Return what an error says, for a message of one line."""
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    if _FEATURES not in text:
+        return text
+    return (
+        f"{text}: another engine has given them to the table. Have it take them back (ALTER TABLE "
+        "... DROP FEATURE), or set another lakehead.table.path"
+    )

@@ -1,0 +1,68 @@
+"""Tables to which another engine gave features of Delta that delta-rs does not write, such as
+liquid clustering: they are read, and who would write them is told what to do.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from storage.metadata.table_declaration import PREFIX
+from tests.support.declared_topics import configure
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import write_topic
+
+
+def record(value: bytes) -> TestRecord:
+    return TestRecord(offset=0, key=value, value=value)
+
+
+def bring_up(root: Path) -> TableOutcome:
+    told: list[TableOutcome] = []
+    tables = DeclaredTables(str(root))
+    tables.bring_up(all_of_them=True, tell=told.append)
+    tables.close()
+    return told[0]
+
+
+def make_clustered(table: Path) -> None:
+    """Commit what delta-spark does for `ALTER TABLE ... CLUSTER BY (_offset)`."""
+    version = DeltaTable(table).version() + 1
+    clustering = {"clusteringColumns": [["_offset"]], "domainName": "delta.clustering"}
+    actions = [
+        {"commitInfo": {"timestamp": 1, "operation": "CLUSTER BY", "operationParameters": {}}},
+        {
+            "protocol": {
+                "minReaderVersion": 1,
+                "minWriterVersion": 7,
+                "writerFeatures": ["appendOnly", "clustering", "domainMetadata", "invariants"],
+            }
+        },
+        {
+            "domainMetadata": {
+                "domain": "delta.clustering",
+                "configuration": json.dumps(clustering),
+                "removed": False,
+            }
+        },
+    ]
+    entry = table / "_delta_log" / f"{version:020}.json"
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_table_that_was_clustered_by_another_engine(tmp_path: Path, mode: str) -> None:
+    root = tmp_path / "store"
+    write_topic(root, "people", {0: [record(b"a"), record(b"b")]})
+    configure(root, "people", {f"{PREFIX}enable": "true", f"{PREFIX}mode": mode})
+    table = Path(bring_up(root).table)
+    make_clustered(table)
+    write_topic(root, "people", {0: [record(b"c")]})
+    error = str(bring_up(root).error)
+    assert "ClusteredTable" in error
+    assert "DROP FEATURE" in error
+    assert "\n" not in error
+    held = DeltaTable(table).to_pyarrow_table(columns=["value"])["value"].to_pylist()
+    assert sorted(held) == [b"a", b"b"]
