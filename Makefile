@@ -113,8 +113,8 @@ kills: $(STAMP) ## Jobs killed at every step, several at once, on a living clust
 	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) \
 		--seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600) --seed $(or $(SEED),1)
 
-equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lake.scan and tables give the same rows; SEEDS=2, RECORDS=1200
-	@$(BIN)/python -m tests.equality --seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200)
+equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lake.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
+	@$(BIN)/python -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))
 
 clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; Spark's Kafka source and sink (npm, Go, JDK 17: cached; apt: kcat)
 	@CLIENTS=1 $(BIN)/python -m pytest -q tests/clients

@@ -5,27 +5,22 @@ before its topics are read in place.
 """
 
 import contextlib
-import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from bench.apache_kafka.server import kafka_server
-from bench.lakehead_server import ROOT, lakehead_server
+from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
-from storage.metadata.table_declaration import default_table_uri
-from tests.equality.rows import Rows, consumer_rows, differences, scan_rows, spark_rows, table_rows
+from tests.equality.reading import Sides, drawn_ranges
+from tests.equality.rows import Rows, consumer_rows, differences, scan_rows, spark_rows
 from tests.equality.sending import DEADLINE_S, Traffic
 from tests.equality.steps import (
     COMPACTED,
-    FIRST_MS,
     PARTITIONS,
     RECORDS,
     STAMPED,
@@ -43,6 +38,8 @@ DECLARED = {"lakehead.table.enable": "true", "lakehead.table.value.format": "raw
 EAGER = ("--maintenance.interval.ms", "50", "--log.retention.check.interval.ms", "200")
 RANGES = 6
 """Of offsets, and as many of timestamps, for each seed."""
+SPAN_MS = 1_010_000
+"""Of the times of records, and a little more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,50 +51,6 @@ class SeedResult:
     faults: tuple[str, ...]
 
 
-class Sides:
-    """Readers of both servers' topics. `place` is Lakehead's store, as a URI."""
-
-    def __init__(self, session: SparkSession, kafka: ServerProcess, place: str) -> None:
-        self._session = session
-        self._kafka = kafka
-        self.place = place
-
-    def theirs(self, topic: str, **options: str) -> Rows:
-        """Spark's Kafka source on Apache Kafka."""
-        return self._read(
-            "kafka", topic, {"kafka.bootstrap.servers": self._kafka.bootstrap}, options
-        )
-
-    def ours(self, topic: str, **options: str) -> Rows:
-        """Our source, with the same options."""
-        return self._read("lakehead", topic, {"path": self.place}, options)
-
-    def scan(self, topic: str, **bounds: Any) -> Rows:
-        """`lake.scan`."""
-        return scan_rows(self.place, topic, **bounds)
-
-    def table(self, topic: str) -> Rows:
-        """The topic's table, brought up by the command."""
-        subprocess.run(
-            [sys.executable, "-m", "broker.cli", "materialize", topic, "--path", self.place],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            timeout=300,
-        )
-        return table_rows(
-            self._session, default_table_uri(self.place, topic), int(topic == STAMPED)
-        )
-
-    def _read(
-        self, source: str, topic: str, place: Mapping[str, str], options: Mapping[str, str]
-    ) -> Rows:
-        reader = self._session.read.format(source).option("subscribe", topic)
-        reader = reader.option("includeHeaders", "true")
-        reader = reader.option("kafka.isolation.level", "read_committed")
-        return spark_rows(reader.options(**place, **options).load())
-
-
 def run_seed(session: SparkSession, folder: Path, seed: int, records: int) -> SeedResult:
     """Do a seed's traffic to both servers, and compare. Raises UnequalTraffic."""
     for name in ("kafka", "lakehead"):
@@ -106,7 +59,7 @@ def run_seed(session: SparkSession, folder: Path, seed: int, records: int) -> Se
     kafka = kafka_server(folder / "kafka", {**KEEPING, **cleaner})
     keeping = (text for name, value in KEEPING.items() for text in (f"--{name}", value))
     lakehead = lakehead_server(folder / "lakehead", *HASTY, *EAGER, *keeping)
-    with _stopped_at_the_end(kafka), _stopped_at_the_end(lakehead):
+    with stopped_at_the_end(kafka), stopped_at_the_end(lakehead):
         ends = [
             _written(kafka, seed, records, {COMPACTED: COMPACTION}),
             _written(
@@ -122,7 +75,8 @@ def run_seed(session: SparkSession, folder: Path, seed: int, records: int) -> Se
             for topic, count in PARTITIONS.items()
         }
         lakehead.stop()
-        sides = Sides(session, kafka, f"file:{folder}/lakehead/data/store")
+        place = f"file:{folder}/lakehead/data/store"
+        sides = Sides(session, kafka, place, job_s=300)
         found = [
             _whole_topics(sides, committed),
             _compacted(sides, seed, records),
@@ -136,7 +90,8 @@ def run_seed(session: SparkSession, folder: Path, seed: int, records: int) -> Se
 
 
 @contextlib.contextmanager
-def _stopped_at_the_end(server: ServerProcess) -> Iterator[None]:
+def stopped_at_the_end(server: ServerProcess) -> Iterator[None]:
+    """The server runs, and at the end it does not."""
     try:
         server.start()
         yield
@@ -169,11 +124,11 @@ def _whole_topics(sides: Sides, committed: Mapping[str, Rows]) -> SeedResult:
     faults: list[str] = []
     rows = 0
     for topic in (RECORDS, STAMPED):
-        theirs = sides.theirs(topic)
+        theirs = spark_rows(sides.theirs(topic))
         ours = {
-            "source": sides.ours(topic),
-            "scan": sides.scan(topic),
-            "table": sides.table(topic),
+            "source": spark_rows(sides.ours(topic)),
+            "scan": scan_rows(sides.place, topic),
+            "table": spark_rows(sides.table(topic)),
             "consumer": committed[topic],
         }
         faults += differences(ours)
@@ -194,9 +149,9 @@ def _compacted(sides: Sides, seed: int, records: int) -> SeedResult:
     """
     sent = [one for write in compacted_rounds(seed, records) for one in write.records]
     newest = {one.key: offset for offset, one in enumerate(sent)}
-    theirs = sides.theirs(COMPACTED)
-    ours = {"source": sides.ours(COMPACTED), "scan": sides.scan(COMPACTED)}
-    faults = differences({**ours, "table": sides.table(COMPACTED)})
+    theirs = spark_rows(sides.theirs(COMPACTED))
+    ours = {"source": spark_rows(sides.ours(COMPACTED)), "scan": scan_rows(sides.place, COMPACTED)}
+    faults = differences({**ours, "table": spark_rows(sides.table(COMPACTED))})
     wanted = {(0, offset): theirs[0, offset] for offset in newest.values()}
     kept = {place: row for place, row in ours["source"].items() if place in wanted}
     faults += differences({"Kafka's newest": wanted, "source's newest": kept})
@@ -213,38 +168,15 @@ def _compacted(sides: Sides, seed: int, records: int) -> SeedResult:
 
 def _ranges(sides: Sides, seed: int, ends: Mapping[tuple[str, int], int]) -> SeedResult:
     """Reads between offsets, wherever these fall, and between times."""
-    rng = random.Random(seed)
     faults: list[str] = []
     rows = 0
-    for _ in range(RANGES):
-        span = {
-            partition: sorted(rng.randrange(sides_end + 1) for _ in range(2))
-            for (topic, partition), sides_end in ends.items()
-            if topic == RECORDS
+    for one in drawn_ranges(random.Random(seed), ends, SPAN_MS, RANGES):
+        theirs = spark_rows(sides.theirs(RECORDS, **one.options))
+        both = {
+            "Kafka": theirs,
+            "source": spark_rows(sides.ours(RECORDS, **one.options)),
+            "scan": scan_rows(sides.place, RECORDS, **one.bounds),
         }
-        options = {
-            name: json.dumps({RECORDS: {str(p): both[at] for p, both in span.items()}})
-            for at, name in enumerate(("startingOffsets", "endingOffsets"))
-        }
-        theirs = sides.theirs(RECORDS, **options)
-        scanned = sides.scan(
-            RECORDS,
-            starting_offsets={p: both[0] for p, both in span.items()},
-            ending_offsets={p: both[1] for p, both in span.items()},
-        )
-        both = {"Kafka": theirs, "source": sides.ours(RECORDS, **options), "scan": scanned}
-        faults += [f"{options}: {line}" for line in differences(both)]
-        rows += len(theirs)
-    for _ in range(RANGES):
-        times = sorted(FIRST_MS + rng.randrange(1_010_000) for _ in range(2))
-        options = {
-            "startingTimestamp": str(times[0]),
-            "endingTimestamp": str(times[1]),
-            "startingOffsetsByTimestampStrategy": "latest",
-        }
-        theirs = sides.theirs(RECORDS, **options)
-        scanned = sides.scan(RECORDS, starting_timestamp=times[0], ending_timestamp=times[1])
-        both = {"Kafka": theirs, "source": sides.ours(RECORDS, **options), "scan": scanned}
-        faults += [f"{options}: {line}" for line in differences(both)]
+        faults += [f"{one.options}: {line}" for line in differences(both)]
         rows += len(theirs)
     return SeedResult(rows=rows, reads=RANGES * 6, faults=tuple(faults))

@@ -65,16 +65,24 @@ def spark_rows(frame: DataFrame) -> Rows:
     )
 
 
-def table_rows(session: SparkSession, table: str, timestamp_type: int) -> Rows:
-    """The rows of the Delta table of a topic with raw values; tables keep no type of timestamp."""
-    frame = session.read.format("delta").load(table)
-    return spark_rows(
-        frame.selectExpr(
+def table_frame(session: SparkSession, table: str, timestamp_type: int) -> DataFrame:
+    """The Delta table of a topic with raw values, in the columns of Spark's Kafka source; tables
+    keep no type of timestamp.
+    """
+    return (
+        session.read.format("delta")
+        .load(table)
+        .selectExpr(
             *("_partition AS partition", "_offset AS offset", "_key AS key", "value"),
             *("_headers AS headers", "_timestamp AS timestamp"),
             f"{timestamp_type} AS timestampType",
         )
     )
+
+
+def table_rows(session: SparkSession, table: str, timestamp_type: int) -> Rows:
+    """The rows of a topic's Delta table."""
+    return spark_rows(table_frame(session, table, timestamp_type))
 
 
 def scan_rows(path: str, topic: str, **bounds: Any) -> Rows:

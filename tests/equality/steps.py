@@ -6,7 +6,7 @@ committed, aborted and plain records lie between each other. Between them server
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -30,7 +30,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """Records to one partition, by a producer of this codec; of a transaction if it has them."""
+    """Records to one partition, by a producer of this codec; of a transaction if it has them.
+    Their times are counted from `since_ms`.
+    """
 
     producer: str
     codec: str
@@ -38,6 +40,7 @@ class Write:
     topic: str
     partition: int
     records: tuple[Sent, ...]
+    since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +57,19 @@ class Restart:
 
 
 Step = Write | Finish | Restart
+Draw = Callable[[random.Random, int], tuple[Sent, ...]]
+"""Draws so many records."""
+COUNTS = (1, 2, 5, 17, 60)
+"""Of records in a write."""
 
 
 def workload(seed: int, records: int) -> list[Step]:
     """Draw steps with about so many records, for the topics of `PARTITIONS`."""
     rng = random.Random(seed)
     left = records - 2 * (records // 8)
-    steps: list[Step] = list(_traffic(rng, left))
+    steps: list[Step] = list(traffic(rng, left, COUNTS, _records, leaves_one=rng.random() < 0.5))
     for count in (records // 8, records // 8):
-        steps.insert(rng.randrange(len(steps) + 1), _plain(rng, STAMPED, count))
+        steps.insert(rng.randrange(len(steps) + 1), plain(rng, STAMPED, _records(rng, count)))
     third = len(steps) // 3
     for place in (2 * third, third):
         steps.insert(place, Restart())
@@ -79,17 +86,21 @@ def compacted_rounds(seed: int, records: int) -> list[Write]:
             Sent(
                 key=b"k%d" % rng.randrange(max(records // 12, 2)),
                 value=None if rng.random() < 0.2 else b"%d/%d" % (number, n),
-                headers=_headers(rng),
+                headers=drawn_headers(rng),
                 timestamp=start + n,
             )
             for n in range(records // 4)
         )
-        rounds.append(_write(rng.choice(CODECS), "", COMPACTED, 0, made))
+        rounds.append(plain(rng, COMPACTED, made))
     return rounds
 
 
-def _traffic(rng: random.Random, left: int) -> Iterator[Step]:
-    """Writes and ends of transactions; one may stay open at the end."""
+def traffic(
+    rng: random.Random, left: int, counts: Sequence[int], draw: Draw, *, leaves_one: bool
+) -> Iterator[Step]:
+    """Yield writes of `left` records in all to `RECORDS`, and ends of transactions; of those that
+    are open at the end one stays so, if `leaves_one`.
+    """
     opened: set[str] = set()
     while left > 0:
         if opened and rng.random() < 0.35:
@@ -97,22 +108,21 @@ def _traffic(rng: random.Random, left: int) -> Iterator[Step]:
             opened.remove(name)
             yield Finish(producer=name, commits=rng.random() < 0.6)
             continue
-        count = min(left, rng.choice((1, 2, 5, 17, 60)))
+        count = min(left, rng.choice(counts))
         left -= count
         if rng.random() < 0.5:
-            yield _plain(rng, RECORDS, count)
+            yield plain(rng, RECORDS, draw(rng, count))
             continue
         name = f"transactional-{rng.randrange(len(CODECS))}"
         opened.add(name)
-        made = tuple(_record(rng) for _ in range(count))
-        yield _write(CODECS[int(name[-1])], name, RECORDS, rng.randrange(PARTITIONS[RECORDS]), made)
-    keeps_one = rng.random() < 0.5
-    for name in sorted(opened)[keeps_one:]:
+        partition = rng.randrange(PARTITIONS[RECORDS])
+        yield _write(CODECS[int(name[-1])], name, RECORDS, partition, draw(rng, count))
+    for name in sorted(opened)[leaves_one:]:
         yield Finish(producer=name, commits=rng.random() < 0.6)
 
 
-def _plain(rng: random.Random, topic: str, count: int) -> Write:
-    made = tuple(_record(rng) for _ in range(count))
+def plain(rng: random.Random, topic: str, made: Sequence[Sent]) -> Write:
+    """Return a write of these records without a transaction."""
     return _write(rng.choice(CODECS), "", topic, rng.randrange(PARTITIONS[topic]), made)
 
 
@@ -127,6 +137,10 @@ def _write(codec: str, name: str, topic: str, partition: int, made: Sequence[Sen
     )
 
 
+def _records(rng: random.Random, count: int) -> tuple[Sent, ...]:
+    return tuple(_record(rng) for _ in range(count))
+
+
 def _record(rng: random.Random) -> Sent:
     sizes = (1, 10, 100, 3000)
     return Sent(
@@ -134,12 +148,13 @@ def _record(rng: random.Random) -> Sent:
         value=rng.choice(
             (None, b"", b"word " * rng.choice(sizes), rng.randbytes(rng.choice(sizes)))
         ),
-        headers=_headers(rng),
+        headers=drawn_headers(rng),
         timestamp=FIRST_MS + rng.randrange(1_000_000),
     )
 
 
-def _headers(rng: random.Random) -> tuple[Header, ...]:
+def drawn_headers(rng: random.Random) -> tuple[Header, ...]:
+    """Return no, one or three headers; names repeat, values may be null."""
     values = (None, b"", b"1", b"value")
     names = ("a", "a", "b", "", "é")
     return tuple((rng.choice(names), rng.choice(values)) for _ in range(rng.choice((0, 0, 1, 3))))
