@@ -41,7 +41,9 @@ class _Run(NamedTuple):
 
 
 def tables_of(state: ClusterState) -> Generator[None, None, Checkpoint]:
-    """Return a state as a checkpoint."""
+    """Return a state as a checkpoint. Raises CorruptObject when a stream refers to an object that
+    the state does not have: what is wrong is not written down as if it were right.
+    """
     tables = catalog_tables(state)
     yield
     objects = _Objects(state)
@@ -88,6 +90,10 @@ def _longs(runs: list[_Run], old: Longs, value: Callable[[Any], int]) -> Longs:
     return Longs(memoryview(column))
 
 
+def _missing(key: str) -> CorruptObject:
+    return CorruptObject(key, 0, "the metadata refer to it and have dropped it")
+
+
 class _Objects:
     """The objects of a new checkpoint: runs, and the new row of each key."""
 
@@ -101,7 +107,7 @@ class _Objects:
         keys = self._old.keys
         self._runs = _runs(len(keys), changes, keys.place, keys.raw)
         self._numbers = array("q")
-        self._moved = array("q", bytes(8 * len(keys)))
+        self._moved = array("q", [-1]) * len(keys)
         self._new: dict[str, int] = {}
 
     def number(self) -> Steps:
@@ -125,15 +131,21 @@ class _Objects:
             yield
 
     def row(self, key: str) -> int:
-        """Return the new row of an object."""
+        """Return the new row of an object. Raises CorruptObject if there is none."""
         row = self._new.get(key)
-        if row is not None:
-            return row
-        return self._moved[self._old.find(key)]
+        if row is None:
+            known = self._old.find(key)
+            row = self._moved[known] if known >= 0 else -1
+        if row < 0:
+            raise _missing(key)
+        return row
 
     def moved(self, rows: memoryview) -> "array[int]":
-        """Return the new rows of old rows."""
-        return array("q", map(self._moved.__getitem__, rows))
+        """Return the new rows of old rows. Raises CorruptObject for an object that is gone."""
+        moved = array("q", map(self._moved.__getitem__, rows))
+        if -1 in moved:
+            raise _missing(self._old.keys[rows[moved.index(-1)]])
+        return moved
 
     def table(self) -> Generator[None, None, Columns]:
         old, runs = self._old, self._runs
