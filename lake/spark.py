@@ -143,8 +143,10 @@ def _settings(delta: bool, s3a: bool) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Duser.timezone=UTC "
-            "-XX:+IgnoreUnrecognizedVMOptions"
+            "-XX:+IgnoreUnrecognizedVMOptions -Darrow.enable_unsafe_memory_access=true"
         ),
+        # What Python workers read comes by a socket without a network's layers in between.
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
