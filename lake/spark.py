@@ -120,9 +120,14 @@ def spark_session(
         return builder.getOrCreate()
 
 
+def has_s3a(session: "SparkSession") -> bool:
+    """Whether a session was started with the file system for S3."""
+    return "hadoop-aws" in (session.sparkContext.getConf().get("spark.jars") or "")
+
+
 def _with(session: "SparkSession", s3a: bool, config: Mapping[str, str]) -> "SparkSession":
     """A session that is there already, with what can be set now of what is asked for."""
-    if s3a and "hadoop-aws" not in (session.sparkContext.getConf().get("spark.jars") or ""):
+    if s3a and not has_s3a(session):
         raise SettingsError("this Spark session was started without s3a: start another process")
     for name, value in config.items():
         if name.startswith(_HADOOP):

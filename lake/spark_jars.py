@@ -16,6 +16,7 @@ from pathlib import Path
 
 from storage.errors import SettingsError
 
+_S3A_RELEASE = "hadoop-3.5.0-s3a"
 # For Hadoop 3.5.0, which pyspark 4.2.0 ships: what hadoop-aws was built with.
 _S3A = (
     "org.apache.hadoop:hadoop-aws:3.5.0",
@@ -66,7 +67,12 @@ def delta_jars(folder: Path) -> list[str]:
 
 def s3a_jars(folder: Path) -> list[str]:
     """Paths of the jars of Hadoop's s3a file system, fetched if they are not here yet."""
-    return _jars(folder, "hadoop-3.5.0-s3a", _S3A, "S3 for Spark", "690 MB")
+    return _jars(folder, _S3A_RELEASE, _S3A, "S3 for Spark", "690 MB")
+
+
+def are_s3a_jars_here(folder: Path) -> bool:
+    """Whether `s3a_jars` would fetch nothing."""
+    return bool(_listed(folder / f"{_S3A_RELEASE}.jars"))
 
 
 def _jars(folder: Path, release: str, packages: Sequence[str], what: str, size: str) -> list[str]:

@@ -6,6 +6,8 @@ from storage.errors import SettingsError
 from storage.object_store.s3.settings import parse_uri
 
 _S3A = "spark.hadoop.fs.s3a"
+_SDK_CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+"""Hadoop's own default looks into no profile files."""
 
 
 def spark_place(uri: str) -> str:
@@ -19,10 +21,14 @@ def spark_place(uri: str) -> str:
 def s3a_settings(uri: str) -> dict[str, str]:
     """Return Spark settings with which `spark_place(uri)` can be read and written.
 
-    Those of a bucket, so that buckets of several endpoints go together; credentials are the
-    environment's, else what the AWS SDK finds (web identity, instance metadata).
+    Those of a bucket, so that buckets of several endpoints go together. Credentials are the
+    environment's, else what the AWS SDK's own chain finds: profile files, SSO, web identity,
+    container, instance. Raises SettingsError for a URI that names no place.
     """
     settings = parse_uri(uri)
+    if settings.profile:
+        raise SettingsError("a table cannot use profile=: set AWS_PROFILE instead")
+    has_keys = all(map(os.environ.get, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")))
     of_bucket = f"{_S3A}.bucket.{settings.bucket}"
     options = {
         f"{of_bucket}.endpoint": settings.endpoint,
@@ -35,6 +41,7 @@ def s3a_settings(uri: str) -> dict[str, str]:
         f"{of_bucket}.access.key": os.environ.get("AWS_ACCESS_KEY_ID", ""),
         f"{of_bucket}.secret.key": os.environ.get("AWS_SECRET_ACCESS_KEY", ""),
         f"{of_bucket}.session.token": os.environ.get("AWS_SESSION_TOKEN", ""),
+        f"{of_bucket}.aws.credentials.provider": "" if has_keys else _SDK_CHAIN,
         f"{of_bucket}.encryption.algorithm": _encryption(settings.encryption),
         f"{of_bucket}.encryption.key": settings.kms_key,
     }

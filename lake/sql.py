@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from lake.source.option_decoding import Undecodable
 from lake.spark import cache_folder, spark_session
 from lake.sql_output import OutputFormat, write_rows
+from lake.sql_places import wants_s3, with_places
 from lake.sql_statements import split_statements
 from lake.sql_views import TopicViews
 from storage.errors import LakeheadError
@@ -33,6 +34,7 @@ def run_sql(
     undecodable: Undecodable = "fail",
     output: OutputFormat = "table",
     delta: bool = True,
+    s3: bool | None = None,
     source: TextIO | None = None,
     out: TextIO | None = None,
 ) -> int:
@@ -44,14 +46,17 @@ def run_sql(
     `topic` (schema inferred from a sample) or `topic=DDL` (`orders=id BIGINT, name STRING`). A
     value that cannot be decoded ends its statement, or with `undecodable` = `null` is a row of
     NULLs whose `_error` says why. `output` is `table`, `csv` or `json` (one object a line), to
-    `out` (stdout). `delta` makes Delta tables readable too: ``SELECT * FROM delta.`/path` ``.
+    `out` (stdout). `delta` makes Delta tables readable too: ``SELECT * FROM delta.`/path` ``,
+    and `s3` those in S3 (None: where `execute` names one, or a topic has one and Spark's jars for
+    it have been fetched).
 
     A statement that fails is one line on stderr; with `execute` or a pipe, it ends the run with
     status 1. Raises SettingsError and UnknownTopic for what cannot work at all.
     """
     source, out = source or sys.stdin, out or sys.stdout
     views = TopicViews(path, json_topics, undecodable)
-    session = spark_session(app_name="lakehead sql", delta=delta)
+    s3a = delta and (wants_s3(path, execute or "") if s3 is None else s3)
+    session = spark_session(app_name="lakehead sql", delta=delta, s3a=s3a)
     shell = _Shell(session, views, output, out)
     if execute is not None:
         statements, rest = split_statements(execute + "\n;")
@@ -88,7 +93,8 @@ class _Shell:
         from pyspark.errors import PySparkException
 
         try:
-            frame = self._session.sql(self._views.prepare(self._session, statement))
+            prepared = self._views.prepare(self._session, statement)
+            frame = self._session.sql(with_places(self._session, prepared))
             if frame.columns:
                 rows: Iterator[Any] = frame.toLocalIterator(prefetchPartitions=True)
                 write_rows(frame.columns, rows, self._output, self._out)
@@ -113,8 +119,6 @@ def one_line(error: BaseException) -> str:
         return type(error).__name__
     if lines[0].startswith("An error occurred while calling") and len(lines) > 1:
         lines = lines[1:]
-    if 'No FileSystem for scheme "s3' in lines[0]:
-        return "Spark has no S3 here: read a Delta table in S3 with deltalake.DeltaTable"
     first = re.split(r";? ?SQLSTATE: ", lines[0])[0]
     return first.removeprefix(": ").strip()
 

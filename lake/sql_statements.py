@@ -12,6 +12,14 @@ class Call(NamedTuple):
     arguments: str
 
 
+class Name(NamedTuple):
+    """A name in backquotes at [start, end) of a text."""
+
+    start: int
+    end: int
+    name: str
+
+
 def split_statements(text: str) -> tuple[list[str], str]:
     """Return the statements that end with a semicolon, and the text after the last one.
 
@@ -59,6 +67,20 @@ def find_calls(text: str, name: str) -> list[Call]:
             break
         found.append(Call(at, inner, text[begin.end() : inner - 1]))
         at = inner
+    return found
+
+
+def backquoted(text: str) -> list[Name]:
+    """Return the names in backquotes, outside of quotes and comments; one that has a backquote in
+    it comes in parts.
+    """
+    found: list[Name] = []
+    at = 0
+    while at < len(text):
+        end = _after_token(text, at)
+        if text[at] == "`" and end - at > 1 and text[end - 1] == "`":
+            found.append(Name(at, end, text[at + 1 : end - 1]))
+        at = end
     return found
 
 

@@ -9,6 +9,7 @@ if any commit since then wrote one of our app ids. Whoever loses looks again.
 Nothing here runs before a fork: delta-rs hangs in a forked child whose parent used it.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -316,7 +317,10 @@ def location(uri: str) -> tuple[str, dict[str, str] | None]:
     settings = parse_uri(uri)
     if settings.profile:
         raise SettingsError("a table cannot use profile=: set AWS_PROFILE instead")
+    has_keys = all(map(os.environ.get, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")))
     options = {
+        # Else delta-rs looks into profile files and the like for AWS's own endpoints alone.
+        "aws_force_credential_load": "" if has_keys else "true",
         "region": settings.region,
         "endpoint": settings.endpoint,
         "allow_http": "true" if settings.endpoint.startswith("http://") else "",

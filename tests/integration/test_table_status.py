@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+import lake
+from bench.s3_server import S3Server
 from broker.observability.table_metrics import served_tables
 from lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lake.jobs.table_status import TableStatus, table_statuses
@@ -146,3 +148,31 @@ def test_prometheus_can_ask(tmp_path: Path) -> None:
     assert 'lakehead_table_lag_records{topic="t"} 7.0' in page
     assert 'lakehead_table_failed{topic="t"} 0.0' in page
     assert "lakehead_table_files{" not in page
+
+
+def test_a_table_in_s3_tells_the_same(
+    tmp_path: Path,
+    s3_server: S3Server,
+    command_line: CommandLine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    profile = tmp_path / "credentials"
+    profile.write_text(
+        f"[default]\naws_access_key_id = {s3_server.access_key}\n"
+        f"aws_secret_access_key = {s3_server.secret_key}\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    write_topic(tmp_path, "t", {0: [b'{"a":1}', b"{", b'{"a":2}']})
+    place = f"{s3_server.uri}/tables/t?path_style=true"
+    declare(tmp_path, "t", value_format="json", on_error="dead_letter", path=place)
+    bring_up(tmp_path)
+    write_topic(tmp_path, "t", {0: [b'{"a":3}']})
+    (row,) = lake.catalog_tables(str(tmp_path)).tables.to_pylist()
+    assert (row["table"], row["error"], row["records_behind"]) == (place, None, 1)
+    assert (row["files"], row["small_file_ratio"], row["dead_letters"]) == (1, 1.0, 1)
+    shown = json.loads(command_line("tables", "--path", str(tmp_path), "--json").out)
+    assert {name: shown[name] for name in ("version", "files", "bytes", "dollars")} == {
+        name: row[name] for name in ("version", "files", "bytes", "dollars")
+    }

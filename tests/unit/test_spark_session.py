@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from lake import spark
+from lake.spark_s3 import s3a_settings
 from storage.errors import SettingsError
 
 
@@ -66,3 +67,22 @@ def test_the_cache_folder_follows_the_environment(
     assert spark.cache_folder() == tmp_path / "lakehead"
     monkeypatch.setenv("LAKEHEAD_CACHE", str(tmp_path / "mine"))
     assert spark.cache_folder() == tmp_path / "mine"
+
+
+def test_s3_takes_credentials_from_the_environment_or_where_the_sdk_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_bucket = "spark.hadoop.fs.s3a.bucket.b"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, name.lower())
+    given = s3a_settings("s3://b/tables/t?endpoint=http://localhost:9&region=eu-west-1")
+    assert given[f"{of_bucket}.access.key"] == "aws_access_key_id"
+    assert given[f"{of_bucket}.session.token"] == "aws_session_token"
+    assert given[f"{of_bucket}.endpoint"] == "http://localhost:9"
+    assert given[f"{of_bucket}.endpoint.region"] == "eu-west-1"
+    assert f"{of_bucket}.aws.credentials.provider" not in given
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    elsewhere = s3a_settings("s3://b/tables/t")
+    assert elsewhere[f"{of_bucket}.aws.credentials.provider"].endswith("DefaultCredentialsProvider")
+    with pytest.raises(SettingsError, match="AWS_PROFILE"):
+        s3a_settings("s3://b/tables/t?profile=me")

@@ -1,6 +1,6 @@
 import pytest
 
-from lake.sql_statements import split_statements
+from lake.sql_statements import backquoted, split_statements
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,10 @@ def test_statements_end_at_semicolons_outside_quotes_and_comments(
     text: str, statements: list[str], rest: str
 ) -> None:
     assert split_statements(text) == (statements, rest)
+
+
+def test_names_in_backquotes_are_found_outside_of_texts_and_comments() -> None:
+    text = "SELECT '`no`', `a b` /* `no` */ FROM delta.`s3://b/t?region=x` -- `no`\n, `open"
+    found = backquoted(text)
+    assert [name.name for name in found] == ["a b", "s3://b/t?region=x"]
+    assert [text[one.start : one.end] for one in found] == ["`a b`", "`s3://b/t?region=x`"]
