@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property sim integration crashes chaos kills equality clients conformance differential tools reservations disks spark docs lock clean
+.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim integration crashes chaos kills equality clients conformance differential tools reservations disks spark docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -92,6 +92,11 @@ unit: $(STAMP) ## The quick tests
 
 property: $(STAMP) ## Property tests (Hypothesis)
 	@$(BIN)/python -m pytest -q tests/property
+
+bounds: $(STAMP) ## Property tests of the decoders, with kernels that check every index
+	@folder=$$(mktemp -d) && NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$folder $(BIN)/python -m pytest -q --timeout 600 \
+		$(addprefix tests/property/test_,value_fuzz.py decode.py avro_values.py protobuf_values.py json_columns_property.py); \
+	status=$$?; rm -rf $$folder; exit $$status
 
 sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block, object ...; CLUSTERS=1
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000)) $(if $(WAL),--wal $(WAL)) $(if $(CLUSTERS),--clusters)
