@@ -17,7 +17,12 @@ def read_records(
     A batch never holds records of two ranges. Raises CorruptObject, ObjectNotFound,
     StoreUnavailable.
     """
-    for fetched in reader.read(ranges):
+    yield from decode_all(reader.read(ranges), decoder)
+
+
+def decode_all(pieces: Iterator[Fetched], decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:
+    """Yield the records of pieces that were read. Raises CorruptObject, and what reading raises."""
+    for fetched in pieces:
         yield from decode_fetched(fetched, decoder)
 
 

@@ -3,7 +3,7 @@
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
 
@@ -12,14 +12,18 @@ from lake.committed import committed
 from lake.decode.columns import arrow_schema, chosen_columns
 from lake.decode.decoder import RecordDecoder
 from lake.errors import ScanClosed
+from lake.moved_ranges import read_moved
 from lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
 from lake.planner import ByteRange, needed_objects, plan_splits
-from lake.record_reader import read_records
+from lake.record_reader import decode_all
+from lake.snapshot import Snapshot, Snapshots
 from lake.store_reader import StoreReader, store_reader
-from storage.errors import SettingsError
+from storage.errors import ObjectNotFound, SettingsError
 from storage.object_store import ObjectStore
 
 Offsets = str | Mapping[int, int]
+Tail = Literal["objects", "wal"]
+_LOOKS_MAX = 5
 
 
 class Scan:
@@ -68,7 +72,7 @@ class Scan:
         with self._lock:
             if self._closed:
                 raise self._is_closed()
-            begun = _Pass(self, read_records(self._reader, self._ranges, decoder))
+            begun = _Pass(self, decode_all(read_moved(self._reader, self._ranges), decoder))
             self._passes.add(begun)
         return begun
 
@@ -151,6 +155,7 @@ def scan(
     include_headers: bool = False,
     copy: bool = False,
     rows_max: int = 65_536,
+    tail: Tail = "objects",
 ) -> Scan:
     """Read a topic, partition after partition, each in offset order.
 
@@ -158,7 +163,8 @@ def scan(
     Offsets are `"earliest"`, `"latest"` or an offset for each partition ({0: 17, 1: 0}); the end is
     exclusive. Timestamps (milliseconds since the epoch) win over offsets: from the first record at
     or after one, to before the first at or after the other. What lies in objects at the time of
-    this call is read; nothing is fetched before the first batch is asked for. Of transactions only
+    this call is read, with `tail="wal"` also what is acknowledged in the WAL objects of nodes (see
+    `lake.snapshot`); nothing is fetched before the first batch is asked for. Of transactions only
     what was committed is there; the end is before the first that is open.
 
     Columns are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
@@ -166,29 +172,52 @@ def scan(
     and values are `binary_view`s into the fetched bytes; `copy=True` makes them plain `binary`. A
     batch has at most `rows_max` rows.
 
-    Raises SettingsError (no cluster there, unknown column), UnknownTopic, DataLoss (an offset that
+    Raises SettingsError (no cluster there, unknown column, a tail that lies elsewhere),
+    UnknownTopic, DataLoss (an offset that
     is not there).
     """
     names = chosen_columns(columns, include_headers=include_headers)
     reader = store_reader(path)
     try:
-        logs = committed(reader, reader.open_catalog().partitions(topic))
         bounds = Bounds(
             starting=_positions(topic, starting_offsets, starting_timestamp),
             ending=_positions(topic, ending_offsets, ending_timestamp),
             latest_without_match=True,
         )
-        asked = resolve(reader, logs, bounds)
-        splits = plan_splits(asked, reader.read_indexes(needed_objects(asked)))
+        ranges = _ranges(_snapshots(reader, topic, tail), topic, bounds)
     except BaseException:
         if not isinstance(path, str):
             reader.end()
         raise
-    ranges = [range_ for split in splits for range_ in split.ranges]
     made = Scan(topic, reader, ranges, names, views=not copy, rows_max=rows_max)
     if not isinstance(path, str):  # its thread is ours alone
         weakref.finalize(made, reader.end)
     return made
+
+
+def _snapshots(reader: StoreReader, topic: str, tail: Tail) -> Snapshots:
+    if tail not in get_args(Tail):
+        raise SettingsError(f"tail is 'objects' or 'wal', not {tail!r}")
+    if tail == "objects":
+        return Snapshots(reader)
+    return Snapshots(reader, select=lambda catalog: catalog.topic(topic).partitions)
+
+
+def _ranges(snapshots: Snapshots, topic: str, bounds: Bounds) -> list[ByteRange]:
+    """Return where the records lie; looked up again if an object went away meanwhile."""
+    for _ in range(_LOOKS_MAX):
+        try:
+            return _ranges_in(snapshots.now(), topic, bounds)
+        except ObjectNotFound:
+            continue
+    return _ranges_in(snapshots.now(), topic, bounds)
+
+
+def _ranges_in(snapshot: Snapshot, topic: str, bounds: Bounds) -> list[ByteRange]:
+    logs = committed(snapshot, snapshot.catalog.partitions(topic))
+    asked = resolve(snapshot, logs, bounds)
+    splits = plan_splits(asked, snapshot.read_indexes(needed_objects(asked)))
+    return [range_ for split in splits for range_ in split.ranges]
 
 
 def _positions(

@@ -6,16 +6,21 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+import lake
 from lake.offsets import resolve
 from lake.source.options import ReadOptions, batch_options
 from lake.source.rows import RecordRows
 from lake.source.splits import plan_partitions, read_split
 from lake.source.view import View, Viewer
+from lake.topic_scan import Scan
+from storage.errors import SettingsError
 from tests.support.broker_process import HASTY, BrokerProcess
+from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until
 
 PARTITIONS = 3
@@ -80,15 +85,20 @@ def test_what_a_node_has_acknowledged_is_there_once(tmp_path: Path) -> None:
             {"path": str(next(tmp_path.rglob("meta")).parent), "subscribe": "t", "tail": "wal"}
         )
         load = Load(broker.bootstrap)
+        place = given.path
+        assert wait_until(lambda: len(load.acknowledged) > 100, 60)
+        early = lake.scan(place, "t", tail="wal", columns=["value"], copy=True)
+        first = scanned(early)
+        assert len(first) >= 100
         for number in range(LOOKS):
             least = len(load.acknowledged) + 100
             assert wait_until(lambda: len(load.acknowledged) > least, 60)  # noqa: B023
             before = set(load.acknowledged)
             if number == LOOKS // 2:
                 broker.kill()
-            found = read(given)
-            assert before <= set(found)
-            assert max(found.values()) == 1
+            for found in (read(given), scanned(lake.scan(place, "t", tail="wal", copy=True))):
+                assert before <= set(found)
+                assert max(found.values()) == 1
             if not broker.is_running:
                 broker.start()
     finally:
@@ -96,3 +106,15 @@ def test_what_a_node_has_acknowledged_is_there_once(tmp_path: Path) -> None:
             load.stop()
         broker.kill()
     assert read(given) == Counter(load.acknowledged)
+    # What lay in WAL objects that are gone by now lies elsewhere: the same records.
+    assert scanned(early) == first
+
+
+def scanned(scan: Scan) -> Counter[bytes]:
+    return Counter(scan.read_all().column("value").to_pylist())
+
+
+def test_a_tail_of_no_kind_is_refused(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [b"x"]})
+    with pytest.raises(SettingsError, match="tail is 'objects' or 'wal', not 'both'"):
+        lake.scan(str(tmp_path), "t", tail="both")  # type: ignore[arg-type]
