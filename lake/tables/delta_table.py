@@ -357,6 +357,7 @@ def one_line(error: Exception) -> str:
     if _FEATURES not in text:
         return text
     return (
-        f"{text}: another engine has given them to the table. Have it take them back (ALTER TABLE "
-        "... DROP FEATURE), or set another lakehead.table.path"
+        f"{text}: another engine has given them to the table. Set another lakehead.table.path, "
+        "where the table is made anew, or have them taken back (ALTER TABLE ... DROP FEATURE; "
+        "clustering cannot be)"
     )

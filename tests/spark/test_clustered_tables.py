@@ -1,0 +1,47 @@
+"""Why tables are not clustered by Delta's liquid clustering: a table that delta-spark has clustered
+is read by delta-rs and not written, and there is no way back. When this fails, one has learnt it.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from lake.tables.data_file import write_data_file
+from lake.tables.delta_table import Table, TableUnavailable, create_table, open_table
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
+
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
+
+
+def add(table: Table, start: int) -> None:
+    rows = pa.table({"id": range(start, start + 10), "v": ["x"] * 10}, schema=SCHEMA)
+    table.commit([write_data_file(table.uri, rows)], {}, modified_ms=1, notes={})
+
+
+def opened(uri: str) -> Table:
+    table = open_table(uri)
+    assert table is not None
+    return table
+
+
+def test_a_clustered_table_is_read_and_not_written(spark: SparkSession, tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    add(create_table(uri, SCHEMA, name="t", description=""), 0)
+    add(opened(uri), 10)
+    spark.sql(f"ALTER TABLE delta.`{uri}` CLUSTER BY (id)").collect()
+    spark.sql(f"OPTIMIZE delta.`{uri}`").collect()
+    features = DeltaTable(uri).protocol().writer_features
+    assert features is not None
+    assert {"clustering", "domainMetadata"} <= set(features)
+    assert sorted(opened(uri).rows(["id"], None)["id"].to_pylist()) == list(range(20))
+    with pytest.raises(TableUnavailable, match=r"ClusteredTable.*lakehead.table.path"):
+        add(opened(uri), 20)
+    spark.sql(f"ALTER TABLE delta.`{uri}` CLUSTER BY NONE").collect()
+    with pytest.raises(Exception, match="Cannot drop clustering"):
+        spark.sql(f"ALTER TABLE delta.`{uri}` DROP FEATURE clustering").collect()
+    with pytest.raises(TableUnavailable, match="ClusteredTable"):
+        add(opened(uri), 20)
