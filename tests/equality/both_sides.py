@@ -21,6 +21,7 @@ from tests.equality.rows import Rows, consumer_rows, differences, scan_rows, spa
 from tests.equality.sending import DEADLINE_S, Traffic
 from tests.equality.steps import (
     COMPACTED,
+    FIRST_MS,
     PARTITIONS,
     RECORDS,
     STAMPED,
@@ -38,8 +39,8 @@ DECLARED = {"lakehead.table.enable": "true", "lakehead.table.value.format": "raw
 EAGER = ("--maintenance.interval.ms", "50", "--log.retention.check.interval.ms", "200")
 RANGES = 6
 """Of offsets, and as many of timestamps, for each seed."""
-SPAN_MS = 1_010_000
-"""Of the times of records, and a little more."""
+TIMES = range(FIRST_MS, FIRST_MS + 1_010_000)
+"""Of records, and a little more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +171,7 @@ def _ranges(sides: Sides, seed: int, ends: Mapping[tuple[str, int], int]) -> See
     """Reads between offsets, wherever these fall, and between times."""
     faults: list[str] = []
     rows = 0
-    for one in drawn_ranges(random.Random(seed), ends, SPAN_MS, RANGES):
+    for one in drawn_ranges(random.Random(seed), ends, TIMES, RANGES):
         theirs = spark_rows(sides.theirs(RECORDS, **one.options))
         both = {
             "Kafka": theirs,

@@ -15,7 +15,7 @@ from bench.lakehead_server import ROOT
 from bench.process import ServerProcess
 from storage.metadata.table_declaration import default_table_uri
 from tests.equality.rows import table_frame
-from tests.equality.steps import FIRST_MS, RECORDS, STAMPED
+from tests.equality.steps import RECORDS, STAMPED
 
 SCANNED = (
     "key BINARY, value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP, "
@@ -92,9 +92,9 @@ class Sides:
 
 
 def drawn_ranges(
-    rng: random.Random, ends: Mapping[tuple[str, int], int], span_ms: int, count: int
+    rng: random.Random, ends: Mapping[tuple[str, int], int], times: range, count: int
 ) -> Iterator[Range]:
-    """Yield `count` ranges of offsets, wherever these fall, and as many of times in `span_ms`."""
+    """Yield `count` ranges of offsets, wherever these fall, and as many of `times`."""
     for _ in range(count):
         spans = {
             partition: sorted(rng.randrange(end + 1) for _ in range(2))
@@ -110,7 +110,7 @@ def drawn_ranges(
             bounds={"starting_offsets": asked[0], "ending_offsets": asked[1]},
         )
     for _ in range(count):
-        first, last = sorted(FIRST_MS + rng.randrange(span_ms) for _ in range(2))
+        first, last = sorted(rng.choice(times) for _ in range(2))
         yield Range(
             options={
                 "startingTimestamp": str(first),

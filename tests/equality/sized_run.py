@@ -23,12 +23,13 @@ from tests.equality.both_sides import COMPACTION, DECLARED, SeedResult, stopped_
 from tests.equality.digests import hashed, newest, strangers, unequal
 from tests.equality.reading import Sides, drawn_ranges
 from tests.equality.sending import DEADLINE_S, Traffic
-from tests.equality.sized_steps import LATE_MS, Pool, sized_rounds, sized_workload
+from tests.equality.sized_steps import FIRST_MS, SPREAD_MS, Pool, sized_rounds, sized_workload
 from tests.equality.steps import COMPACTED, RECORDS, STAMPED
 from tests.support.broker_process import KEEPING
 
 PORTION_BYTES = 2_000_000_000
 """Of keys and values, so that no more of the disk is used at a time than some four times this."""
+SETTINGS = {**KEEPING, "log.message.timestamp.after.max.ms": str(2**63 - 1)}
 RANGES = 3
 """Of offsets, and as many of times."""
 _GROWING = COMPACTION | {"cleanup.policy": "delete"}
@@ -54,12 +55,12 @@ def run_portion(session: SparkSession, folder: Path, seed: int, size: int) -> Se
     """Write `size` bytes of keys and values to both servers, and compare. Raises UnequalTraffic."""
     for name in ("kafka", "lakehead"):
         (folder / name).mkdir()
-    kafka = kafka_server(folder / "kafka", {**KEEPING, "log.cleaner.backoff.ms": "200"})
-    keeping = (text for name, value in KEEPING.items() for text in (f"--{name}", value))
-    lakehead = lakehead_server(folder / "lakehead", *keeping)
+    kafka = kafka_server(folder / "kafka", {**SETTINGS, "log.cleaner.backoff.ms": "200"})
+    flags = (text for name, value in SETTINGS.items() for text in (f"--{name}", value))
+    lakehead = lakehead_server(folder / "lakehead", *flags)
     found, pool = _Found(), Pool(seed)
     records = int(size / pool.record_bytes)
-    span_ms = records * 8 // 10 + LATE_MS
+    times = range(FIRST_MS, FIRST_MS + records * 8 // 10 + SPREAD_MS)
     with ExitStack() as servers:
         for server in (kafka, lakehead):
             servers.enter_context(stopped_at_the_end(server))
@@ -71,7 +72,7 @@ def run_portion(session: SparkSession, folder: Path, seed: int, size: int) -> Se
         sides = Sides(session, kafka, place, job_s=60 + size / 1e6)
         _compacted(found, sides, kafka, ends[COMPACTED, 0], folder)
         _whole_topics(found, sides)
-        for one in drawn_ranges(random.Random(seed), ends, span_ms, RANGES):
+        for one in drawn_ranges(random.Random(seed), ends, times, RANGES):
             frames = {
                 "Kafka": sides.theirs(RECORDS, **one.options),
                 "source": sides.ours(RECORDS, **one.options),

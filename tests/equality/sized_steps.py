@@ -1,7 +1,8 @@
 """Traffic of gigabytes: the steps of `steps`, with records from a pool that is drawn once.
 
 Steps are made as they are done, so no more than one write is held. Records are a millisecond
-apart, and up to five seconds late.
+apart, give or take five seconds. Their times are of the future: markers have the time of now,
+and a search for a time stops at the first that is not before it.
 """
 
 import random
@@ -10,7 +11,6 @@ from dataclasses import replace
 
 from tests.equality.steps import (
     COMPACTED,
-    FIRST_MS,
     STAMPED,
     Restart,
     Sent,
@@ -22,7 +22,8 @@ from tests.equality.steps import (
 )
 
 COUNTS = (1, 40, 1000, 10_000)
-LATE_MS = 5000
+FIRST_MS = 4_000_000_000_000
+SPREAD_MS = 5000
 _POOL = 2 * COUNTS[-1]
 _SIZES = (0, 30, 300, 1000, 2500)
 
@@ -51,7 +52,7 @@ def _pooled(rng: random.Random, text: bytes) -> Sent:
         key=rng.choice((None, b"", b"k%d" % rng.randrange(1000), rng.randbytes(9))),
         value=None if rng.random() < 0.05 else value,
         headers=drawn_headers(rng),
-        timestamp=FIRST_MS + rng.randrange(LATE_MS),
+        timestamp=FIRST_MS + rng.randrange(SPREAD_MS),
     )
 
 
