@@ -1,5 +1,6 @@
 """`lakehead materialize`: bring topics' Delta tables up to what lies in the object store."""
 
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from storage.errors import LakeheadError, SettingsError
 from storage.metadata.table_declaration import default_table_uri
 
 if TYPE_CHECKING:
+    from lake.jobs.backfill import Beginning
     from lake.jobs.declared_tables import DeclaredTables, TableOutcome
     from lake.jobs.table_upkeep import UpkeepResult
     from storage.jobs.frame import Runner
@@ -99,9 +101,9 @@ FromOption = Annotated[
     str | None,
     typer.Option(
         "--from",
-        metavar="earliest|TIME",
-        help="Have the table begin at the first record from this time on "
-        "(2026-01-31T00:00:00Z), also if it has newer ones already.",
+        metavar="earliest|TIME|PARTITION:OFFSET,...",
+        help="Have the table begin at the first record from this time on (2026-01-31T00:00:00Z), "
+        "or at these offsets; also if it has newer ones already, unless it is kept by upsert.",
     ),
 ]
 FollowOption = Annotated[
@@ -208,7 +210,7 @@ def materialize(
             _follow(tables, as_json, with_upkeep=upkeep)
             return
         if begin is not None:
-            tables.begin(names[0], from_ms=_milliseconds(begin))
+            tables.begin(names[0], at=_beginning(begin))
         _once(tables, all_of_them=bool(names), dry_run=dry_run, as_json=as_json)
 
 
@@ -341,18 +343,23 @@ def _runner(spark: bool, engine: Engine = Engine.DELTA_RS, store: str = "") -> "
     return spark_runner(spark_session(delta=merges, s3a=merges and store.startswith("s3:")))
 
 
-def _milliseconds(text: str) -> int | None:
+def _beginning(text: str) -> "Beginning":
     if text == "earliest":
         return None
+    if _OFFSETS.fullmatch(text):
+        pairs = (one.split(":") for one in text.split(","))
+        return {int(partition): int(offset) for partition, offset in pairs}
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise SettingsError(
-            f"--from {text}: give a time as 2026-01-31T00:00:00Z, or earliest"
+            f"--from {text}: give a time as 2026-01-31T00:00:00Z, offsets of partitions as "
+            "0:1200,1:3400, or earliest"
         ) from None
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+_OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 _NOTHING_DUE = {"": "no table is due"}
 
 

@@ -1,11 +1,11 @@
 """Where a table begins: from a time on, and later from an earlier one.
 
 A table begins at the first record that there is, or, if it is told so before its first commit, at
-the first with a timestamp from some time on. It records where (`txn` actions `lakehead:first:<topic
-id>:<partition>`, the first offset that it holds), so that the records before can be added later:
-from the newest to the oldest, in commits that move this mark down, while new records are added at
-the other end. So what it holds of a partition has no hole at any time, a run that is killed goes on
-where it was, and of two runs one commits and the other looks again.
+the first with a timestamp from some time on, or at given offsets. It records where (`txn` actions
+`lakehead:first:<topic id>:<partition>`, the first offset that it holds), so that the records before
+can be added later: from the newest to the oldest, in commits that move this mark down, while new
+records are added at the other end. So what it holds of a partition has no hole at any time, a run
+that is killed goes on where it was, and of two runs one commits and the other looks again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,11 @@ from storage.clock import SystemClock
 from storage.errors import SettingsError
 from storage.failpoints import failpoint
 
+Beginning = int | Mapping[int, int] | None
+"""Where a table begins: at the first record from a time on (milliseconds); at offsets, by
+partition, those that are not named at the first record there is; or all at that (None).
+"""
+
 
 def first_id(topic_id: str, partition: int) -> str:
     """Return the name under which a table records the first offset that it holds."""
@@ -39,16 +44,18 @@ def begin_at(
     catalog: Catalog,
     guard: Guard,
     *,
-    from_ms: int | None,
+    at: Beginning,
 ) -> MaterializeResult:
-    """Have a table begin at the first record from `from_ms` on (None: the first there is): make it
-    so if it has nothing yet, else add what lies before its beginning. Returns figures.
+    """Have a table begin there: make it so if it has nothing yet, else add what lies before its
+    beginning. Returns figures.
 
     Raises SettingsError for a table that cannot, RecordUnreadable, SchemaConflict,
     TableUnavailable, what the guard raises and what reading objects raises.
     """
     logs = committed(reader, catalog.partitions(settings.topic))
-    wanted = {log.id.partition: _first_wanted(reader, log, from_ms) for log in logs}
+    if isinstance(at, Mapping) and (unknown := at.keys() - {log.id.partition for log in logs}):
+        raise SettingsError(f"topic {settings.topic} has no partition {min(unknown)}")
+    wanted = {log.id.partition: _first_wanted(reader, log, at) for log in logs}
     result = MaterializeResult()
     while True:
         table, layout = _open(settings, reader, logs, guard)
@@ -74,10 +81,12 @@ def begin_at(
         )
 
 
-def _first_wanted(reader: StoreReader, log: PartitionLog, from_ms: int | None) -> int:
-    if from_ms is None:
+def _first_wanted(reader: StoreReader, log: PartitionLog, at: Beginning) -> int:
+    if at is None:
         return log.start_offset
-    found = offset_for_timestamp(reader, log, from_ms)
+    if isinstance(at, Mapping):
+        return min(max(at.get(log.id.partition, 0), log.start_offset), log.end_offset)
+    found = offset_for_timestamp(reader, log, at)
     return log.end_offset if found is None else min(found, log.end_offset)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lake.catalog import Catalog
-from lake.jobs.backfill import begin_at
+from lake.jobs.backfill import Beginning, begin_at
 from lake.jobs.kept_files import LOOK_S, FilesTold, files_kept
 from lake.jobs.replay import ReplayResult, replay_dead_letters
 from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
@@ -185,9 +185,8 @@ class DeclaredTables:
         with self._lease(declared, needed=not dry_run):
             return replay_dead_letters(settings, store_reader(self._path), catalog, guard)
 
-    def begin(self, topic: str, *, from_ms: int | None) -> MaterializeResult:
-        """Have a topic's table begin at the first record from `from_ms` on (None: the first there
-        is), also if it has newer ones already.
+    def begin(self, topic: str, *, at: Beginning) -> MaterializeResult:
+        """Have a topic's table begin there, also if it has newer records already.
 
         Raises UnknownTopic, SettingsError, TableTaken, and as `begin_at`.
         """
@@ -196,7 +195,7 @@ class DeclaredTables:
         settings = replace(self._settings(declared), commit_bytes=ROUND_BYTES)
         guard = _Guard(self._leases, declared.topic_id)
         with self._lease(declared, needed=True):
-            return begin_at(settings, store_reader(self._path), catalog, guard, from_ms=from_ms)
+            return begin_at(settings, store_reader(self._path), catalog, guard, at=at)
 
     def rebuild(
         self,

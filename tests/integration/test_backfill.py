@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lake.jobs.table_settings import MaterializeResult
+from storage.errors import SettingsError
 from storage.failpoints import KILLED
 from storage.metadata.table_declaration import PREFIX
 from tests.support.declared_topics import configure
@@ -51,8 +52,7 @@ def write(cluster: Path, first: int) -> None:
 def begin(cluster: Path, second: int | None) -> MaterializeResult:
     tables = DeclaredTables(str(cluster))
     try:
-        from_ms = None if second is None else BEGUN + second * 1000
-        return tables.begin("orders", from_ms=from_ms)
+        return tables.begin("orders", at=None if second is None else BEGUN + second * 1000)
     finally:
         tables.close()
 
@@ -96,6 +96,20 @@ def test_a_table_that_begins_at_the_beginning_has_nothing_before(cluster: Path) 
     materialize(cluster)
     assert begin(cluster, None).commits == 0
     check(cluster, 0, 2 * RECORDS)
+
+
+def test_a_table_begins_at_offsets(cluster: Path) -> None:
+    tables = DeclaredTables(str(cluster))
+    tables.begin("orders", at={0: 70, 1: 70})
+    materialize(cluster)
+    check(cluster, 70, 2 * RECORDS)
+    with pytest.raises(SettingsError, match="topic orders has no partition 7"):
+        tables.begin("orders", at={7: 1})
+    tables.begin("orders", at={0: 50, 1: 50})
+    check(cluster, 50, 2 * RECORDS)
+    tables.begin("orders", at={})
+    check(cluster, 0, 2 * RECORDS)
+    tables.close()
 
 
 def test_a_table_that_was_made_anew_has_nothing_before(cluster: Path) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
+from broker.cli.app import app
 from lake.jobs.declared_tables import DeclaredTables
 from lake.jobs.table_rebuild import HistoryOnlyInTable
 from lake.store_reader import store_reader
@@ -115,19 +117,27 @@ def test_a_table_begins_at_a_time_and_takes_nothing_older(tmp_path: Path) -> Non
     write(root, model, 60, 40)
     declared(root)
     tables = DeclaredTables(str(root))
-    assert tables.begin("people", from_ms=60_000).commits == 0
+    assert tables.begin("people", at=60_000).commits == 0
     table = bring_up(root, "people").table
     assert held(table) == model
-    assert tables.begin("people", from_ms=60_000).commits == 0
-    assert tables.begin("people", from_ms=70_000).commits == 0
+    assert tables.begin("people", at=60_000).commits == 0
+    assert tables.begin("people", at=70_000).commits == 0
     with pytest.raises(SettingsError, match="takes no older records"):
-        tables.begin("people", from_ms=50_000)
+        tables.begin("people", at=50_000)
     assert held(table) == model
     everything = Model()
     write(tmp_path / "other", everything, 0, 60)
     write(tmp_path / "other", everything, 60, 40)
     tables.rebuild("people")
     assert held(table) == everything
-    assert tables.begin("people", from_ms=None).commits == 0, "nothing is older any more"
+    assert tables.begin("people", at=None).commits == 0, "nothing is older any more"
     tables.close()
+    declared(root, path=str(tmp_path / "other-table"))
+    done = CliRunner().invoke(
+        app, ["materialize", "people", "--path", str(tmp_path), "--from", "0:20,1:9999"]
+    )
+    assert done.exit_code == 0, done.output
+    places = DeltaTable(tmp_path / "other-table").to_pyarrow_table()
+    assert {0} == set(places["_partition"].to_pylist())
+    assert min(places["_offset"].to_pylist()) >= 20
     assert all("%" not in file.path for file in current_files(table))
