@@ -51,24 +51,8 @@ def _small_steps(builder: Any, value: Any) -> Any:
     return value
 
 
-def _word_type(_context: Any, data: Any, _at: Any) -> Any:
-    """Return the eight bytes at a place as a number, the first of them the lowest."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array, at = arguments
-        start = context.make_array(signature.args[0])(context, builder, array).data
-        place = cgutils.pointer_add(builder, start, at)
-        word = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()))
-        word.align = 1
-        return word
-
-    return types.uint64(data, types.int64), generate
-
-
 crc32c_step: Any = intrinsic(_step_type)
 """`crc32c_step(crc, word)`: a checksum begins as 0xFFFFFFFF, and is inverted at its end."""
-word_at: Any = intrinsic(_word_type)
-"""`word_at(array, at)`, on machines with the lowest byte first."""
 
 
 def _byte_steps() -> Any:

@@ -1,5 +1,5 @@
-"""What kernels do to memory beyond what numba has: copies as fast as the machine can, and lines of
-it asked for before they are needed.
+"""What kernels do to memory beyond what numba has: copies as fast as the machine can, lines of it
+asked for before they are needed, eight bytes as one number.
 """
 
 from typing import Any
@@ -50,3 +50,21 @@ def _prefetch_type(_context: Any, data: Any, _at: Any) -> Any:
 
 prefetch: Any = intrinsic(_prefetch_type)
 """`prefetch(array, at)`, in bytes from its start."""
+
+
+def _word_type(_context: Any, data: Any, _at: Any) -> Any:
+    """Return the eight bytes at a place as a number, the first of them the lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array, at = arguments
+        start = context.make_array(signature.args[0])(context, builder, array).data
+        place = cgutils.pointer_add(builder, start, at)
+        word = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()))
+        word.align = 1
+        return word
+
+    return types.uint64(data, types.int64), generate
+
+
+word_at: Any = intrinsic(_word_type)
+"""`word_at(array, at)`, on machines with the lowest byte first: as fast as one byte is read."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.compaction import record_kernels as kernels
+from storage.compaction.arena import Arena
 from storage.compaction.bare_batches import sealed
 from storage.compaction.offset_map import OffsetMap, Rows
 from storage.format.compression import deflate
@@ -35,7 +36,7 @@ def delete_horizon(header: BatchHeader) -> int | None:
 
 
 def with_horizon(
-    header: BatchHeader, batch: memoryview, newest: OffsetMap, horizon_ms: int
+    header: BatchHeader, batch: memoryview, newest: OffsetMap, horizon_ms: int, arena: Arena
 ) -> memoryview:
     """Return a whole batch, with the moment from which on it may go. Raises ValueError for a
     malformed one.
@@ -44,7 +45,7 @@ def with_horizon(
     rows = newest.rows(header, data)
     rows[:, kernels.FLAGS] |= kernels.STAYS
     changed = _Changed(len(rows), header.max_timestamp, horizon_ms, is_timed=True)
-    return _rewritten(header, changed, data, rows, len(data))
+    return _rewritten(header, changed, data, rows, len(data), arena)
 
 
 def filtered(
@@ -55,10 +56,11 @@ def filtered(
     start_offset: int,
     now_ms: int,
     retention_ms: int,
+    arena: Arena,
 ) -> memoryview | None:
     """Return what is left of a batch with records, from `start_offset` on: itself where nothing
     changes, None where no record stays. Tombstones go at their horizon, which is `retention_ms`
-    after they were first met.
+    after they were first met. What is made lies in memory of `arena`.
 
     Raises ValueError for a malformed batch.
     """
@@ -77,7 +79,7 @@ def filtered(
     if header.attributes & LOG_APPEND_TIME:
         newest_ms = header.max_timestamp
     changed = _Changed(kept, newest_ms, horizon, is_timed=is_new)
-    return _rewritten(header, changed, data, rows, size)
+    return _rewritten(header, changed, data, rows, size, arena)
 
 
 class _Changed(NamedTuple):
@@ -90,29 +92,38 @@ class _Changed(NamedTuple):
 
 
 def _rewritten(
-    header: BatchHeader, changed: _Changed, data: Buffer, rows: Rows, size: int
+    header: BatchHeader, changed: _Changed, data: Buffer, rows: Rows, size: int, arena: Arena
 ) -> memoryview:
     """Return the batch of the rows that stay, whose records have `size` bytes now."""
     horizon, is_timed = changed.horizon, changed.is_timed
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon is not None:
         attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
-    room = size + kernels.GROWTH_MAX * changed.records * is_timed
-    batch = np.empty(HEADER_SIZE + room, dtype=np.uint8)
-    source, records = np.frombuffer(data, dtype=np.uint8), batch[HEADER_SIZE:]
+    room = HEADER_SIZE + size + kernels.GROWTH_MAX * changed.records * is_timed
+    out = arena.room(room)
+    source, records = np.frombuffer(data, dtype=np.uint8), out[HEADER_SIZE:room]
     size = kernels.copy_kept(
         source, rows, len(rows), int(is_timed), base_timestamp if is_timed else 0, records
     )
-    whole = batch.data[: HEADER_SIZE + size]
     if header.codec:
-        body = deflate(header.codec, records[:size].tobytes())
+        body = deflate(header.codec, records[:size].data)
         whole = memoryview(bytearray(HEADER_SIZE) + body)
-    return sealed(
-        header._replace(
-            attributes=attributes,
-            base_timestamp=base_timestamp,
-            max_timestamp=changed.max_timestamp,
-            record_count=changed.records,
-        ),
-        whole,
+    else:
+        whole = out[: HEADER_SIZE + size].data
+        arena.free = out[HEADER_SIZE + size :]
+    made = BatchHeader(
+        base_offset=header.base_offset,
+        length=0,
+        leader_epoch=header.leader_epoch,
+        magic=header.magic,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=changed.max_timestamp,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        record_count=changed.records,
     )
+    return sealed(made, whole)

@@ -16,8 +16,9 @@ from storage.compaction.merge_kernels import (
     RUN,
     START,
 )
-from storage.kernel_checksum import BYTE_STEPS, crc32c_step, word_at
+from storage.kernel_checksum import BYTE_STEPS, crc32c_step
 from storage.kernel_compiler import BYTES, LONG, TABLE, compiled, inlined
+from storage.kernel_memory import word_at
 
 
 @inlined

@@ -8,6 +8,7 @@ last batch with records, for its sequence; a marker of another epoch, for that.
 
 from dataclasses import dataclass
 
+from storage.compaction.arena import Arena
 from storage.compaction.bare_batches import without_records
 from storage.compaction.batch_filter import (
     delete_horizon,
@@ -39,6 +40,7 @@ class Cleaner:
     def __init__(self, scan: DirtyScan, rules: CleaningRules) -> None:
         self._scan = scan
         self._rules = rules
+        self._arena = Arena()
         self._kept_in_transaction: set[int] = set()
         """Producers of whose transaction at this place something stays."""
         self._epochs: dict[int, int] = {}
@@ -72,6 +74,7 @@ class Cleaner:
                 start_offset=rules.start_offset,
                 now_ms=rules.now_ms,
                 retention_ms=rules.delete_retention_ms,
+                arena=self._arena,
             )
         except ValueError:
             return payload  # nobody can read it; who wrote it may still want to see that
@@ -110,7 +113,7 @@ class Cleaner:
         horizon, rules = delete_horizon(header), self._rules
         if horizon is None and not is_bare:
             gone_at_ms = rules.now_ms + rules.delete_retention_ms
-            return with_horizon(header, payload, self._scan.newest, gone_at_ms)
+            return with_horizon(header, payload, self._scan.newest, gone_at_ms, self._arena)
         if horizon is not None and horizon > rules.now_ms:
             return payload
         if not self._is_last_marker(header, stored.end_offset):

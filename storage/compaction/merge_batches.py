@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.compaction import merge_kernels as kernels
-from storage.compaction.merge_runs import Arena, RunMerger, Span
+from storage.compaction.arena import Arena
+from storage.compaction.merge_runs import RunMerger, Span
 
 _WINDOW_ROWS = 16 * 1024
 _WINDOW_BYTES = 16 * 1024 * 1024

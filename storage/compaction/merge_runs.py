@@ -11,12 +11,12 @@ import numpy as np
 from crc32c import crc32c
 
 from storage.compaction import merge_kernels as kernels
+from storage.compaction.arena import Arena
 from storage.compaction.checksum_kernels import distrust
 from storage.format.compression import BufferTooSmall, Inflater, deflate
 from storage.format.record_batch import CODEC_MASK, CRC_POSITION, LENGTH_END
 
 _SPAN_BYTES = 256 * 1024
-_PIECE_BYTES = 32 * 1024 * 1024
 _PLACE = (kernels.SOURCE, kernels.START, kernels.END, kernels.CRC)
 _INT, _CRC = struct.Struct(">i"), struct.Struct(">I")
 _PAYLOAD_AT = kernels.RECORD_HEADER - _INT.size
@@ -35,20 +35,6 @@ class Span(NamedTuple):
     batches: int
     max_timestamp: int
     data: memoryview
-
-
-class Arena:
-    """Memory for what is made, in pieces of megabytes: large pages come with these, and new memory
-    in small ones takes as long as all that is done in it. One for all streams of a merge.
-    """
-
-    def __init__(self) -> None:
-        self.free: Any = np.empty(0, np.uint8)
-        """What is left of the newest piece."""
-
-    def new(self, size: int) -> Any:
-        """Return a new piece, of at least so many bytes."""
-        return np.empty(max(size, _PIECE_BYTES), np.uint8)
 
 
 class RunMerger:

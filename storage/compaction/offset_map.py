@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 
 from storage.compaction import record_kernels as kernels
+from storage.compaction.arena import zeros
 from storage.format.record_batch import BatchHeader
 from storage.object_store.protocol import Buffer
 
 SLOT_SIZE = 24
 _LOAD = 0.75
 """Share of the slots that is used: beyond it, looking up takes ever longer."""
+_SLOTS_MAX = 1 << 32
+"""As many as half of a hash tells apart."""
 _SECRET_BITS = 63
 _ROWS_MIN = 1024
 
@@ -31,11 +34,11 @@ class OffsetMap:
     """
 
     def __init__(self, memory: int, rng: random.Random, *, keys_max: int = 1 << 62) -> None:
-        slots = max(16, min(memory // SLOT_SIZE, int(keys_max / _LOAD) + 1))
+        slots = max(16, min(memory // SLOT_SIZE, int(keys_max / _LOAD) + 1, _SLOTS_MAX))
         self.capacity = int(slots * _LOAD)
         self.count = 0
         """Keys in the map."""
-        self._table = np.zeros((slots, 3), dtype=np.int64)
+        self._table = zeros((slots, 3))
         self._secret = rng.getrandbits(_SECRET_BITS), rng.getrandbits(_SECRET_BITS)
         self._rows = np.empty((_ROWS_MIN, kernels.COLUMNS), dtype=np.int64)
 

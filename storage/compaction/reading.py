@@ -3,6 +3,8 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from storage.errors import CorruptObject
 from storage.format.stream_object import IndexItem, ObjectIndex, check_item, iter_records
 from storage.metadata.extents import Extent
@@ -51,11 +53,8 @@ async def stored_batches(
     for run in item_runs(items):
         start = run[0].position
         size = run[-1].position + run[-1].size - start
-        if scratch is None:
-            data = memoryview(await store.get_range(index.key, start, size))
-        else:
-            data = scratch.room(size)
-            await store.get_range_into(index.key, start, data)
+        data = np.empty(size, np.uint8).data if scratch is None else scratch.room(size)
+        await store.get_range_into(index.key, start, data)
         for item in run:
             at = item.position - start
             piece = data[at : at + item.size]

@@ -172,7 +172,8 @@ class Rewrite:
         is_filler = header.record_count == 0 and header.producer_id == NO_PRODUCER_ID
         self.is_changed |= not is_filler
         if left is not None:
-            part.batches.append((read_header(left), stored._replace(payload=left)))
+            kept = StoredBatch(stored.epoch, stored.end_offset, left)
+            part.batches.append((read_header(left), kept))
 
     @staticmethod
     def _carry_state(part: _Part, info: StreamInfo, sources: Sequence[Buffer]) -> None:

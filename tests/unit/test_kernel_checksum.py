@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from storage import kernel_checksum
 from storage.compaction import merge_kernels as kernels
 from storage.compaction.checksum_kernels import distrust
-from storage.kernel_checksum import crc32c_step, word_at
+from storage.kernel_checksum import crc32c_step
 from storage.kernel_compiler import BYTES
+from storage.kernel_memory import word_at
 
 
 def verdict(data: bytes, crc: int, run: int = 0) -> tuple[int, int]:
