@@ -31,16 +31,24 @@ def merge_changes(
 
     Raises TableMoved, TableUnavailable, what reading files raises. The files are removed after it.
     """
-    schema = change_schema(layout.schema)
-    changes = pa.concat_tables(
-        [schema.empty_table(), *(read_data_file(table.uri, f.path).cast(schema) for f in files)]
+    # No name for all changes: while the MERGE runs, only what it takes is in memory.
+    merge = planned_merge(
+        table,
+        _staged(table, layout, files),
+        layout.schema,
+        layout.spec.keys,
+        is_history=layout.is_history,
     )
-    keys, is_history = layout.spec.keys, layout.is_history
-    merge = planned_merge(table, changes, layout.schema, keys, is_history=is_history)
     open_merge_engine(engine).merge(table, merge, progress, notes)
     failpoint("merge_done")
     if files:
         delete_data_files(table.uri, [file.path for file in files])
+
+
+def _staged(table: Table, layout: TableLayout, files: Sequence[DataFile]) -> Any:
+    schema = change_schema(layout.schema)
+    read = (read_data_file(table.uri, file.path).cast(schema) for file in files)
+    return pa.concat_tables([schema.empty_table(), *read])
 
 
 def planned_merge(
