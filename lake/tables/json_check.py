@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from storage.kernel_compiler import BYTES, LONG, LONGS, compiled, inlined
+from storage.kernel_memory import word_at
 
 DEPTH_MAX = 100
 """Objects and arrays inside each other; deeper values are refused."""
@@ -37,6 +38,13 @@ _IS_PLAIN = np.ones(256, np.uint8)  # needs no look inside a string
 _IS_PLAIN[:0x20] = 0
 _IS_PLAIN[0x80:] = 0
 _IS_PLAIN[[0x22, 0x5C]] = 0
+
+_ONES = np.uint64(0x0101010101010101)
+_BLANKS = np.uint64(0x2020202020202020)
+_QUOTES = np.uint64(0x2222222222222222)
+_SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_HIGH = np.uint64(0x8080808080808080)
+_PLACES = np.uint64(0x0001020304050607)  # times 1 << 8 * n: n in the highest byte
 
 
 @inlined
@@ -110,12 +118,32 @@ def _character(data, at, end):
 
 
 @inlined
+def _plain_bytes(word):
+    """How many bytes of a word of eight, from its first, need no look inside a string."""
+    quote = word ^ _QUOTES
+    slash = word ^ _SLASHES
+    # The high bit of each byte that is below 0x20, a quote, a backslash or beyond ASCII; above the
+    # first such byte there may be others set, by its borrow.
+    found = (word - _BLANKS) & ~word | (quote - _ONES) & ~quote | (slash - _ONES) & ~slash | word
+    found &= _HIGH
+    if found == 0:
+        return np.int64(8)
+    first = (found & (~found + np.uint64(1))) >> np.uint64(7)
+    return np.int64(first * _PLACES >> np.uint64(56))
+
+
+@inlined
 def _string(data, at, end):
     """Position after the string whose opening quote is before `at`; ~position of a fault.
 
     The second answer is the fault code.
     """
     while at < end:
+        if at + 8 <= end:
+            plain = _plain_bytes(word_at(data, at))
+            at += plain
+            if plain == 8:
+                continue
         if _IS_PLAIN[data[at]]:
             at += 1
             continue

@@ -14,6 +14,7 @@ import numpy as np
 
 from lake.tables.values.cells import SIDE
 from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
+from storage.kernel_memory import word_at
 
 OBJECT_KIND = 0  # a: its first field, b: how many
 ARRAY_KIND = 1  # a: domain of its items, b: node of an item
@@ -25,6 +26,14 @@ NUMERAL_KIND = 6  # a number or a text of one, as text
 
 MISFIT, TWICE = 1, 2
 _DEPTH_MAX = 101
+_ESCAPED = np.arange(256, dtype=np.uint8)  # what the letter behind a backslash stands for
+_ESCAPED[[0x6E, 0x74, 0x72, 0x62, 0x66]] = [0x0A, 0x09, 0x0D, 0x08, 0x0C]
+
+_ONES = np.uint64(0x0101010101010101)
+_QUOTES = np.uint64(0x2222222222222222)
+_SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+_HIGH = np.uint64(0x8080808080808080)
+_PLACES = np.uint64(0x0001020304050607)  # times 1 << 8 * n: n in the highest byte
 
 
 @inlined
@@ -36,12 +45,22 @@ def _is_blank(byte):
 def _after_text(data, at):
     """Position after the text whose opening quote is before `at`, and whether it has escapes."""
     escaped = False
-    while data[at] != 0x22:
+    while True:
+        if at + 8 <= data.shape[0]:  # eight bytes at once: the first quote or backslash of them
+            quote = word_at(data, at) ^ _QUOTES
+            slash = word_at(data, at) ^ _SLASHES
+            found = ((quote - _ONES) & ~quote | (slash - _ONES) & ~slash) & _HIGH
+            if found == 0:
+                at += 8
+                continue
+            first = (found & (~found + np.uint64(1))) >> np.uint64(7)
+            at += np.int64(first * _PLACES >> np.uint64(56))
+        if data[at] == 0x22:
+            return at + 1, escaped
         if data[at] == 0x5C:
             escaped = True
             at += 1
         at += 1
-    return at + 1, escaped
 
 
 @inlined
@@ -72,8 +91,7 @@ def _after_value(data, at):
 def _hex4(data, at):
     value = 0
     for i in range(at, at + 4):
-        digit = int(data[i])
-        value = value * 16 + (digit - 0x30 if digit <= 0x39 else (digit & 0xDF) - 0x37)
+        value = value * 16 + (data[i] & 0x0F) + (9 if data[i] > 0x39 else 0)
     return value
 
 
@@ -118,17 +136,7 @@ def _unescape(data, at, end, side, to):
                 at += 6
             to = _put(side, to, point)
             continue
-        if kind == 0x6E:
-            kind = 0x0A
-        elif kind == 0x74:
-            kind = 0x09
-        elif kind == 0x72:
-            kind = 0x0D
-        elif kind == 0x62:
-            kind = 0x08
-        elif kind == 0x66:
-            kind = 0x0C
-        side[to] = kind
+        side[to] = _ESCAPED[kind]
         to += 1
     return to
 
@@ -138,14 +146,23 @@ def _is_name(text, at, size, names, start, length):
     if length != size:
         return False
     same = 0
+    while same < size and at + same + 8 <= text.shape[0]:  # `names` has eight bytes more
+        different = word_at(text, at + same) ^ word_at(names, start + same)
+        if size - same < 8:
+            different &= (np.uint64(1) << np.uint64(8 * (size - same))) - np.uint64(1)
+        if different:
+            return False
+        same += 8
     while same < size and text[at + same] == names[start + same]:
         same += 1
-    return same == size
+    return same >= size
 
 
 @inlined
-def _find(fields, first, count, hint, names, text, at, size):
-    """Row of the field of a name, or -1; they mostly come in order."""
+def _find(fields, node, nodes, hint, names, text, at, size):
+    """Row of the field of a name in an object, or -1; they mostly come in order."""
+    first = nodes[node, 3]
+    count = nodes[node, 4]
     if hint < first + count and _is_name(text, at, size, names, fields[hint, 0], fields[hint, 1]):
         return hint
     for row in range(first, first + count):
@@ -258,18 +275,12 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
             opened = False
             if byte == 0x6E:
                 at += 4
-            elif kind == OBJECT_KIND:
-                if byte != 0x7B:
+            elif kind <= ARRAY_KIND:
+                if byte != (0x7B if kind == OBJECT_KIND else 0x5B):
                     fault = MISFIT | node << 4
                     break
                 if cell >= 0:
                     valid[cell] = 1
-                opened = True
-            elif kind == ARRAY_KIND:
-                if byte != 0x5B:
-                    fault = MISFIT | node << 4
-                    break
-                valid[cell] = 1
                 opened = True
             else:
                 low = nodes[node, 3]
@@ -326,17 +337,12 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                         at += 1
                     key = at + 1
                     at, escaped = _after_text(data, key)
+                    hint = frames[depth - 1, 1]
                     if escaped:
                         size = _unescape(data, key, at - 1, side, side_at) - side_at
-                        found = _find(
-                            fields, nodes[top, 3], nodes[top, 4], frames[depth - 1, 1], names,
-                            side, side_at, size,
-                        )  # fmt: skip
+                        found = _find(fields, top, nodes, hint, names, side, side_at, size)
                     else:
-                        found = _find(
-                            fields, nodes[top, 3], nodes[top, 4], frames[depth - 1, 1], names,
-                            data, key, at - 1 - key,
-                        )  # fmt: skip
+                        found = _find(fields, top, nodes, hint, names, data, key, at - 1 - key)
                     while data[at] != 0x3A:
                         at += 1
                     at += 1

@@ -71,7 +71,7 @@ class JsonProgram:
 
     nodes: Any  # int64, one row each
     fields: Any
-    names: Any  # uint8
+    names: Any  # uint8, and eight bytes more
     paths: tuple[str, ...]  # of each node, with its type
     domains: tuple[int, ...]
     domain_count: int
@@ -121,7 +121,7 @@ def compile_json(schema: Any, forms: Forms | None = None) -> JsonProgram:
     return JsonProgram(
         nodes=np.array(compiler.nodes, np.int64).reshape(-1, 5),
         fields=np.array(compiler.fields, np.int64).reshape(-1, 3),
-        names=np.frombuffer(bytes(compiler.names) or b"\0", np.uint8),
+        names=np.frombuffer(bytes(compiler.names) + bytes(8), np.uint8),
         paths=tuple(compiler.paths),
         domains=tuple(compiler.domains),
         domain_count=compiler.domain_count,
