@@ -28,7 +28,7 @@ def decode_all(pieces: Iterator[Fetched], decoder: RecordDecoder) -> Iterator[pa
 
 def decode_fetched(fetched: Fetched, decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:
     """Yield the records of one piece of a range. Raises CorruptObject."""
-    range_, position, data = fetched
+    range_, position, data, items = fetched
     source = BlockRange(
         key=range_.key,
         position=position,
@@ -45,5 +45,6 @@ def decode_fetched(fetched: Fetched, decoder: RecordDecoder) -> Iterator[pa.Reco
             )
             for abort in range_.aborted
         ),
+        items=items,
     )
     yield from decoder.decode(data, source)

@@ -13,11 +13,9 @@ from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from crc32c import crc32c
-
 from lake.catalog import Catalog
 from lake.planner import ByteRange
-from storage.errors import CorruptObject, ObjectNotFound
+from storage.errors import ObjectNotFound
 from storage.format.stream_object import ObjectIndex, read_index
 from storage.object_store import Buffer, ObjectStore, open_retrying_store
 
@@ -32,11 +30,14 @@ _INDEXES_AT_ONCE = 32
 
 
 class Fetched(NamedTuple):
-    """Whole index items, checked: `data` lies at `position` of its range's object."""
+    """Whole index items: `data` lies at `position` of its range's object. `items` are their sizes
+    and checksums, for who decodes them to check.
+    """
 
     range: ByteRange
     position: int
     data: "Buffer | pa.Buffer"
+    items: tuple[tuple[int, int], ...]
 
 
 class ObjectReader(Protocol):
@@ -92,7 +93,7 @@ class StoreReader:
                     return
                 piece, data, future = waiting.popleft()
                 future.result()
-                yield _checked(piece, data)
+                yield Fetched(piece.range, piece.position, data, piece.items)
         finally:
             for _, _, future in waiting:
                 future.cancel()
@@ -182,17 +183,3 @@ def _pieces(ranges: Sequence[ByteRange]) -> Iterator[_Piece]:
             length += size
         if length:
             yield _Piece(range_, position, length, range_.items[first:])
-
-
-def _checked(piece: _Piece, data: "pa.Buffer") -> Fetched:
-    view = memoryview(data)
-    start = 0
-    for size, crc in piece.items:
-        if crc32c(view[start : start + size]) != crc:
-            raise CorruptObject(
-                piece.range.key,
-                piece.position + start,
-                f"data of {piece.range.id} fails its checksum",
-            )
-        start += size
-    return Fetched(piece.range, piece.position, data)

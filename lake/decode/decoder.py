@@ -13,21 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from crc32c import crc32c
 
 from lake.decode import batches as scan
+from lake.decode import checksums
 from lake.decode import records as parse
 from lake.decode.column_builder import ColumnBuilder, HeadersFault, RecordColumns
 from lake.decode.columns import HEADERS, arrow_schema
 from lake.decode.memory import empty
 from storage.errors import CorruptObject
 from storage.format.compression import BufferTooSmall, Inflater
-from storage.format.record_batch import (
-    ATTRIBUTES_POSITION,
-    CODEC_MASK,
-    CONTROL,
-    TRANSACTIONAL,
-)
+from storage.format.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
 from storage.object_store.protocol import Buffer
 
 _INT = np.int32
@@ -51,7 +46,8 @@ class BlockRange:
     """Where bytes come from and which of their records count: [first_offset, end_offset) of one
     stream.
 
-    `position` is where the bytes begin in object `key`, for error messages.
+    `position` is where the bytes begin in object `key`, for error messages. `items` are the
+    (size, CRC-32C) of the index items that the bytes are; none are checked if there are none.
     """
 
     key: str
@@ -62,6 +58,7 @@ class BlockRange:
     first_offset: int
     end_offset: int
     aborted: tuple[Abort, ...] = ()
+    items: tuple[tuple[int, int], ...] = ()
 
 
 class RecordDecoder:
@@ -105,7 +102,7 @@ class RecordDecoder:
         buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
         view = memoryview(buffer).cast("B")  # Arrow's bytes have a sign
         table = self._scan(view, source)
-        _check_crcs(view, table, source)
+        self._check(view, table, source)
         table = _without_aborted(table, source.aborted)
         first = 0
         while first < len(table):
@@ -124,6 +121,7 @@ class RecordDecoder:
             table,
         )
         if fault:
+            self._check(data, table[:0], source)  # says more than what damage looks like
             raise CorruptObject(source.key, source.position + position, scan.FAULTS[fault])
         table = table[:rows]
         if self._markers:
@@ -234,6 +232,21 @@ class RecordDecoder:
         )
 
     @staticmethod
+    def _check(data: memoryview, table: npt.NDArray[_LONG], source: BlockRange) -> None:
+        """Raise CorruptObject unless items and batches are what was stored and sent."""
+        try:
+            checksums.check(data, table, source.items)
+        except checksums.ChecksumFault as fault:
+            what = "data"
+            if fault.batch >= 0:
+                what = f"batch at offset {table[fault.batch, scan.BASE_OFFSET]}"
+            raise CorruptObject(
+                source.key,
+                source.position + fault.position,
+                f"{what} of {source.topic}-{source.partition} fails its checksum",
+            ) from None
+
+    @staticmethod
     def _corrupt(source: BlockRange, batch: npt.NDArray[_LONG], reason: str) -> CorruptObject:
         return CorruptObject(
             source.key,
@@ -241,18 +254,6 @@ class RecordDecoder:
             f"batch at offset {batch[scan.BASE_OFFSET]} of "
             f"{source.topic}-{source.partition}: {reason}",
         )
-
-
-def _check_crcs(data: memoryview, table: npt.NDArray[_LONG], source: BlockRange) -> None:
-    """Raise CorruptObject unless the bytes of every batch are those its producer sent."""
-    rows = table[:, [scan.BATCH_POSITION, scan.BATCH_SIZE, scan.CRC, scan.BASE_OFFSET]]
-    for position, size, crc, offset in rows.tolist():
-        if crc32c(data[position + ATTRIBUTES_POSITION : position + size]) != crc:
-            raise CorruptObject(
-                source.key,
-                source.position + position,
-                f"batch at offset {offset} of {source.topic}-{source.partition} fails its checksum",
-            )
 
 
 def _without_aborted(table: npt.NDArray[_LONG], aborted: Sequence[Abort]) -> npt.NDArray[_LONG]:

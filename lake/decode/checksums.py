@@ -1,0 +1,106 @@
+"""Checks the checksums of index items and of the batches in them, each byte looked at once.
+
+Both are CRC-32C, and most bytes are under both. So one sum runs through each item, and what it is
+before and after a batch tells the batch's own: the sum of A and B is that of A, moved on by the
+length of B, exclusive-or that of B.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from lake.decode import batches as scan
+from storage.format.record_batch import ATTRIBUTES_POSITION
+from storage.kernel_compiler import LONG, LONGS, compiled, inlined
+
+_POLYNOMIAL = 0x82F63B78
+_ONE = 1 << 31
+"""Polynomials lie in integers with the lowest power in the highest bit."""
+
+
+def _product(a: int, b: int) -> int:
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+def _powers() -> npt.NDArray[np.int64]:
+    """X to the powers of 8, 16, 32 and so on: what moves a sum on by 1, 2, 4 bytes."""
+    powers = [_ONE >> 8]
+    for _ in range(31):
+        powers.append(_product(powers[-1], powers[-1]))
+    return np.array(powers, np.int64)
+
+
+_POWERS = _powers()
+
+
+@inlined
+def _moved(crc: Any, size: Any) -> Any:
+    """Return what a sum is `size` bytes of zero sums later."""
+    step = 0
+    while size > 0:
+        if size & 1:
+            power, product = _POWERS[step], np.int64(0)
+            for bit in range(31, -1, -1):
+                if power >> bit & 1:
+                    product ^= crc
+                crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+            crc = product
+        size >>= 1
+        step += 1
+    return crc
+
+
+@compiled(LONG(LONGS, LONGS, LONGS, LONGS))
+def first_wrong(before: Any, after: Any, sizes: Any, crcs: Any) -> Any:
+    """Return the first batch whose sum is not `crcs`, or -1. The sum that runs through them is
+    `before` and `after` its `sizes` bytes.
+    """
+    for i in range(before.shape[0]):
+        if after[i] ^ _moved(before[i], sizes[i]) != crcs[i]:
+            return i
+    return -1
+
+
+class ChecksumFault(Exception):
+    """What lies at `position` fails its checksum: the batch in row `batch`, or an item (-1)."""
+
+    def __init__(self, position: int, batch: int = -1) -> None:
+        super().__init__(position, batch)
+        self.position = position
+        self.batch = batch
+
+
+def check(data: memoryview, table: npt.NDArray[np.int64], items: Sequence[tuple[int, int]]) -> None:
+    """Raise ChecksumFault unless `items`, (size, checksum) each, are what `data` is made of, and
+    the batches in `table` are as their producers sent them. Without items only batches are checked.
+    """
+    places = table[:, [scan.BATCH_POSITION, scan.BATCH_SIZE]].tolist()
+    sums, batch, at, end = np.empty((2, len(places)), np.int64), 0, 0, 0
+    for size, expected in items or ((len(data), -1),):
+        start, end, crc = end, end + size, 0
+        while batch < len(places) and sum(places[batch]) <= end:
+            position, length = places[batch]
+            crc = crc32c(data[at : position + ATTRIBUTES_POSITION], crc)
+            sums[0, batch] = crc
+            at = position + length
+            crc = crc32c(data[position + ATTRIBUTES_POSITION : at], crc)
+            sums[1, batch] = crc
+            batch += 1
+        crc = crc32c(data[at:end], crc)
+        if expected not in (-1, crc):
+            raise ChecksumFault(start)
+        at = end
+    if batch < len(places):  # it lies in none of the items
+        raise ChecksumFault(places[batch][0], batch)
+    sizes = table[:, scan.BATCH_SIZE] - ATTRIBUTES_POSITION
+    wrong = first_wrong(sums[0], sums[1], sizes, np.ascontiguousarray(table[:, scan.CRC]))
+    if wrong >= 0:
+        raise ChecksumFault(places[wrong][0], int(wrong))
