@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from lake.decode.decoder import RecordDecoder
+from lake.moved_ranges import read_moved
 from lake.planner import Split
-from lake.record_reader import read_records
+from lake.record_reader import decode_all
 from lake.store_reader import store_reader
 from lake.tables.data_file import DataFile, write_data_file
 from lake.tables.layout import DECODED, TableLayout, TableRows, dead_letters
@@ -24,6 +25,7 @@ from storage.failpoints import failpoint
 from storage.metadata.table_declaration import OnError
 
 FILE_BYTES = 128 << 20
+_GATHERED_BYTES = 1 << 20
 _MEMORY_RATIO = 2
 """Bytes of rows in memory for one byte of a file, about, where nobody knows better."""
 
@@ -99,7 +101,8 @@ class _Work:
         item = self._item
         decoder = RecordDecoder(DECODED)
         pausing = item.on_error == "pause"
-        for batch in read_records(store_reader(item.store_uri), item.split.ranges, decoder):
+        pieces = read_moved(store_reader(item.store_uri), item.split.ranges)
+        for batch in _gathered(decode_all(pieces, decoder)):
             if item.new_schema_is_fault:
                 for start, made in strict_rows(item.layout, self._values, batch):
                     self._take(batch.slice(start), made)
@@ -132,6 +135,29 @@ class _Work:
             self._letters.add(dead_letters(batch, faults))
         else:
             self._dropped += len(faults)
+
+
+def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches with small ones of a partition put together: the tail in a write-ahead log has
+    one for each of its objects, and each costs as much as hundreds of records.
+    """
+    held: list[Any] = []
+    size, partition = 0, -1
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        of = batch.column("partition")[0].as_py()
+        if held and (of != partition or size + batch.nbytes > _GATHERED_BYTES):
+            yield _one(held)
+            held, size = [], 0
+        held.append(batch)
+        size, partition = size + batch.nbytes, of
+    if held:
+        yield _one(held)
+
+
+def _one(batches: list[Any]) -> Any:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def strict_rows(
