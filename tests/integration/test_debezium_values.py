@@ -188,6 +188,45 @@ def test_events_in_avro() -> None:
         assert open_decoder(spec).schema_of(batch) == ROW
 
 
+def test_events_in_json_with_their_schema_in_a_registry() -> None:
+    image = {
+        "type": "object",
+        "title": "server.t.Value",
+        "properties": {
+            "id": {"type": "integer", "connect.type": "int64"},
+            "name": {"oneOf": [{"type": "null"}, {"type": "string"}]},
+        },
+    }
+    maybe = {"oneOf": [{"type": "null"}, image]}
+    place = {"lsn": {"oneOf": [{"type": "null"}, {"type": "integer"}]}, "txId": {"type": "integer"}}
+    envelope = {
+        "type": "object",
+        "properties": {
+            "before": maybe,
+            "after": maybe,
+            "source": {"type": "object", "properties": place},
+            "op": {"type": "string"},
+            "ts_ms": {"oneOf": [{"type": "null"}, {"type": "integer"}]},
+        },
+    }
+    key = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    with serve_schemas() as (url, schemas):
+
+        def framed(subject: str, schema: Any, value: Any) -> bytes:
+            given = {"schema": json.dumps(schema), "schemaType": "JSON"}
+            number = schemas.register(subject, given)
+            return b"\x00" + number.to_bytes(4, "big") + compact(value)
+
+        pairs = [
+            (framed("t-key", key, k), None if v is None else framed("t-value", envelope, v))
+            for k, v in EVENTS
+        ]
+        found = decode(pairs, ValueSpec(value_format="debezium", registry=url))
+    assert told(found) == CHANGES
+    assert found.faults == ()
+    assert found.columns.column("_source_position").to_pylist()[0] == "7"
+
+
 def test_what_stands_behind_the_envelope_is_a_fault() -> None:
     """A byte behind the closing brace that JSON does not count as blank, in the second of values
     that begin alike: only the first is taken apart as text.

@@ -124,6 +124,25 @@ CONNECT = {
     "type": "struct",
     "fields": [{**_CONNECT_IMAGE, "field": "before"}, {**_CONNECT_IMAGE, "field": "after"}],
 }
+_JSON_IMAGE = {
+    "oneOf": [
+        {"type": "null"},
+        {
+            "type": "object",
+            "properties": {"id": {"type": "integer"}, "name": {"type": "string"}},
+        },
+    ]
+}
+JSON_ENVELOPE = {
+    "type": "object",
+    "properties": {
+        "before": _JSON_IMAGE,
+        "after": _JSON_IMAGE,
+        "source": {"type": "object", "properties": {"lsn": {"type": "integer"}}},
+        "op": {"type": "string"},
+        "ts_ms": {"type": "integer"},
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +166,9 @@ def samples(url: str, schemas: Schemas) -> dict[str, Sample]:
         "protobuf": schemas.register("p", {"schema": PROTO, "schemaType": "PROTOBUF"}),
         "json": schemas.register("j", {"schema": json.dumps(JSON_SCHEMA), "schemaType": "JSON"}),
         "envelope": schemas.register("d", {"schema": json.dumps(ENVELOPE)}),
+        "json envelope": schemas.register(
+            "e", {"schema": json.dumps(JSON_ENVELOPE), "schemaType": "JSON"}
+        ),
     }
 
     def framed(name: str, values: list[bytes], place: bytes = b"") -> tuple[bytes, ...]:
@@ -170,6 +192,9 @@ def samples(url: str, schemas: Schemas) -> dict[str, Sample]:
         "debezium with schema": Sample(
             spec=spec("debezium"),
             values=tuple(_json({"schema": CONNECT, "payload": each}) for each in changes),
+        ),
+        "debezium json by id": Sample(
+            spec=spec("debezium", registry=url), values=framed("json envelope", bare)
         ),
         "debezium by id": Sample(
             spec=spec("debezium", registry=url),

@@ -33,7 +33,7 @@ def avro_values(spec: ValueSpec, registry: SchemaRegistry | None) -> ValuesBySch
     def read(registered: RegisteredSchema, _place: Place) -> Writer:
         return avro_writer(registered, reader)
 
-    return ValuesBySchema(Format(kind="AVRO", read=read, parts=one_part), registry, declared)
+    return ValuesBySchema(Format(readers={"AVRO": read}, parts=one_part), registry, declared)
 
 
 def avro_writer(registered: RegisteredSchema, reader: AvroSchema | None = None) -> Writer:

@@ -5,7 +5,7 @@ declared schema is the writer's of every value, and no value is framed. A format
 is read, and where in a value its datum begins.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,6 @@ from storage.errors import SettingsError
 Place = tuple[int, ...]
 """What a frame says beside the id: Protobuf's message in its file; nothing in other formats."""
 
-_KINDS = {"AVRO": "an Avro", "PROTOBUF": "a Protobuf", "JSON": "a JSON"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
@@ -37,6 +35,9 @@ class Writer:
     compiled: Callable[[Any], Program]
 
 
+Reader = Callable[[RegisteredSchema, Place], Writer]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """Framed values of one schema and place, None if their frames name none."""
@@ -48,14 +49,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """What a format adds. `kind` is the registry's word for it.
+    """What a format adds.
 
-    `read` returns the writer of a registered schema at a place; it raises UnusableSchema. `parts`
-    divides framed rows of one schema.
+    `readers`, by the registry's word for what a schema is, return the writer of a registered schema
+    at a place; they raise UnusableSchema. `parts` divides framed rows of one schema.
     """
 
-    kind: str
-    read: Callable[[RegisteredSchema, Place], Writer]
+    readers: Mapping[str, Reader]
     parts: Callable[[Values, Any], Iterable[Part]]
 
 
@@ -101,8 +101,8 @@ class ValuesBySchema:
         if unusable is not None:
             raise SettingsError(f"values cannot be columns: {unusable}")
         raise SettingsError(
-            f"none of the sampled values names {_KINDS[self._format.kind]} schema that the "
-            "registry has: declare one"
+            f"none of the sampled values names a schema that the registry has and that is "
+            f"{' or '.join(self._format.readers)}: declare one"
         )
 
     def decode(
@@ -181,9 +181,11 @@ class ValuesBySchema:
             return None
         writer: Writer | UnusableSchema
         try:
-            if registered.kind != self._format.kind:
-                raise UnusableSchema(f"it is {registered.kind}, not {self._format.kind}")
-            writer = self._format.read(registered, place)
+            read = self._format.readers.get(registered.kind)
+            if read is None:
+                wanted = " or ".join(self._format.readers)
+                raise UnusableSchema(f"it is {registered.kind}, not {wanted}")
+            writer = read(registered, place)
         except UnusableSchema as error:
             writer = UnusableSchema(f"schema {schema_id}: {error}")
         self._writers[key] = writer

@@ -1,4 +1,4 @@
-"""Debezium's change events: JSON, with the schema in each event or without, or Avro by a registry.
+"""Debezium's change events: JSON, with the schema in each event or without, or by a registry.
 
 A value is an envelope of `before`, `after`, `op`, `ts_ms` and `source`; the columns are those of
 the row inside, with `changes.CHANGE_FIELDS` behind them. A tombstone (a null value, which follows a
@@ -49,9 +49,9 @@ class DebeziumValues:
 
             self._envelopes: Envelopes = JsonEnvelopes(spec)
         else:
-            from lake.tables.values.debezium_avro import AvroEnvelopes
+            from lake.tables.values.debezium_registered import RegisteredEnvelopes
 
-            self._envelopes = AvroEnvelopes(spec)
+            self._envelopes = RegisteredEnvelopes(registry)
 
     def schema_of(self, batch: pa.RecordBatch) -> Any:
         """Return the columns of the rows, without those of the changes."""

@@ -39,13 +39,10 @@ def json_values(spec: ValueSpec, registry: SchemaRegistry | None) -> ValueDecode
     if registry is None or spec.schema:
         return JsonValues(spec)
 
-    def read(registered: RegisteredSchema, _place: Place) -> Writer:
-        return json_writer(registered)
-
-    return ValuesBySchema(Format(kind="JSON", read=read, parts=one_part), registry, None)
+    return ValuesBySchema(Format(readers={"JSON": json_writer}, parts=one_part), registry, None)
 
 
-def json_writer(registered: RegisteredSchema) -> Writer:
+def json_writer(registered: RegisteredSchema, _place: Place = ()) -> Writer:
     """Return the writer of a registered JSON Schema. Raises UnusableSchema."""
     others = {reference.name: reference.text for reference in registered.references}
     schema = read_json_schema(registered.text, others)

@@ -47,7 +47,7 @@ def protobuf_values(spec: ValueSpec, registry: SchemaRegistry | None) -> ValuesB
     def read(registered: RegisteredSchema, place: Place) -> Writer:
         return _registered_writer(registered, place, spec.message)
 
-    return ValuesBySchema(Format(kind="PROTOBUF", read=read, parts=_parts), registry, declared)
+    return ValuesBySchema(Format(readers={"PROTOBUF": read}, parts=_parts), registry, declared)
 
 
 def _registered_writer(registered: RegisteredSchema, place: Place, wanted: str) -> Writer:

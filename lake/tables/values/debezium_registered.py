@@ -1,4 +1,4 @@
-"""Debezium's envelopes in Avro, by a registry's ids."""
+"""Debezium's envelopes by a registry's ids: records of Avro, or objects with a JSON Schema."""
 
 from typing import Any
 
@@ -6,25 +6,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.registry import schema_registry
-from lake.tables.values.avro_values import avro_values
+from lake.tables.registry import RegisteredSchema, SchemaRegistry
+from lake.tables.values.avro_values import avro_writer
+from lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
 from lake.tables.values.changes import POSITIONS, Events, envelope
-from lake.tables.values.decoder import Decoded, ValueSpec
+from lake.tables.values.decoder import Decoded
 from lake.tables.values.evolution import evolve
 from lake.tables.values.framing import places, schema_ids
+from lake.tables.values.json_values import json_writer
 from storage.errors import SettingsError
 
 _PLACES = frozenset(["ts_ms", *(name for name, _ in POSITIONS)])
 
 
-class AvroEnvelopes:
-    """Envelopes and keys as records of Avro."""
+class RegisteredEnvelopes:
+    """Envelopes and keys whose schemas are in a registry."""
 
-    def __init__(self, spec: ValueSpec) -> None:
-        by_id = ValueSpec(value_format="avro", registry=spec.registry)
-        registry = schema_registry(spec.registry)
-        self._values = avro_values(by_id, registry)
-        self._keys = avro_values(by_id, registry)
+    def __init__(self, registry: SchemaRegistry) -> None:
+        by_id = Format(readers={"AVRO": _avro, "JSON": json_writer}, parts=one_part)
+        self._values = ValuesBySchema(by_id, registry, None)
+        self._keys = ValuesBySchema(by_id, registry, None)
         self._sources: dict[bytes, Any] = {}
 
     def row_schema(self, batch: pa.RecordBatch) -> Any:
@@ -77,6 +78,10 @@ class AvroEnvelopes:
         return rows, decoded.rows.filter(kept)
 
 
+def _avro(registered: RegisteredSchema, _place: Place) -> Writer:
+    return avro_writer(registered)
+
+
 def _as_values(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([batch.column("key")], names=["value"])
 
@@ -85,4 +90,4 @@ def _row_schema(columns: Any) -> Any:
     for name in ("after", "before"):
         if name in columns.names and pa.types.is_struct(columns.field(name).type):
             return pa.schema(list(columns.field(name).type))
-    raise SettingsError("the values' Avro schema is no envelope of Debezium: it has no after")
+    raise SettingsError("the values' schema is no envelope of Debezium: it has no after")
