@@ -1,5 +1,6 @@
 """How soon an acknowledged record is in its table: 20 MB/s of JSON over five declared tables, a
-real broker, a real producer (librdkafka), `lakehead materialize --follow` as a process beside them.
+real broker, a real producer (librdkafka), `lakehead materialize --follow` as a process beside them;
+by what is uploaded (block WAL), and by what lies in WAL objects too (`--tail wal`).
 
 From a record's acknowledgement to the time of the Delta commit whose progress covers it, for one
 record in a hundred, after a warm-up. At the end every table must hold each acknowledged record
@@ -66,12 +67,21 @@ class Acknowledged:
 
 def run(folder: Path, quick: bool) -> Sequence[Figure]:
     """Measure in `folder`."""
-    topics = [f"documents{number}" for number in range(TABLES)]
     seconds = 15.0 if quick else 90.0
-    with lakehead_server(folder, "--upload.age.ms", "1000") as server:
+    uploaded = _measure(folder / "block", seconds, "uploads", (), ())
+    tail = _measure(folder / "object", seconds, "tail", ("--wal", "object:"), ("--tail", "wal"))
+    return [*uploaded, *tail]
+
+
+def _measure(
+    folder: Path, seconds: float, name: str, of_server: Sequence[str], of_follower: Sequence[str]
+) -> list[Figure]:
+    topics = [f"documents{number}" for number in range(TABLES)]
+    folder.mkdir()
+    with lakehead_server(folder, "--upload.age.ms", "1000", *of_server) as server:
         for topic in topics:
             create_topic(server, topic, DECLARED)
-        with ProcessWatch() as watch, Follower(folder):
+        with ProcessWatch() as watch, Follower(folder, of_follower):
             acknowledged = Acknowledged()
             _produce(server, topics, WARM_UP_SECONDS, acknowledged)
             _wait_visible(folder, acknowledged)
@@ -87,11 +97,11 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
     size = sum(acknowledged.counts.values()) * VALUE_SIZE
     rate = size / 1e6 / (seconds + WARM_UP_SECONDS)
     return [
-        Figure(part=PART, name="rate", value=rate, unit="MB/s"),
-        _delay("p50", delays[len(delays) // 2], GOAL_P50_S),
-        _delay("p95", delays[len(delays) * 95 // 100], GOAL_P95_S),
-        _delay("longest", delays[-1], None),
-        *watch.figures(PART, "all", size),
+        Figure(part=PART, name=f"{name}: rate", value=rate, unit="MB/s"),
+        _delay(f"{name}: p50", delays[len(delays) // 2], GOAL_P50_S),
+        _delay(f"{name}: p95", delays[len(delays) * 95 // 100], GOAL_P95_S),
+        _delay(f"{name}: longest", delays[-1], None),
+        *watch.figures(PART, name, size),
     ]
 
 
@@ -103,15 +113,16 @@ def _delay(name: str, value: float, goal: float | None) -> Figure:
 class Follower:
     """`lakehead materialize --follow` for as long as a `with` runs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, flags: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._flags = flags
         self._log = folder / "materialize.log"
 
     def __enter__(self) -> None:
         command = [sys.executable, "-m", "broker.cli", "materialize", "--follow"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*command, "--path", str(self._folder / "data")],
+                [*command, "--path", str(self._folder / "data"), *self._flags],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
