@@ -61,7 +61,7 @@ def run_seed(session: SparkSession, folder: Path, seed: int, records: int) -> Se
     keeping = (text for name, value in KEEPING.items() for text in (f"--{name}", value))
     lakehead = lakehead_server(folder / "lakehead", *HASTY, *EAGER, *keeping)
     with stopped_at_the_end(kafka), stopped_at_the_end(lakehead):
-        ends = [
+        (ends, decided), (others, _) = (
             _written(kafka, seed, records, {COMPACTED: COMPACTION}),
             _written(
                 lakehead,
@@ -69,8 +69,8 @@ def run_seed(session: SparkSession, folder: Path, seed: int, records: int) -> Se
                 records,
                 {RECORDS: DECLARED, STAMPED: DECLARED, COMPACTED: COMPACTION | DECLARED},
             ),
-        ]
-        assert ends[0] == ends[1], ends
+        )
+        assert ends == others, (ends, others)
         committed = {
             topic: consumer_rows(lakehead.bootstrap, topic, count)
             for topic, count in PARTITIONS.items()
@@ -81,7 +81,7 @@ def run_seed(session: SparkSession, folder: Path, seed: int, records: int) -> Se
         found = [
             _whole_topics(sides, committed),
             _compacted(sides, seed, records),
-            _ranges(sides, seed, ends[0]),
+            _ranges(sides, seed, decided),
         ]
     return SeedResult(
         rows=sum(one.rows for one in found),
@@ -103,8 +103,10 @@ def stopped_at_the_end(server: ServerProcess) -> Iterator[None]:
 
 def _written(
     server: ServerProcess, seed: int, records: int, configs: Mapping[str, Mapping[str, str]]
-) -> dict[tuple[str, int], int]:
-    """Do all traffic and wait until compaction has run; the ends of partitions."""
+) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], int]]:
+    """Do all traffic and wait until compaction has run; the ends of partitions, and how far they
+    are decided.
+    """
     rounds = compacted_rounds(seed, records)
     with Traffic(server) as traffic:
         traffic.create_topics(configs)
@@ -118,7 +120,7 @@ def _written(
         ):
             assert time.monotonic() < deadline, f"{server.name} does not compact"
             time.sleep(0.2)
-        return traffic.ends
+        return traffic.ends, traffic.decided
 
 
 def _whole_topics(sides: Sides, committed: Mapping[str, Rows]) -> SeedResult:

@@ -32,7 +32,8 @@ class Traffic:
         """The offset after the last of each partition, markers included."""
         self._server = server
         self._producers: dict[str, Producer] = {}
-        self._touched: dict[str, set[tuple[str, int]]] = {}
+        self._touched: dict[str, dict[tuple[str, int], int]] = {}
+        """Of each open transaction: where it begins in its partitions."""
         # Ends are asked for with markers, and beyond transactions that are open.
         self._watcher = Consumer(
             {**self._client, "group.id": "equality", "isolation.level": "read_uncommitted"}
@@ -41,6 +42,17 @@ class Traffic:
     @property
     def _client(self) -> dict[str, str | int | float | bool]:
         return {"bootstrap.servers": self._server.bootstrap, "log_level": 0}
+
+    @property
+    def decided(self) -> dict[tuple[str, int], int]:
+        """How far each partition is, for who reads committed records: to the first transaction
+        that is open. Spark's Kafka source takes an end beyond for lost data.
+        """
+        opened = [firsts.items() for firsts in self._touched.values()]
+        return {
+            place: min([end, *(first for firsts in opened for at, first in firsts if at == place)])
+            for place, end in self.ends.items()
+        }
 
     def create_topics(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """Create the topics of `PARTITIONS`, with these configs more."""
@@ -92,7 +104,7 @@ class Traffic:
         if step.is_transactional:
             if step.producer not in self._touched:
                 producer.begin_transaction()
-            self._touched.setdefault(step.producer, set()).add(place)
+            self._touched.setdefault(step.producer, {}).setdefault(place, self.ends[place])
         start = self.ends[place]
         end = self.ends[place] = start + len(step.records)
         offsets: list[object] = []
