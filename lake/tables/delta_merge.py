@@ -1,8 +1,13 @@
-"""MERGE by delta-rs: in this process, without a JVM, committed by compare-and-set."""
+"""MERGE by delta-rs: in this process, without a JVM, committed by compare-and-set.
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+A round whose keys the table does not have, as when it is first filled, is an append: a MERGE would
+read all of the table for each of them, where one column is soon read.
+"""
 
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lake.tables.data_file import DataFile, write_data_file
 from lake.tables.delta_table import (
     Table,
     TableMoved,
@@ -11,7 +16,8 @@ from lake.tables.delta_table import (
     open_table,
 )
 from lake.tables.merge_engine import Progress, claim, progress_marks
-from lake.tables.upsert import Clause, Merge
+from lake.tables.partitions import split_rows
+from lake.tables.upsert import Clause, Merge, new_rows
 from storage.clock import SystemClock
 from storage.failpoints import failpoint
 
@@ -35,7 +41,10 @@ class DeltaMerge:
         for topic_id in {topic_id for topic_id, _ in progress}:
             marks |= claim(table, topic_id)
         if not merge.source.num_rows and not _is_for_missing(merge):
-            table.commit([], marks, modified_ms=SystemClock().now_ms(), notes=notes)
+            table.commit([], marks, modified_ms=_now_ms(), notes=notes)
+            return
+        if (rows := new_rows(merge, _held_keys(table, merge.key))) is not None:
+            table.commit(_written(table, rows), marks, modified_ms=_now_ms(), notes=notes)
             return
         properties = CommitProperties(
             app_transactions=[Transaction(app, mark) for app, mark in marks.items()],
@@ -63,7 +72,31 @@ class DeltaMerge:
         failpoint("table_committed")
         if table.handle.version() == table.version:
             # A MERGE that changes no row is no commit to delta-rs, and progress is still made.
-            table.commit([], marks, modified_ms=SystemClock().now_ms(), notes=notes)
+            table.commit([], marks, modified_ms=_now_ms(), notes=notes)
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def _held_keys(table: Table, key: str) -> Iterator[Any]:
+    """The keys that the table has, some at a time."""
+    if not key:
+        return
+    kind = table.schema.field(key).type
+    dataset = table.handle.to_pyarrow_dataset()
+    for fragment in dataset.get_fragments():
+        rows = fragment.to_table(schema=dataset.schema, columns=[key])
+        yield rows.column(0).cast(kind)
+
+
+def _written(table: Table, rows: Any) -> list[DataFile]:
+    schema = table.schema
+    plain = rows.select(schema.names).cast(schema)
+    return [
+        write_data_file(table.uri, part.rows, part.values)
+        for part in split_rows(plain, table.partition_columns)
+    ]
 
 
 def _is_for_missing(merge: Merge) -> bool:

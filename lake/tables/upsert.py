@@ -11,7 +11,7 @@ change that is offered twice does nothing the second time.
 """
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,11 +57,15 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A MERGE into a table. At most one row of `source` meets a row of the table."""
+    """A MERGE into a table. At most one row of `source` meets a row of the table. Where rows are
+    told apart by one column alone, it is `key`: a table that has none of the source's keys has its
+    put rows after it and is else as it was.
+    """
 
     source: Any  # pa.Table
     on: str
     clauses: tuple[Clause, ...]
+    key: str = ""
 
 
 def identity(keys: Sequence[str]) -> tuple[str, ...]:
@@ -141,8 +145,24 @@ def merge_of(changes: Any, table_schema: Any, keys: Sequence[str], *, is_history
     ]
     if truncated_us is not None:
         clauses.append(Clause(verb="delete_missing"))
-    on = _same(names) if truncated_us is not None else _same_in_ranges(source, names)
-    return Merge(source=source, on=on, clauses=tuple(clauses))
+    if truncated_us is not None:
+        return Merge(source=source, on=_same(names), clauses=tuple(clauses))
+    key = names[0] if len(names) == 1 else ""
+    on = _same_in_ranges(source, names)
+    return Merge(source=source, on=on, clauses=tuple(clauses), key=key)
+
+
+def new_rows(merge: Merge, held: Iterable[Any]) -> Any:
+    """Return the rows that the MERGE adds to a table that has none of its keys; None where it has,
+    or may have. `held` are the keys that the table has, in pieces.
+    """
+    if not merge.key:
+        return None
+    keys = merge.source.column(merge.key)
+    for some in held:
+        if pc.any(pc.is_in(some, keys)).as_py():
+            return None
+    return merge.source.filter(pc.equal(merge.source.column(OP), _PUT))
 
 
 def _last_of_each(changes: Any, names: Sequence[str]) -> Any:

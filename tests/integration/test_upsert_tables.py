@@ -168,3 +168,29 @@ def held(table: str, predicate: Any = None) -> list[tuple[int, str]]:
         connection.register("people", dataset)
         assert connection.sql("SELECT id, name FROM people ORDER BY ALL").fetchall() == rows
     return rows
+
+
+def test_keys_that_are_new_are_added_beside_what_is_there(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    schema = "id bigint, name string"
+
+    def values(*ids: int) -> list[TestRecord]:
+        return [record(b"%d" % n, b'{"id": %d, "name": "n%d"}' % (n, n % 3)) for n in ids]
+
+    write_topic(root, "people", {0: values(1, 2, 3)})
+    declare(root, "people", value_format="json", schema=schema, keys="id", partition_by="name")
+    table = bring_up(root, "people").table
+    first = set(DeltaTable(table).file_uris())
+    assert len(first) == 3
+    # A delete of what was never there, and a key that comes and goes, leave nothing.
+    write_topic(root, "people", {0: [*values(4, 4, 5, 6), record(b"5", None), record(b"9", None)]})
+    outcome = bring_up(root, "people")
+    assert outcome.error is None
+    assert first < set(DeltaTable(table).file_uris())
+    assert held(table) == [(1, "n1"), (2, "n2"), (3, "n0"), (4, "n1"), (6, "n0")]
+    operations = [entry["operation"] for entry in DeltaTable(table).history()]
+    assert "MERGE" not in operations
+    write_topic(root, "people", {0: values(7, 1)})
+    bring_up(root, "people")
+    assert DeltaTable(table).history(1)[0]["operation"] == "MERGE"
+    assert len(held(table)) == 6
