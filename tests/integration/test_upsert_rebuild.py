@@ -75,6 +75,20 @@ def test_a_table_made_anew_has_the_newest_value_of_each_key(tmp_path: Path) -> N
     assert held(table) == model
 
 
+def test_history_made_anew_is_what_it_was(tmp_path: Path) -> None:
+    root, columns = tmp_path / "store", ["id", "n", "_valid_from", "_valid_to", "_is_current"]
+    for start in range(0, 120, 40):
+        write(root, Model(), start, 40)
+        declared(root, scd="2")
+        table = bring_up(root, "people").table
+    before = DeltaTable(table).to_pyarrow_table().select(columns).to_pylist()
+    tables = DeclaredTables(str(root))
+    assert tables.rebuild("people").records == len(before)
+    tables.close()
+    after = DeltaTable(table).to_pyarrow_table().select(columns).to_pylist()
+    assert sorted(map(str, after)) == sorted(map(str, before))
+
+
 def test_rows_whose_records_are_gone_are_kept_unless_told_otherwise(tmp_path: Path) -> None:
     root, model = tmp_path / "store", Model()
     write(root, model, 0, 60)
