@@ -49,7 +49,7 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="cluster.by",
         kind="list",
         default="",
-        note="Columns that OPTIMIZE keeps rows together by (liquid clustering).",
+        note="Columns that OPTIMIZE keeps rows together by (Z-order).",
         pattern=_NAME,
     ),
     TableConfig(
