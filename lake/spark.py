@@ -5,13 +5,16 @@ only and says nothing: what the JVM prints goes to a log file in the cache folde
 and s3a where tables lie on S3) are fetched once, see `spark_jars`.
 """
 
+import atexit
 import contextlib
+import functools
 import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +34,10 @@ CATALOG_DATABASE = "lakehead"
 
 _LOG_BYTES_MAX = 16 << 20
 _HADOOP = "spark.hadoop."
+_SOCKET_PATH_BYTES_MAX = 103
+"""What macOS takes; Linux takes four more."""
+_SOCKET_NAME_BYTES = 43
+"""A slash, a dot, a UUID and `.sock`: what Spark calls them."""
 
 _LOG_SETTINGS = """\
 status = error
@@ -150,8 +157,6 @@ def _settings(delta: bool, s3a: bool) -> dict[str, str]:
             f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Duser.timezone=UTC "
             "-XX:+IgnoreUnrecognizedVMOptions -Darrow.enable_unsafe_memory_access=true"
         ),
-        # What Python workers read comes by a socket without a network's layers in between.
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
@@ -159,6 +164,7 @@ def _settings(delta: bool, s3a: bool) -> dict[str, str]:
         "spark.sql.globalTempDatabase": CATALOG_DATABASE,
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
+    settings |= _local_sockets()
     jars = [*(delta_jars(folder) if delta else ()), *(s3a_jars(folder) if s3a else ())]
     if jars:
         settings["spark.jars"] = ",".join(jars)
@@ -170,6 +176,23 @@ def _settings(delta: bool, s3a: bool) -> dict[str, str]:
             "spark.databricks.delta.snapshotPartitions": "2",
         }
     return settings
+
+
+@functools.cache
+def _local_sockets() -> dict[str, str]:
+    """Settings by which workers and JVM talk without a network's layers in between.
+
+    The sockets are in a folder that only this user can open and that goes with the process: a
+    session that is not stopped leaves them behind.
+    """
+    folder = tempfile.mkdtemp(prefix="lh-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if len(os.fsencode(folder)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_BYTES_MAX:
+        return {}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": folder,
+    }
 
 
 @contextlib.contextmanager
