@@ -36,7 +36,7 @@ _CITIES = ("Oslo", "Lima", "Pune", "Baku", "Riga", "Kyiv", "Bonn", "Rome")
 def write_puts(
     cluster: LakeCluster, topic: str, partition: int, first_offset: int, ids: Ids, *, edition: int
 ) -> Written:
-    """Append a record for each id to a partition: JSON of seven fields, about 150 bytes."""
+    """Append a record for each id to a partition: JSON of seven fields, 143 bytes on average."""
     batches = _batches(_puts(edition), ids, first_offset)
     return _write(cluster, topic, partition, batches, len(ids))
 
