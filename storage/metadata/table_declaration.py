@@ -151,9 +151,9 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="schema",
         kind="string",
         default="",
-        note="The schema of values: DDL (json; empty: inferred once and kept), an Avro schema, a "
-        "Protobuf file (message=<name> before it where there are several; both empty: by the id in "
-        "each value).",
+        note="The schema of values: DDL (json), an Avro schema, a Protobuf file (message=<name> "
+        "before it where there are several). Empty: by the id in each value; JSON without a "
+        "registry: inferred once and kept.",
     ),
     TableConfig(
         name="schema.registry.url",
