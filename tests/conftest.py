@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from tests.support.versitygw import s3_process, s3_server
 
 __all__ = ["s3_process", "s3_server"]
 
 _ROOT = Path(__file__).parent
+
+# How fast the machine is decides nothing.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

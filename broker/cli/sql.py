@@ -25,6 +25,18 @@ class Undecodable(StrEnum):
     NULL = "null"
 
 
+S3Option = Annotated[
+    bool | None,
+    typer.Option(
+        "--s3/--no-s3",
+        help="Read Delta tables in S3 too: SELECT * FROM delta.`s3://BUCKET/TABLE`. Fetches "
+        "Spark's jars for S3 once (690 MB). [default: where -e names one, or a topic has its "
+        "table there and they were fetched before]",
+        show_default=False,
+    ),
+]
+
+
 def sql(
     path: PathOption = DEFAULT_PATH,
     execute: Annotated[
@@ -62,16 +74,7 @@ def sql(
             help="Read Delta tables too: SELECT * FROM delta.`PATH`. Fetches Delta's jars once.",
         ),
     ] = True,
-    s3: Annotated[
-        bool | None,
-        typer.Option(
-            "--s3/--no-s3",
-            help="Read Delta tables in S3 too: SELECT * FROM delta.`s3://BUCKET/TABLE`. Fetches "
-            "Spark's jars for S3 once (690 MB). [default: where -e names one, or a topic has its "
-            "table there and they were fetched before]",
-            show_default=False,
-        ),
-    ] = None,
+    s3: S3Option = None,
 ) -> None:
     """Open a Spark SQL shell in which every topic is a view.
 
