@@ -5,10 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lake.tables.ddl import parse_schema, to_ddl
 from lake.tables.values.decoder import UnusableSchema
-from lake.tables.values.json_program import Written
+from lake.tables.values.json_program import Written, compile_json, fitting_forms
 from lake.tables.values.json_schema import read_json_schema
 
 
@@ -125,6 +127,44 @@ def test_what_is_no_column_is_refused_by_name(schema: Any, reason: str) -> None:
 def test_what_is_no_schema_of_objects_is_refused(text: str) -> None:
     with pytest.raises(UnusableSchema):
         read_json_schema(text)
+
+
+def test_a_schema_that_grows_without_end_is_refused() -> None:
+    names = [f"n{i}" for i in range(40)]
+    defs: dict[str, Any] = {"n40": STRING}
+    for name, inner in zip(names, [*names[1:], "n40"], strict=True):
+        defs[name] = {"allOf": [{"$ref": f"#/$defs/{inner}"}, {"$ref": f"#/$defs/{inner}"}]}
+    with pytest.raises(UnusableSchema, match="more than 10000 fields and parts of them"):
+        columns({"f": {"$ref": "#/$defs/n0"}}, **{"$defs": defs})
+
+
+KEYWORDS = ("type", "properties", "items", "$ref", "enum", "const", "allOf", "anyOf", "oneOf")
+WORDS = st.sampled_from(
+    ["object", "array", "string", "integer", "number", "null", "#", "#/properties/a", "date-time"]
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | WORDS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from([*KEYWORDS, "a", "b", "format", "title", "connect.parameters"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANYTHING, st.booleans())
+def test_whatever_a_registry_holds_is_columns_or_refused(schema: Any, is_object: bool) -> None:
+    given_schema = {"type": "object", "properties": {"f": schema}} if is_object else schema
+    try:
+        found = read_json_schema(json.dumps(given_schema))
+    except UnusableSchema:
+        return
+    compile_json(found.columns, fitting_forms(found.forms, found.columns))
 
 
 def test_references_to_other_schemas_by_name_and_by_their_id() -> None:

@@ -21,7 +21,7 @@ from lake.tables.values.decoder import UnusableSchema
 from lake.tables.values.json_program import ITEM, Forms, Path, Written
 from storage.errors import SettingsError
 
-_FIELDS_MAX = 10_000
+_PARTS_MAX = 10_000
 _ADVICE = "declare the columns that you want in lakehead.table.schema"
 _TELLING = frozenset(
     ("type", "properties", "items", "$ref", "enum", "const", "allOf", "anyOf", "oneOf")
@@ -112,14 +112,11 @@ class _Walk:
 
     def __init__(self, documents: _Documents) -> None:
         self._documents = documents
-        self._left = _FIELDS_MAX
+        self._left = _PARTS_MAX
         self.forms: dict[Path, Written] = {}
 
     def kind(self, nodes: Sequence[_Node], path: Path) -> Any:
         """The type of values that all of `nodes` hold for; None for what is always null."""
-        self._left -= 1
-        if self._left < 0:
-            raise UnusableSchema(f"more than {_FIELDS_MAX} fields")
         parts: list[_Node] = []
         choices: list[list[_Node]] = []
         for node in nodes:
@@ -151,6 +148,10 @@ class _Walk:
         self, node: _Node, parts: list[_Node], choices: list[list[_Node]], path: Path
     ) -> None:
         """Take a node apart: all that holds for the value, and what one of several holds for."""
+        # Counted here, because references can make much of a little: each of two to two more.
+        self._left -= 1
+        if self._left < 0:
+            raise UnusableSchema(f"more than {_PARTS_MAX} fields and parts of them")
         schema = node.schema
         if schema is True:
             return
