@@ -152,7 +152,8 @@ def _pieces(
             if fail_on_data_loss:
                 raise DataLoss(
                     f"offsets {start} to {end - 1} of {log.id} are lost: object "
-                    f"{extent.object_key} is gone (set failOnDataLoss to false to read the rest)"
+                    f"{extent.object_key} is gone: put it back (lakehead verify names all that is "
+                    "missing), or set failOnDataLoss to false to read the rest"
                 )
             continue
         for item in _covering(index, log.stream_id, start, end):

@@ -14,6 +14,7 @@ from rich.text import Text
 
 OutputFormat = Literal["table", "csv", "json"]
 
+_WIDTH_MAX = 100_000
 TABLE_ROWS_MAX = 1000
 """A table is laid out in memory; csv and json have every row."""
 
@@ -43,7 +44,9 @@ def _write_table(names: Sequence[str], rows: Iterator[Sequence[Any]], out: TextI
         table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for row in shown:
         table.add_row(*(Text(_text(value, null="NULL")) for value in row))
-    console = Console(file=out, highlight=False, soft_wrap=not out.isatty())
+    # Where nobody looks nothing has to fit; else Rich takes 80 columns.
+    width = None if out.isatty() else _WIDTH_MAX
+    console = Console(file=out, highlight=False, soft_wrap=not out.isatty(), width=width)
     console.print(table)
     more = next(rows, None) is not None
     count = f"first {len(shown)} rows" if more else f"{len(shown)} row{'s' * (len(shown) != 1)}"

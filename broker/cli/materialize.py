@@ -244,13 +244,13 @@ def _follow(tables: "DeclaredTables", as_json: bool, *, with_upkeep: bool) -> No
 
     def tell(outcome: "TableOutcome") -> None:
         if outcome.error is not None:
-            typer.echo(f"lakehead: {outcome.topic}: {outcome.error}", err=True)
+            typer.echo(f"lakehead: {_with_topic(outcome.topic, outcome.error)}", err=True)
         if outcome.result.commits:
             show_fields(_figures(outcome), as_json)
 
     def tell_files(result: "UpkeepResult") -> None:
         if result.error is not None:
-            typer.echo(f"lakehead: {result.topic}: {result.error}", err=True)
+            typer.echo(f"lakehead: {_with_topic(result.topic, result.error)}", err=True)
         else:
             show_fields(upkeep_figures(result), as_json)
 
@@ -283,10 +283,15 @@ def _figures(outcome: "TableOutcome", *, dry_run: bool = False) -> dict[str, obj
 
 
 def _complain(outcomes: "list[TableOutcome]") -> None:
-    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    errors = [_with_topic(one.topic, one.error) for one in outcomes if one.error is not None]
     if errors:
         more = f" (and {len(errors) - 1} more tables)" if len(errors) > 1 else ""
         raise LakeheadError(f"{errors[0]}{more}")
+
+
+def _with_topic(topic: str, error: LakeheadError) -> str:
+    text = str(error)
+    return text if f"topic {topic}" in text else f"topic {topic}: {text}"
 
 
 def _materialize_as_told(

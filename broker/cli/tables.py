@@ -74,7 +74,19 @@ def _shown(status: "TableStatus") -> dict[str, Any]:
         "seconds_behind": f"{status.seconds_behind:.0f}",
         "last_commit": moment(-1 if status.last_commit_ms is None else status.last_commit_ms),
         "small_file_ratio": None if ratio is None else f"{ratio:.0%}",
+        "error": status.error or _lateness(status),
         "dollars": f"{status.bytes_read} B, {status.seconds:.1f} s, ${status.dollars:.6f}"
         if runs
         else None,
     }
+
+
+def _lateness(status: "TableStatus") -> str | None:
+    """What is wrong with a table that nobody brings up, or that pauses: only who tries knows."""
+    wanted = status.freshness_seconds
+    if wanted is None or status.seconds_behind <= 2 * wanted:
+        return None
+    return (
+        f"late: {wanted:.0f} s are declared; to bring it up, or hear why it pauses: "
+        f"lakehead materialize {status.topic}"
+    )

@@ -210,7 +210,12 @@ def existing_layout(
     expected = {field.name: field.type for field in _metadata_fields()}
     found = {field.name: field.type for field in schema if field.name in expected}
     if found != expected:
-        raise SettingsError(f"{uri} is a table, but not one that was made from a topic")
+        wrong = ", ".join(name for name in expected if found.get(name) != expected[name])
+        raise SettingsError(
+            f"{uri} is a table, but not one that was made from a topic: it lacks columns, or has "
+            f"others of the name ({wrong}); restore an older version of it, move it away, or "
+            "name another place (lakehead.table.path)"
+        )
     if owner != topic:
         raise SettingsError(f"{uri} is the table of topic {owner!r}, not of {topic!r}")
     if tuple(partition_columns) != wanted.partition_columns:

@@ -144,7 +144,10 @@ class SchemaRegistry:
             if answer.status == 404 and decoded.get("error_code") in _UNKNOWN_CODES:
                 return None
             problem = f"{url}{path} answers {answer.status}{_advice(answer.status, decoded)}"
-        raise RegistryUnavailable(f"schema registry {problem}")
+        raise RegistryUnavailable(
+            f"schema registry {problem}: nothing is lost, try again when it answers "
+            "(lakehead.table.schema.registry.url)"
+        )
 
     def _headers(self, url: str) -> dict[str, str]:
         headers = {"accept": "application/vnd.schemaregistry.v1+json, application/json"}

@@ -11,17 +11,19 @@ from lake.planner import OffsetRange, needed_objects, plan_splits
 from lake.record_reader import read_records
 from lake.store_reader import ObjectReader
 
+_COLUMNS = ("key", "value", "partition", "offset")
+
 
 def sample_records(
     reader: ObjectReader, logs: Sequence[PartitionLog], count: int, *, both_ends: bool = False
 ) -> Any:
     """Return about `count` records, the first ones of each partition and as many of each, with
-    `both_ends` as many of the newest: a batch with `key` and `value`, of which a decoder can tell
-    the schema; None without any. Raises what reading objects raises.
+    `both_ends` as many of the newest: a batch with `key`, `value` and its place, of which a decoder
+    can tell the schema; None without any. Raises what reading objects raises.
     """
-    batches = list(_first_batches(reader, logs, count, ["key", "value"]))
+    batches = list(_first_batches(reader, logs, count, _COLUMNS))
     if both_ends:
-        batches += _last_batches(reader, logs, count, ["key", "value"])
+        batches += _last_batches(reader, logs, count, _COLUMNS)
     if not sum(batch.num_rows for batch in batches):
         return None
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

@@ -64,6 +64,20 @@ def one_part(values: Values, rows: Any) -> Iterable[Part]:
     return (Part(place=(), rows=rows, starts=values.starts[rows] + FRAME_BYTES),)
 
 
+def _first_of(batch: pa.RecordBatch, ids: Any) -> str:
+    """Words on the first value that names a schema, or on none that does."""
+    framed = np.flatnonzero(ids >= 0)
+    if not len(framed):
+        return ", nor is any in Confluent's wire format"
+    row = int(framed[0])
+    where = ", ".join(
+        f"{name} {batch.column(name)[row].as_py()}"
+        for name in ("partition", "offset")
+        if name in batch.schema.names
+    )
+    return f" (the one at {where} names {ids[row]})" if where else f" (one names {ids[row]})"
+
+
 class ValuesBySchema:
     """A decoder (`decoder.ValueDecoder`) of one format.
 
@@ -101,8 +115,9 @@ class ValuesBySchema:
         if unusable is not None:
             raise SettingsError(f"values cannot be columns: {unusable}")
         raise SettingsError(
-            f"none of the sampled values names a schema that the registry has and that is "
-            f"{' or '.join(self._format.readers)}: declare one"
+            "none of the sampled values names a schema that the registry has and that is "
+            f"{' or '.join(self._format.readers)}{_first_of(batch, ids)}: register it, or declare "
+            "the schema (lakehead.table.schema)"
         )
 
     def decode(
