@@ -80,7 +80,8 @@ def test_history_made_anew_is_what_it_was(tmp_path: Path) -> None:
     for start in range(0, 120, 40):
         write(root, Model(), start, 40)
         declared(root, scd="2")
-        table = bring_up(root, "people").table
+        bring_up(root, "people")
+    table = bring_up(root, "people").table
     before = DeltaTable(table).to_pyarrow_table().select(columns).to_pylist()
     tables = DeclaredTables(str(root))
     assert tables.rebuild("people").records == len(before)
