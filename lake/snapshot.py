@@ -27,6 +27,7 @@ from storage.metadata.records import CommitObjects
 from storage.metadata.state import ClusterState, NodeState
 from storage.object_store import ObjectStore
 from storage.stream.recovery import uncommitted
+from storage.tasks import task_group
 from storage.wal.object import WalName, is_tombstone_size, sealed_object, wal_key
 from storage.wal.object.names import node_prefix
 
@@ -159,13 +160,10 @@ class Snapshots:
             async with slots:
                 found[key] = await read_index(store, key)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for key in keys:
-                    if key not in found:
-                        group.create_task(read(key))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        async with task_group() as group:
+            for key in keys:
+                if key not in found:
+                    group.create_task(read(key))
         return [found[key] for key in keys]
 
 

@@ -18,6 +18,7 @@ from lake.planner import ByteRange
 from storage.errors import ObjectNotFound
 from storage.format.stream_object import ObjectIndex, read_index
 from storage.object_store import Buffer, ObjectStore, open_retrying_store
+from storage.tasks import task_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,12 +126,9 @@ class StoreReader:
                 except ObjectNotFound:
                     continue
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(_INDEXES_AT_ONCE, len(keys))):
-                    group.create_task(read_next())
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        async with task_group() as group:
+            for _ in range(min(_INDEXES_AT_ONCE, len(keys))):
+                group.create_task(read_next())
         return found
 
 

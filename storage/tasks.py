@@ -6,10 +6,31 @@ this).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from storage.errors import LakeheadError
+
 T = TypeVar("T")
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """A group of tasks that fails as one of them did, by an error of ours, not by a group of them.
+
+    `except*` does not serve: what is raised in it is wrapped again by some releases of Python 3.11.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except ExceptionGroup as errors:
+        if errors.split(LakeheadError)[1] is not None:
+            raise
+        first: Exception = errors
+        while isinstance(first, ExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
 
 
 class TaskScope:

@@ -20,7 +20,7 @@ from storage.errors import EntryRejected, LakeheadError, OutcomeUnknown
 from storage.metadata.state import ClusterState
 from storage.stream.engine import StreamEngine
 from storage.stream.stream import Stream
-from storage.tasks import TaskScope
+from storage.tasks import TaskScope, task_group
 
 LOADS_MAX = 16
 """Partitions whose producer states are read at once."""
@@ -193,12 +193,9 @@ class Leadership:
                 if not number % _YIELD_EVERY:
                     await asyncio.sleep(0)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(LOADS_MAX, len(streams))):
-                    group.create_task(load_some())
-        except* LakeheadError as errors:
-            raise errors.exceptions[0] from None
+        async with task_group() as group:
+            for _ in range(min(LOADS_MAX, len(streams))):
+                group.create_task(load_some())
 
     async def _load(self, stream: Stream, *, is_patient: bool, pause_s: float = _PAUSE_S) -> None:
         """Load a partition, and serve it if it is still held here. Patient: try again later when

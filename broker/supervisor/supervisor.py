@@ -12,7 +12,7 @@ from broker.supervisor.placement import NodeCommand
 from broker.supervisor.supervised_node import Launch, SupervisedNode
 from storage.clock import Clock
 from storage.errors import LakeheadError
-from storage.tasks import TaskScope
+from storage.tasks import TaskScope, task_group
 
 OTHERS_TIMEOUT_S = 60.0
 """A rolling restart waits this long for a node that is down, before it takes down another."""
@@ -55,13 +55,13 @@ class Supervisor:
         for node in self.nodes:
             self._scope.spawn(node.run(), name=f"keep node {node.node_id}")
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 for node in self.nodes:
                     group.create_task(self._first_life(node))
-        except* NodeNotStarted as failed:
+        except NodeNotStarted:
             with contextlib.suppress(NodeNotStopped):
                 await self.stop()
-            raise failed.exceptions[0] from None
+            raise
         self._is_started = True
         return [node.address for node in self.nodes]
 

@@ -1,6 +1,5 @@
 """What a merge reads: of each object what is wanted, once, and several objects at a time."""
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -8,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptObject, LakeheadError
+from storage.errors import CorruptObject
 from storage.format.stream_object import (
     IndexItem,
     ObjectIndex,
@@ -17,6 +16,7 @@ from storage.format.stream_object import (
     read_index,
 )
 from storage.object_store.protocol import ObjectStore
+from storage.tasks import task_group
 
 _READS_AT_ONCE = 8
 _WHOLE_SHARE = 2
@@ -88,23 +88,13 @@ async def read_sources(
     for first in range(0, len(keys), _READS_AT_ONCE):
         some = keys[first : first + _READS_AT_ONCE]
         memory = _memory(some, sizes)
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = {
-                    key: group.create_task(_read(store, key, wanted[key], memory.get(key)))
-                    for key in some
-                }
-        except* LakeheadError as errors:
-            raise _first(errors) from None
+        async with task_group() as group:
+            tasks = {
+                key: group.create_task(_read(store, key, wanted[key], memory.get(key)))
+                for key in some
+            }
         found |= {key: task.result() for key, task in tasks.items()}
     return Sources(found, wanted)
-
-
-def _first(errors: BaseExceptionGroup[LakeheadError]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _memory(keys: Sequence[str], sizes: Mapping[str, tuple[int, int]]) -> dict[str, memoryview]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from storage.compaction.object_put import put_object
-from storage.errors import CorruptObject, LakeheadError, ObjectNotFound, SettingsError
+from storage.errors import CorruptObject, ObjectNotFound, SettingsError
 from storage.failpoints import failpoint
 from storage.format.object_writer import WrittenObject
 from storage.garbage.sweep import listed
@@ -27,6 +27,7 @@ from storage.rebuild.catalog import Rebuilt, rebuilt_catalog
 from storage.rebuild.fillers import filler_object
 from storage.rebuild.found import FoundObject, FoundRange, look_into
 from storage.rebuild.publish import next_number, publish
+from storage.tasks import task_group
 from storage.wal.object.names import WalName, is_tombstone_size
 
 T = TypeVar("T")
@@ -127,12 +128,9 @@ def read_item(item: RebuildItem) -> FoundObjects:
                 unreadable.append((key, error.reason))
 
         for first in range(0, len(item.keys), _READS_AT_ONCE):
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for key in item.keys[first : first + _READS_AT_ONCE]:
-                        group.create_task(read(key))
-            except* LakeheadError as errors:
-                raise errors.exceptions[0] from None
+            async with task_group() as group:
+                for key in item.keys[first : first + _READS_AT_ONCE]:
+                    group.create_task(read(key))
         return FoundObjects(
             objects=tuple(sorted(found, key=lambda one: one.key)), unreadable=tuple(unreadable)
         )

@@ -20,7 +20,6 @@ import structlog
 from storage.errors import (
     CorruptObject,
     EntryRejected,
-    LakeheadError,
     ObjectNotFound,
     StoreUnavailable,
 )
@@ -31,6 +30,7 @@ from storage.metadata.records import Entry
 from storage.metadata.snapshot import state_of
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
+from storage.tasks import task_group
 
 _log = structlog.get_logger("storage.metadata")
 
@@ -253,14 +253,11 @@ class LogReader:
         if count == 1:
             body = await self._read_or_none(first)
             return [] if body is None else [body]
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._read_or_none(number))
-                    for number in range(first, first + count)
-                ]
-        except* LakeheadError as errors:
-            raise errors.exceptions[0] from None
+        async with task_group() as group:
+            tasks = [
+                group.create_task(self._read_or_none(number))
+                for number in range(first, first + count)
+            ]
         bodies = []
         for task in tasks:
             body = task.result()
