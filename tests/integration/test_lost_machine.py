@@ -11,6 +11,7 @@ from confluent_kafka import (
     Consumer,
     ElectionType,
     KafkaError,
+    KafkaException,
     Producer,
     TopicPartition,
 )
@@ -67,6 +68,17 @@ class Machines:
             for place, error in results.items()
         }
 
+    def make_topic(self) -> bool:
+        """Make a topic led by both; False while one has not heard of the other's heartbeat."""
+        admin = AdminClient({"bootstrap.servers": self.here.bootstrap, **QUICK_RECONNECT})
+        topic = NewTopic("t", num_partitions=2, replica_assignment=[[GONE], [HERE]])
+        try:
+            admin.create_topics([topic])["t"].result(LIMIT_S)
+        except KafkaException as error:
+            assert error.args[0].code() == KafkaError.INVALID_REPLICA_ASSIGNMENT
+            return False
+        return True
+
     def produce(self, *values: bytes) -> None:
         """To partition 0, wherever that is led."""
         config = {"bootstrap.servers": self.here.bootstrap, **QUICK_RECONNECT}
@@ -95,9 +107,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
     try:
         made.here.start()
         made.gone.start()
-        admin = AdminClient({"bootstrap.servers": made.here.bootstrap, **QUICK_RECONNECT})
-        topic = NewTopic("t", num_partitions=2, replica_assignment=[[GONE], [HERE]])
-        admin.create_topics([topic])["t"].result(LIMIT_S)
+        assert wait_until(made.make_topic, LIMIT_S), "both machines know each other"
         yield made
     finally:
         made.here.kill()
