@@ -16,7 +16,6 @@ from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, G
 from broker.api.logger_levels import change_levels
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
-from broker.configs.entries import ALL_BROKERS
 from broker.configs.group_table import check_group_configs, known_group_config
 from broker.configs.topic_table import check_topic_configs, known_topic_config
 from broker.partition.topic import is_valid_name
@@ -26,6 +25,7 @@ from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 from storage.metadata.records import BrokerConfig, GroupConfig, Record, TopicConfig
 from storage.metadata.state import ClusterState
+from storage.upkeep.configs import ALL_BROKERS
 
 Configs: TypeAlias = Mapping[str, str]
 Changes: TypeAlias = dict[str, str | None]

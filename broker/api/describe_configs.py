@@ -14,7 +14,6 @@ from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, G
 from broker.api.describe_log_dirs import log_dir
 from broker.api.logger_levels import logger_entries
 from broker.configs.entries import (
-    ALL_BROKERS,
     ConfigEntry,
     broker_entries,
     broker_values,
@@ -26,6 +25,7 @@ from broker.partition.topic import is_valid_name
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
+from storage.upkeep.configs import ALL_BROKERS
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
 

@@ -10,10 +10,11 @@ from kio.schema.errors import ErrorCode
 
 from broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
 from broker.catalog.leaders import leader_of, replicas_of
-from broker.partition.topic import INTERNAL_TOPICS, is_valid_name
+from broker.partition.topic import is_valid_name
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
 from storage.metadata.state import ClusterState, TopicState
+from storage.metadata.topic_names import INTERNAL_TOPICS
 
 API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0))
 

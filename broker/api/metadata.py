@@ -17,11 +17,12 @@ from kio.schema.errors import ErrorCode
 from broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPICS
 from broker.api.topic_rules import check_collision
 from broker.catalog.leaders import controller_id, leader_of, live_nodes, replicas_of
-from broker.partition.topic import INTERNAL_TOPICS, Topic, is_valid_name
+from broker.partition.topic import Topic, is_valid_name
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
+from storage.metadata.topic_names import INTERNAL_TOPICS
 
 API = Api(key=3, name="Metadata", versions=(0, 13))
 

@@ -16,7 +16,7 @@ from broker.catalog.arrivals import Arrivals
 from broker.catalog.duties import EVERYTHING, News, news_of
 from broker.catalog.leaders import leader_of
 from broker.catalog.leadership import Leadership
-from broker.catalog.placement import first_willing, new_streams, spread
+from broker.catalog.placement import as_assigned, new_streams, spread
 from broker.configs.entries import broker_values, record_rules
 from broker.partition.partition import Partition
 from broker.partition.topic import Topic, TopicRegistry, is_valid_name
@@ -130,7 +130,7 @@ class TopicCatalog:
     ) -> Sequence[Record]:
         ready = self.ready_nodes()
         if replicas:
-            leaders = [first_willing(state, nodes, ready) for nodes in replicas]
+            leaders = as_assigned(state, replicas, ready)
         else:
             leaders = spread(state, len(partitions), ready)
         return new_streams(state, topic_id, partitions, leaders)

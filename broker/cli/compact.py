@@ -2,7 +2,7 @@
 one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated
@@ -11,23 +11,30 @@ import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run, store_uri
 from broker.cli.listing import JsonOption, show_fields, show_rows
-from broker.cli.maintain import ConfigOption, DryRunOption, opened_maintainer, settings_of
+from broker.cli.maintain import ConfigOption, DryRunOption, settings_of
 from broker.cli.progress import ByteProgress
-from broker.configs.entries import broker_values
-from broker.maintenance.maintainer import MaintenanceFigures
-from broker.maintenance.rules import DueWork, compacted_streams
-from broker.settings import Settings
-from storage.compaction.merge_batches import RebatchSettings
-from storage.compaction.merge_plan import MergeRules
+from broker.configs.entries import upkeep_defaults
+from storage.compaction.merge_plan import MergeRules, RebatchSettings
 from storage.errors import SettingsError
 from storage.jobs.compact import CompactItem, CompactSettings, compact, plan_compact
+from storage.jobs.compact_topics import (
+    CompactTopicsSettings,
+    compact_topics,
+    plan_compact_topics,
+)
+from storage.jobs.retain import RetainSettings, plan_retain
+from storage.jobs.retain import retain as run_retain
 from storage.metadata.state import ClusterState
+from storage.upkeep.rules import DueWork
 
 _MIB = 1024 * 1024
 _REBATCH = RebatchSettings()
 
 TopicsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[TOPIC]...", help="These topics only.")
+]
+ProcessesOption = Annotated[
+    int, typer.Option("--processes", min=1, metavar="N", help="How many work at once.")
 ]
 SmallBatchOption = Annotated[
     int,
@@ -70,9 +77,7 @@ def compact_objects(
     ] = MergeRules().count_min,
     small_batch: SmallBatchOption = _REBATCH.small_bytes,
     small_compressed_batch: SmallCompressedOption = _REBATCH.small_compressed_bytes,
-    processes: Annotated[
-        int, typer.Option("--processes", min=1, metavar="N", help="How many work at once.")
-    ] = 1,
+    processes: ProcessesOption = 1,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -81,14 +86,13 @@ def compact_objects(
     Every record keeps its offset, timestamp and producer. Topics that are compacted by keys are
     left to compact-topic. Safe to run beside a live cluster, to kill, and to run twice at once.
     """
-    values = broker_values(run(load_state(path)), settings_of(config))
     settings = CompactSettings(
         path=store_uri(path),
         rules=MergeRules(target_bytes=target_mib * _MIB, count_min=count_min),
         rebatch=RebatchSettings(
             small_bytes=small_batch, small_compressed_bytes=small_compressed_batch
         ),
-        excluded=compacted_streams(run(load_state(path)), values),
+        defaults=upkeep_defaults(settings_of(config)),
     )
     if dry_run:
         rows = _rows(plan_compact(settings), run(load_state(path)))
@@ -124,6 +128,7 @@ def compact_topic(
     topics: TopicsArgument = None,
     path: PathOption = DEFAULT_PATH,
     config: ConfigOption = None,
+    processes: ProcessesOption = 1,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -131,23 +136,30 @@ def compact_topic(
 
     Safe to run beside a live cluster, to kill at any moment, and to run twice at once.
     """
-    figures = _partitions(
-        "compact-topic",
-        path,
-        settings_of(config),
-        lambda work: work.is_compaction and _is_among(work, topics),
-        dry_run=dry_run,
-        as_json=as_json,
+    settings = CompactTopicsSettings(
+        path=store_uri(path),
+        topics=frozenset(topics or ()),
+        defaults=upkeep_defaults(settings_of(config)),
     )
-    if figures is not None:
-        show_fields(
-            {
-                "compacted partitions": figures.compacted,
-                "bytes before": figures.bytes_before,
-                "bytes after": figures.bytes_after,
-            },
-            as_json,
-        )
+    if dry_run:
+        _show_due((item.work for item in plan_compact_topics(settings)), as_json)
+        return
+    from lake.jobs.local_pool import run_items
+
+    with ByteProgress("compact-topic", shown=not as_json) as progress:
+        runner = partial(run_items, processes=processes)
+        figures = compact_topics(settings, runner=runner, on_progress=progress.update)
+    show_fields(
+        {
+            "compacted partitions": figures.partitions,
+            "bytes before": figures.bytes_before,
+            "bytes after": figures.bytes_after,
+            "left to others": figures.superseded,
+            "waiting for transactions": figures.waiting,
+        },
+        as_json,
+    )
+    _raise_failures(figures.failures)
 
 
 def retain(
@@ -161,51 +173,33 @@ def retain(
 
     Never what the table of a topic that declares one does not hold yet.
     """
-    figures = _partitions(
-        "retain",
-        path,
-        settings_of(config),
-        lambda work: not work.is_compaction and _is_among(work, topics),
-        dry_run=dry_run,
-        as_json=as_json,
+    settings = RetainSettings(
+        path=store_uri(path),
+        topics=frozenset(topics or ()),
+        defaults=upkeep_defaults(settings_of(config)),
     )
-    if figures is not None:
-        show_fields({"trimmed partitions": figures.trimmed}, as_json)
-
-
-def _is_among(work: DueWork, topics: Sequence[str] | None) -> bool:
-    return not topics or work.topic in topics
-
-
-def _partitions(
-    name: str,
-    path: str,
-    settings: Settings,
-    is_wanted: Callable[[DueWork], bool],
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> MaintenanceFigures | None:
-    """Do what is due of partitions, or show it."""
-
-    async def work() -> tuple[list[DueWork], MaintenanceFigures]:
-        async with opened_maintainer(path, settings) as maintainer:
-            due = [one for one in maintainer.due() if is_wanted(one)]
-            sizes = [maintainer.size_of(one) for one in due]
-            if not dry_run:
-                done, total = 0, sum(sizes)
-                with ByteProgress(name, shown=not as_json) as progress:
-                    for one, size in zip(due, sizes, strict=True):
-                        progress.update(done, total)
-                        await maintainer.perform(one)
-                        done += size
-            return due, maintainer.figures
-
-    due, figures = run(work())
     if dry_run:
-        rows = [{"topic": one.topic, "partition": one.partition, "due": one.words} for one in due]
-        show_rows(rows, {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}, as_json)
-        return None
-    if figures.failures:
-        raise SettingsError(f"{figures.failures} partitions were left as they are; see above")
-    return figures
+        _show_due((work for item in plan_retain(settings) for work in item.works), as_json)
+        return
+    with ByteProgress("retain", shown=not as_json) as progress:
+        figures = run_retain(settings, on_progress=progress.update)
+    show_fields(
+        {
+            "trimmed partitions": figures.partitions,
+            "records": figures.records,
+            "bytes": figures.bytes,
+        },
+        as_json,
+    )
+    _raise_failures(figures.failures)
+
+
+def _show_due(works: Iterable[DueWork], as_json: bool) -> None:
+    rows = [{"topic": one.topic, "partition": one.partition, "due": one.words} for one in works]
+    show_rows(rows, {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}, as_json)
+
+
+def _raise_failures(failures: Sequence[str]) -> None:
+    if failures:
+        more = f"; and {len(failures) - 1} more" if len(failures) > 1 else ""
+        raise SettingsError(f"left as it is: {failures[0]}{more}")

@@ -5,27 +5,17 @@ A running node does the same by itself. The commands are for a cluster that is d
 before, and for Airflow.
 """
 
-import random
 from typing import Annotated
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, run
+from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, show_fields, show_rows
-from storage.clock import SystemClock
+from broker.cli.progress import ByteProgress
 from storage.errors import SettingsError
-from storage.garbage.leak_check import LeakReport, check_leaks
-from storage.garbage.sweep import (
-    GRACE_MS,
-    MARGIN_MS,
-    SweepPlan,
-    SweepResult,
-    SweepSettings,
-    perform,
-    plan_sweep,
-)
-from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore
+from storage.garbage.sweep import GRACE_MS, MARGIN_MS, SweepTimes
+from storage.jobs.sweep import SweepSettings, find_leaks, plan_sweep
+from storage.jobs.sweep import sweep as run_sweep
 
 
 def sweep(
@@ -54,21 +44,24 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """Delete objects that no stream refers to, and what crashes left in the bucket."""
-    settings = SweepSettings(grace_ms=grace_s * 1000, margin_ms=margin_s * 1000)
-    plan, result = run(_sweep(path, settings, dry_run))
+    times = SweepTimes(grace_ms=grace_s * 1000, margin_ms=margin_s * 1000)
+    settings = SweepSettings(path=store_uri(path), times=times)
     if dry_run:
         rows = [
-            {"key": one.key, "bytes": one.size, "why": one.verdict.value} for one in plan.doomed
+            {"key": one.key, "bytes": one.size, "why": one.verdict.value}
+            for item in plan_sweep(settings)
+            for one in item.doomed
         ]
         show_rows(rows, {"key": "KEY", "bytes": "BYTES", "why": "WHY"}, as_json)
         return
-    assert result is not None
+    with ByteProgress("sweep", shown=not as_json) as progress:
+        figures = run_sweep(settings, on_progress=progress.update)
     show_fields(
         {
-            "deleted objects": result.deleted,
-            "deleted bytes": result.deleted_bytes,
-            "dropped from the metadata": result.dropped,
-            "abandoned uploads given up": result.uploads,
+            "deleted objects": figures.objects,
+            "deleted bytes": figures.bytes,
+            "dropped from the metadata": figures.dropped,
+            "abandoned uploads given up": figures.uploads,
         },
         as_json,
     )
@@ -76,7 +69,7 @@ def sweep(
 
 def leak_check(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
     """Compare the bucket with the metadata. Status 1 if something is missing or has leaked."""
-    report = run(_check(path))
+    report = find_leaks(store_uri(path))
     show_fields(
         {
             "referenced objects": report.referenced,
@@ -96,32 +89,3 @@ def leak_check(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> 
         raise SettingsError(
             f"{len(report.leaked)} objects have leaked: {report.leaked[0]}; see: lakehead sweep"
         )
-
-
-async def _sweep(
-    path: str, settings: SweepSettings, dry_run: bool
-) -> tuple[SweepPlan, SweepResult | None]:
-    store = open_cluster(path)
-    try:
-        metadata = await _metadata(store)
-        plan = await plan_sweep(store, metadata, SystemClock(), settings)
-        return plan, None if dry_run else await perform(plan, store, metadata)
-    finally:
-        await store.close()
-
-
-async def _check(path: str) -> LeakReport:
-    store = open_cluster(path)
-    try:
-        return await check_leaks(store, await _metadata(store))
-    finally:
-        await store.close()
-
-
-async def _metadata(store: ObjectStore) -> MetadataLog:
-    rng = random.SystemRandom()
-    writer = f"sweep/{rng.getrandbits(64):016x}"
-    log = await MetadataLog.open(store, writer_id=writer, clock=SystemClock(), rng=rng)
-    if not log.state.cluster_id:
-        raise SettingsError(f"there is no cluster in {store.uri}")
-    return log

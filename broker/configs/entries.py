@@ -16,11 +16,10 @@ from broker.setting_sources import SETTINGS
 from broker.settings import Settings
 from storage.format.compression import CODEC_NAMES
 from storage.metadata.state import ClusterState
+from storage.upkeep.configs import ALL_BROKERS, BROKER_DEFAULTS, UpkeepDefaults
 
 _SETTINGS = {setting.name: setting for setting in SETTINGS}
 _CODECS = {"producer": None, "uncompressed": 0, **{name: n for n, name in CODEC_NAMES.items()}}
-ALL_BROKERS = -1
-"""The node id that configs of all brokers are kept under."""
 
 
 class ConfigSource(IntEnum):
@@ -117,6 +116,16 @@ def broker_values(
         own=state.broker_configs.get(settings.node_id, nothing),
         shared=state.broker_configs.get(ALL_BROKERS, nothing),
         facts=facts or {},
+    )
+
+
+def upkeep_defaults(settings: Settings) -> UpkeepDefaults:
+    """Return what upkeep is to know of the node of these settings."""
+    values = BrokerValues(settings=settings)
+    given = {name: values.value(name) for name in BROKER_DEFAULTS}
+    return UpkeepDefaults(
+        given={name: value for name, value in given.items() if value is not None},
+        node_id=settings.node_id,
     )
 
 

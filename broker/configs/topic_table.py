@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from broker.configs.declared_table import DECLARED_TABLE_CONFIGS, check_table_configs
 from broker.configs.definition import LONG_MAX, ConfigDefinition, ConfigType, Effect
 from broker.protocol.errors import KafkaError
+from storage.upkeep.configs import UPKEEP_CONFIGS
 
 
 def _number(
@@ -36,6 +37,29 @@ def _number(
         least=least,
         most=most,
         excluded=excluded,
+    )
+
+
+def _of_upkeep(
+    name: str,
+    note: str,
+    *,
+    kind: ConfigType = ConfigType.LONG,
+    least: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> ConfigDefinition:
+    """Return one that upkeep goes by, which has its default."""
+    config = UPKEEP_CONFIGS[name]
+    return ConfigDefinition(
+        name=name,
+        kind=kind,
+        default=config.default,
+        synonym=config.synonym,
+        note=note,
+        least=least,
+        most=most,
+        choices=choices,
     )
 
 
@@ -84,13 +108,11 @@ _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _REPLICAS = r"[0-9]+:[0-9]+"
 
 _TABLE = (
-    _text(
+    _of_upkeep(
         "cleanup.policy",
-        "delete",
-        "log.cleanup.policy",
         "delete: retention removes old records; compact: the newest record per key is kept.",
-        ("compact", "delete"),
         kind=_LIST,
+        choices=("compact", "delete"),
     ),
     _number(
         "compression.gzip.level",
@@ -121,10 +143,8 @@ _TABLE = (
         least=-131072,
         most=22,
     ),
-    _number(
+    _of_upkeep(
         "delete.retention.ms",
-        86_400_000,
-        "log.cleaner.delete.retention.ms",
         "How long compaction keeps the mark of a deleted key, in ms.",
         least=0,
     ),
@@ -152,10 +172,8 @@ _TABLE = (
     ),
     _number("local.retention.bytes", -2, "log.local.retention.bytes", _UNUSED, least=-2),
     _number("local.retention.ms", -2, "log.local.retention.ms", _UNUSED, least=-2),
-    _number(
+    _of_upkeep(
         "max.compaction.lag.ms",
-        LONG_MAX,
-        "log.cleaner.max.compaction.lag.ms",
         "A record is compacted at the latest after this, in ms.",
         least=1,
     ),
@@ -188,19 +206,15 @@ _TABLE = (
         "CreateTime: records keep the producer's timestamps; LogAppendTime: they get the broker's.",
         ("CreateTime", "LogAppendTime"),
     ),
-    _number(
+    _of_upkeep(
         "min.cleanable.dirty.ratio",
-        0.5,
-        "log.cleaner.min.cleanable.ratio",
         "Share of uncompacted records that makes compaction worth while.",
         kind=_DOUBLE,
         least=0,
         most=1,
     ),
-    _number(
+    _of_upkeep(
         "min.compaction.lag.ms",
-        0,
-        "log.cleaner.min.compaction.lag.ms",
         "A record is not compacted before this, in ms.",
         least=0,
     ),
@@ -209,16 +223,12 @@ _TABLE = (
     _flag("remote.log.copy.disable", "", _UNUSED),
     _flag("remote.log.delete.on.disable", "", _UNUSED),
     _flag("remote.storage.enable", "", _SHARED),
-    _number(
+    _of_upkeep(
         "retention.bytes",
-        -1,
-        "log.retention.bytes",
         "Size of a partition above which old records are removed; -1: no limit.",
     ),
-    _number(
+    _of_upkeep(
         "retention.ms",
-        604_800_000,
-        "log.retention.ms",
         "Age above which records are removed, in ms; -1: never.",
         least=-1,
     ),

@@ -1,5 +1,3 @@
-"""Maintenance: what topics' configs ask for beside serving: compaction by keys, retention.
-
-`rules` decides what is due, `maintainer` does it; `lakehead maintain` and `lakehead start` run it
+"""Maintenance: the loop around `storage.upkeep`, which `lakehead maintain` and `lakehead start` run
 in a process of its own.
 """

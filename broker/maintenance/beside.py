@@ -14,16 +14,17 @@ from collections.abc import Mapping
 import structlog
 
 from broker.configs.broker_table import shown
-from broker.configs.entries import broker_values
-from broker.maintenance.rules import DueWork, due_merges, due_of, is_compacted
-from broker.partition.topic import INTERNAL_TOPICS
+from broker.configs.entries import upkeep_defaults
 from broker.setting_sources import SETTINGS
 from broker.settings import Settings
 from broker.supervisor.lifeline import SUPERVISOR
 from storage.clock import Clock
+from storage.compaction.merge_plan import MergeRules
 from storage.errors import LakeheadError
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState
+from storage.metadata.topic_names import INTERNAL_TOPICS
+from storage.upkeep.rules import DueWork, due_merges, due_of, is_compacted
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0
@@ -44,6 +45,7 @@ class MaintenanceBeside:
         """Partitions of which something was due at the last look."""
         self._metadata = metadata
         self._settings = settings
+        self._defaults = upkeep_defaults(settings)
         self._clock = clock
         self._seen_entry, self._seen_at = -1, clock.monotonic()
         self._retained_at = clock.monotonic()
@@ -86,7 +88,7 @@ class MaintenanceBeside:
         self._seen_entry, self._seen_at = state.next_entry, now
         self._held = {key: held for key, held in self._held.items() if held[1] > now}
         found: list[DueWork] = []
-        values, now_ms = broker_values(state, self._settings), self._clock.now_ms()
+        values, now_ms = self._defaults.values(state), self._clock.now_ms()
         for number, (name, topic) in enumerate(state.topics.items(), 1):
             if not number % _TOPICS_AT_ONCE:
                 await asyncio.sleep(0)
@@ -101,8 +103,8 @@ class MaintenanceBeside:
         if not self._is_retention_time:
             return False
         state = self._metadata.state
-        values = broker_values(state, self._settings)
-        return bool(await asyncio.to_thread(due_merges, state, values))
+        values = self._defaults.values(state)
+        return bool(await asyncio.to_thread(due_merges, state, values, MergeRules()))
 
     async def _maintain(self, work: list[DueWork]) -> None:
         self.runs += 1

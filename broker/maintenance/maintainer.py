@@ -7,24 +7,23 @@ What fails in one partition is logged, counted and tried again in a later turn; 
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
-from broker.configs.entries import broker_values
+from broker.configs.entries import upkeep_defaults
 from broker.maintenance.merging import merge_all
-from broker.maintenance.rules import DueWork, due_merges, due_of, youngest_ms
-from broker.partition.topic import INTERNAL_TOPICS
 from broker.settings import Settings
 from storage.clock import Clock
-from storage.compaction.merge_plan import MergeItem
+from storage.compaction.merge_plan import MergeItem, MergeRules
 from storage.errors import LakeheadError
 from storage.jobs.compact import CompactFigures
 from storage.metadata.log import MetadataLog
-from storage.metadata.records import Record, TrimStream
-from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
+from storage.upkeep.configs import UpkeepValues
+from storage.upkeep.retention import trim, trim_groups
+from storage.upkeep.rules import DueWork, due_in, due_merges
 
 _PAUSE_AFTER_FAILURE_S = 30.0
 _log = structlog.get_logger("broker.maintenance")
@@ -47,10 +46,7 @@ class MaintenanceFigures:
 
 
 class Maintainer:
-    """Maintenance of one cluster. `settings` give the defaults of topics' configs.
-
-    Internal topics are left to their coordinators, which keep them short themselves.
-    """
+    """Maintenance of one cluster. `settings` give the defaults of topics' configs."""
 
     def __init__(
         self,
@@ -66,6 +62,7 @@ class Maintainer:
         self._clock = clock
         self._rng = rng
         self._settings = settings
+        self._defaults = upkeep_defaults(settings)
         self._retained_next = clock.monotonic()
         self._held_until: dict[int, float] = {}
         """Streams in which something failed, and when they are tried again (monotonic)."""
@@ -90,10 +87,13 @@ class Maintainer:
         is_retention_time = now >= self._retained_next
         if is_retention_time:
             self._retained_next = now + self._settings.log_retention_check_interval_ms / 1000
-        for work in self.due():
-            is_time = work.is_compaction or is_retention_time
-            if is_time and self._held_until.get(work.stream_id, now) <= now:
-                await self.perform(work)
+        due = [one for one in self.due() if self._held_until.get(one.stream_id, now) <= now]
+        if is_retention_time:
+            for works in trim_groups(due):
+                await self._attempt(works)
+        for work in due:
+            if work.is_compaction:
+                await self._attempt((work,))
         if is_retention_time:
             figures, failures = await merge_all(
                 self.due_merges(), self._store, self._metadata, self._clock, self._rng
@@ -101,65 +101,53 @@ class Maintainer:
             self.figures.merged = self.figures.merged.plus(figures)
             self.figures.failures += failures
 
-    def size_of(self, work: DueWork) -> int:
-        """Return the bytes of batches that a work is about."""
-        stream = self._metadata.state.streams.get(work.stream_id)
-        extents = () if stream is None else stream.extents
-        return sum(
-            one.size for one in extents if work.is_compaction or one.end_offset <= work.offset
-        )
-
     def due_merges(self) -> tuple[MergeItem, ...]:
         """Return which small objects are to be merged, by the metadata alone."""
-        state = self._metadata.state
-        return due_merges(state, broker_values(state, self._settings))
+        return due_merges(self._metadata.state, self._values(), MergeRules())
 
     def due(self) -> Iterator[DueWork]:
-        """Yield what is due, by the metadata alone."""
-        state = self._metadata.state
-        now_ms = self._clock.now_ms()
-        values = broker_values(state, self._settings)
-        for name, topic in sorted(state.topics.items()):
-            if name not in INTERNAL_TOPICS:
-                yield from due_of(state, topic, values, now_ms)
+        """Yield what is due of partitions, by the metadata alone."""
+        return due_in(self._metadata.state, self._values(), self._clock.now_ms())
 
-    async def perform(self, work: DueWork) -> None:
-        """Do what is due of one partition. What fails is logged and counted."""
+    def _values(self) -> UpkeepValues:
+        return self._defaults.values(self._metadata.state)
+
+    async def _attempt(self, works: Sequence[DueWork]) -> None:
+        """Compact a partition, or remove what is due of some. What fails is logged and counted."""
+        first = works[0]
         try:
-            if work.is_compaction:
-                await self._compact(work)
+            if first.is_compaction:
+                await self._compact(first)
             else:
-                await self._trim(work)
+                await self._trim(works)
         except LakeheadError as error:
-            self.figures.failures += 1
-            self._held_until[work.stream_id] = self._clock.monotonic() + _PAUSE_AFTER_FAILURE_S
+            self.figures.failures += len(works)
+            until = self._clock.monotonic() + _PAUSE_AFTER_FAILURE_S
+            self._held_until.update(dict.fromkeys((one.stream_id for one in works), until))
             _log.warning(
                 "partition_not_maintained",
-                topic=work.topic,
-                partition=work.partition,
-                work=work.words,
+                topic=first.topic,
+                partition=first.partition,
+                partitions=len(works),
+                work=first.words,
                 error=str(error),
             )
 
     async def _compact(self, work: DueWork) -> None:
-        # Nodes import this module for others' sake, and need no kernels.
-        from storage.compaction.job import Compaction, CompactionSettings
+        # Whoever only looks what is due needs no kernels.
+        from storage.compaction.job import Superseded
+        from storage.upkeep.partition_compaction import compact_partition
 
-        values = broker_values(self._metadata.state, self._settings)
-        compaction = Compaction(
-            self._store,
-            self._metadata,
-            self._clock,
-            self._rng,
-            stream_id=work.stream_id,
-            settings=CompactionSettings(
-                until_ms=youngest_ms(work.rules, self._clock.now_ms()),
-                delete_retention_ms=work.rules.delete_retention_ms,
-                map_memory=values.number("log.cleaner.dedupe.buffer.size"),
-            ),
-        )
         begun = self._clock.monotonic()
-        result = await compaction.run()
+        try:
+            result = await compact_partition(
+                self._store, self._metadata, self._clock, self._rng, work, self._values()
+            )
+        except Superseded as error:  # another process was quicker
+            _log.info(
+                "partition_left", topic=work.topic, partition=work.partition, reason=str(error)
+            )
+            return
         if not result.passes:  # look again later
             self._held_until[work.stream_id] = begun + _PAUSE_AFTER_FAILURE_S
             _log.info(
@@ -183,15 +171,14 @@ class Maintainer:
             seconds=round(self._clock.monotonic() - begun, 3),
         )
 
-    async def _trim(self, work: DueWork) -> None:
-        stream_id, offset = work.stream_id, work.offset
-
-        def plan(state: ClusterState) -> list[Record]:
-            stream = state.streams.get(stream_id)
-            if stream is None or stream.start_offset >= offset:
-                return []
-            return [TrimStream(stream_id=stream_id, start_offset=offset)]
-
-        await self._metadata.commit_with(plan)
-        self.figures.trimmed += 1
-        _log.info("retention_applied", topic=work.topic, partition=work.partition, start=offset)
+    async def _trim(self, works: Sequence[DueWork]) -> None:
+        trimmed = await trim(self._metadata, works, self._defaults, self._clock.now_ms())
+        self.figures.trimmed += len(trimmed)
+        for one in trimmed:
+            _log.info(
+                "retention_applied",
+                topic=one.topic,
+                partition=one.partition,
+                start=one.start_offset,
+                bytes=one.size,
+            )

@@ -5,7 +5,6 @@ import random
 import structlog
 
 from storage.clock import Clock
-from storage.compaction.merge import Merge
 from storage.compaction.merge_plan import MergeItem
 from storage.errors import LakeheadError
 from storage.jobs.compact import CompactFigures
@@ -23,6 +22,8 @@ async def merge_all(
     rng: random.Random,
 ) -> tuple[CompactFigures, int]:
     """Do what is due, and return figures and how many items failed: they are logged."""
+    from storage.compaction.merge import Merge  # its kernels are for those alone who merge
+
     figures, failures = CompactFigures(), 0
     for item in items:
         try:

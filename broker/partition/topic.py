@@ -8,12 +8,10 @@ from kio.schema.errors import ErrorCode
 
 from broker.partition.record_rules import RecordRules
 from broker.protocol.errors import KafkaError
+from storage.metadata.topic_names import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from broker.partition.partition import Partition
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics that only the broker writes to."""
 
 _NAME_MAX = 249
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

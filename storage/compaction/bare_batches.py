@@ -18,6 +18,10 @@ from storage.format.record_batch import (
     BatchHeader,
 )
 
+GAP_MAX = 1 << 30
+"""Offsets between two batches: beyond it, an empty batch is put there, for the sake of fields of 32
+bits.
+"""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8

@@ -103,7 +103,7 @@ def _rewritten(
     out = arena.room(room)
     source, records = np.frombuffer(data, dtype=np.uint8), out[HEADER_SIZE:room]
     size = kernels.copy_kept(
-        source, rows, len(rows), int(is_timed), base_timestamp if is_timed else 0, records
+        source, rows, len(rows), int(is_timed), base_timestamp if is_timed else 0, records, 0
     )
     if header.codec:
         body = deflate(header.codec, records[:size].data)

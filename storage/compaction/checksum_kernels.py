@@ -1,5 +1,5 @@
-"""Kernel: which batches fail their checksums. A call for each from Python would cost more than a
-small one's checksum.
+"""Kernels: which batches fail their checksums, and the checksums of new ones. A call for each from
+Python would cost more than a small one's checksum.
 """
 
 from typing import Any
@@ -13,11 +13,12 @@ from storage.compaction.merge_kernels import (
     END,
     FAILED,
     NOWHERE,
+    RECORD_HEADER,
     RUN,
     START,
 )
 from storage.kernel_checksum import BYTE_STEPS, crc32c_step
-from storage.kernel_compiler import BYTES, LONG, TABLE, compiled, inlined
+from storage.kernel_compiler import BYTES, LONG, OUT, TABLE, compiled, inlined
 from storage.kernel_memory import word_at
 
 
@@ -45,4 +46,23 @@ def distrust(data: Any, first: Any, end: Any, table: Any) -> Any:
         if row[RUN] >= 0 and _crc(data, row[START] + CRC_FROM, row[END]) != row[CRC]:
             row[CRC], row[BODY_SIZE] = FAILED, NOWHERE
             count += 1
+    return count
+
+
+@compiled(LONG(OUT, LONG, LONG))
+def seal(stored: Any, at: Any, end: Any) -> Any:
+    """Give the batches of stored records that follow each other from `at` to `end` their checksums;
+    return how many they are.
+    """
+    count = np.int64(0)
+    while at < end:
+        size = np.int64(0)
+        for i in range(4):
+            size = size << np.int64(8) | np.int64(stored[at + RECORD_HEADER - 4 + i])
+        after = at + RECORD_HEADER + size
+        crc = _crc(stored, at + CRC_FROM, after)
+        for i in range(4):
+            stored[at + CRC_FROM - 4 + i] = np.uint8(crc >> np.int64(24 - 8 * i) & np.int64(0xFF))
+        at = after
+        count += 1
     return count

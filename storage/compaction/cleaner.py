@@ -8,6 +8,8 @@ last batch with records, for its sequence; a marker of another epoch, for that.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from storage.compaction.arena import Arena
 from storage.compaction.bare_batches import without_records
 from storage.compaction.batch_filter import (
@@ -15,6 +17,8 @@ from storage.compaction.batch_filter import (
     filtered,
     with_horizon,
 )
+from storage.compaction.batch_rows import BatchRows
+from storage.compaction.offset_map import Cleaned, CleanRules
 from storage.compaction.reading import StoredBatch
 from storage.compaction.scan import DirtyScan
 from storage.format.control_batch import read_marker
@@ -25,11 +29,12 @@ PRODUCER_EXPIRY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningRules:
-    """What one cleaning goes by: offsets below `start_offset` are trimmed. Times in
-    milliseconds.
+    """What one cleaning goes by: offsets below `start_offset` are trimmed, those from
+    `clean_end` on are not cleaned. Times in milliseconds.
     """
 
     start_offset: int
+    clean_end: int
     now_ms: int
     delete_retention_ms: int
 
@@ -45,6 +50,26 @@ class Cleaner:
         """Producers of whose transaction at this place something stays."""
         self._epochs: dict[int, int] = {}
         """Under which epoch each producer sent its last batch before this place."""
+        last = sorted(scan.last_batches.items())
+        self._producers = np.array(last, np.int64).reshape(len(last), 2)
+        self._clean_rules = CleanRules(
+            end_offset=rules.clean_end,
+            start_offset=rules.start_offset,
+            now_ms=rules.now_ms,
+            horizon_ms=rules.now_ms + rules.delete_retention_ms,
+            expired_ms=rules.now_ms - PRODUCER_EXPIRY_MS,
+        )
+
+    def clean_all(self, batches: BatchRows, first: int) -> Cleaned:
+        """Return what is left of batches from row `first` on, up to one that `clean` is to look at,
+        or that is not to be cleaned.
+        """
+        cleaned = self._scan.newest.clean(
+            batches, first, self._clean_rules, self._producers, self._arena
+        )
+        for producer_id, _, epoch in batches.producers(first, cleaned.row):
+            self._epochs[producer_id] = epoch
+        return cleaned
 
     def clean(self, header: BatchHeader, stored: StoredBatch) -> memoryview | None:
         """Return what is left of the next batch: itself where nothing changes; None: nothing."""

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.clock import Clock
+from storage.compaction.batch_rows import BatchRows
 from storage.compaction.cleaner import Cleaner, CleaningRules
 from storage.compaction.object_put import put_object
-from storage.compaction.plan import Dirtiness, dirtiness, groups
-from storage.compaction.reading import Scratch, stored_batches
+from storage.compaction.plan import MAP_MEMORY, Dirtiness, dirtiness, groups
+from storage.compaction.reading import Scratch, stored_items
 from storage.compaction.rewrite import Job, Rewrite
 from storage.compaction.scan import OFFSET_MAX, DirtyScan
-from storage.errors import EntryRejected, LakeheadError
+from storage.errors import CorruptObject, EntryRejected, LakeheadError, ObjectNotFound
 from storage.failpoints import failpoint
 from storage.format.stream_object import read_index
 from storage.metadata.extents import Extent
@@ -27,9 +28,6 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommittedObject, Record, ReplaceObjects
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
-
-_SCANNED_AT_ONCE = 1024 * 1024
-"""Bytes, until others get their turn."""
 
 
 class Superseded(LakeheadError):
@@ -46,7 +44,7 @@ class CompactionSettings:
 
     until_ms: int
     delete_retention_ms: int
-    map_memory: int = 128 * 1024 * 1024
+    map_memory: int = MAP_MEMORY
     group_size: int = 32 * 1024 * 1024
 
 
@@ -87,9 +85,24 @@ class Compaction:
         self._settings = settings
 
     async def run(self) -> CompactionResult:
-        """Compact all that can be. Raises Superseded, StoreUnavailable, ObjectNotFound,
-        CorruptObject, UnsupportedFormat, OutcomeUnknown; what was committed by then counts.
+        """Compact all that can be. Raises Superseded, StoreUnavailable, CorruptObject,
+        UnsupportedFormat, OutcomeUnknown, and ObjectNotFound when data is lost; what was committed
+        by then counts.
         """
+        try:
+            return await self._run()
+        except ObjectNotFound:
+            known = self._extents()
+            await self._metadata.refresh(surely=True)
+            if self._extents()[: len(known)] == known:
+                raise
+            raise Superseded(f"stream {self._stream_id} changed while it was compacted") from None
+
+    def _extents(self) -> tuple[Extent, ...]:
+        stream = self._metadata.state.streams.get(self._stream_id)
+        return () if stream is None else tuple(stream.extents)
+
+    async def _run(self) -> CompactionResult:
         while True:
             stream = self._metadata.state.streams.get(self._stream_id)
             if stream is None:
@@ -116,22 +129,24 @@ class Compaction:
         self, extents: Sequence[Extent], scan: DirtyScan, end_offset: int = OFFSET_MAX
     ) -> None:
         """Scan up to an offset, or as far as the map goes."""
-        scanned, scratch = 0, Scratch()
+        scratch, batches = Scratch(), BatchRows()
         for extent in extents:
             index = await read_index(self._store, extent.object_key)
-            batches = stored_batches(self._store, index, self._stream_id, extent, scratch=scratch)
-            async for stored in batches:
-                if stored.end_offset > end_offset or not scan.add(stored):
+            items = stored_items(self._store, index, self._stream_id, extent, scratch)
+            async for item, data in items:
+                try:
+                    batches.read(self._stream_id, data)
+                except ValueError as error:
+                    raise CorruptObject(extent.object_key, item.position, str(error)) from error
+                if not scan.add_all(batches, end_offset):
                     return
-                scanned += len(stored.payload)
-                if scanned > _SCANNED_AT_ONCE:
-                    scanned = 0
-                    await asyncio.sleep(0)
+                await asyncio.sleep(0)
 
     async def _rewrite(self, found: Dirtiness, scan: DirtyScan, clean_end: int) -> None:
         stream = self._metadata.state.stream(self._stream_id)
         rules = CleaningRules(
             start_offset=stream.start_offset,
+            clean_end=clean_end,
             now_ms=self._clock.now_ms(),
             delete_retention_ms=self._settings.delete_retention_ms,
         )

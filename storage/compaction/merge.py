@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from storage.clock import Clock
 from storage.compaction.arena import Arena
-from storage.compaction.merge_batches import RebatchFigures, Rebatching, RebatchSettings
+from storage.compaction.merge_batches import RebatchFigures, Rebatching
 from storage.compaction.merge_parts import MergePart, gathered_parts, written_objects
-from storage.compaction.merge_plan import MergeItem
+from storage.compaction.merge_plan import MergeItem, RebatchSettings
 from storage.compaction.merge_sources import Sources, read_sources
 from storage.compaction.object_put import put_object
 from storage.compaction.rewrite import Job

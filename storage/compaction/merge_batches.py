@@ -13,22 +13,12 @@ import numpy as np
 
 from storage.compaction import merge_kernels as kernels
 from storage.compaction.arena import Arena
+from storage.compaction.merge_plan import RebatchSettings
 from storage.compaction.merge_runs import RunMerger, Span
 
 _WINDOW_ROWS = 16 * 1024
 _WINDOW_BYTES = 16 * 1024 * 1024
 """What is looked at at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebatchSettings:
-    """Batches below `small_bytes` are merged to at most about `target_bytes` of records, inflated;
-    compressed ones below `small_compressed_bytes`, since they must be compressed anew. 0: none is.
-    """
-
-    small_bytes: int = 4 * 1024
-    small_compressed_bytes: int = 0
-    target_bytes: int = 1024 * 1024
 
 
 @dataclass(slots=True)

@@ -43,6 +43,17 @@ class MergeRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RebatchSettings:
+    """Batches below `small_bytes` are merged to at most about `target_bytes` of records, inflated;
+    compressed ones below `small_compressed_bytes`, since they must be compressed anew. 0: none is.
+    """
+
+    small_bytes: int = 4 * 1024
+    small_compressed_bytes: int = 0
+    target_bytes: int = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeItem:
     """One merge: what these objects hold of these streams. `size` in bytes."""
 

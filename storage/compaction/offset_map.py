@@ -7,12 +7,15 @@ occur. Its memory is taken as it is used.
 """
 
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from storage.compaction import record_kernels as kernels
-from storage.compaction.arena import zeros
+from storage.compaction.arena import Arena, zeros
+from storage.compaction.batch_rows import BatchRows
+from storage.compaction.checksum_kernels import seal
+from storage.compaction.merge_runs import Span
 from storage.format.record_batch import BatchHeader
 from storage.object_store.protocol import Buffer
 
@@ -23,9 +26,46 @@ _SLOTS_MAX = 1 << 32
 """As many as half of a hash tells apart."""
 _SECRET_BITS = 63
 _ROWS_MIN = 1024
+_FAULTS = {
+    1: "a record's length is no varint",
+    2: "a record reaches beyond its batch",
+    3: "a record is cut short",
+    4: "a record lies outside its batch",
+    5: "a record's time lies beyond all time",
+    6: "a key reaches beyond its record",
+}
 
 Rows = Any
 """A two-dimensional array: see `record_kernels`."""
+
+
+class CleanRules(NamedTuple):
+    """What the second pass goes by: see `record_kernels`."""
+
+    end_offset: int
+    start_offset: int
+    now_ms: int
+    horizon_ms: int
+    expired_ms: int
+
+
+_CLEAN = [
+    kernels.END_OFFSET,
+    kernels.START_OFFSET,
+    kernels.NOW,
+    kernels.HORIZON,
+    kernels.EXPIRED,
+]
+
+
+class Cleaned(NamedTuple):
+    """What became of batches up to a row: what is left, and whether that is not all of them as they
+    were.
+    """
+
+    row: int
+    left: list[Span]
+    is_changed: bool
 
 
 class OffsetMap:
@@ -41,6 +81,10 @@ class OffsetMap:
         self._table = zeros((slots, 3))
         self._secret = rng.getrandbits(_SECRET_BITS), rng.getrandbits(_SECRET_BITS)
         self._rows = np.empty((_ROWS_MIN, kernels.COLUMNS), dtype=np.int64)
+        self._rules = np.zeros(kernels.RULES_SIZE, np.int64)
+        self._rules[[kernels.LOW, kernels.HIGH]] = self._secret
+        self._state = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._spans = np.empty((64, kernels.SPAN_COLUMNS), np.int64)
 
     def rows(self, header: BatchHeader, data: Buffer) -> Rows:
         """Return a row for each record of a batch, of which `data` is inflated; good until the next
@@ -53,6 +97,8 @@ class OffsetMap:
             self._rows = np.empty((max(count, 2 * len(self._rows)), kernels.COLUMNS), np.int64)
         fault = kernels.parse(
             np.frombuffer(data, dtype=np.uint8),
+            0,
+            len(data),
             count,
             header.base_offset,
             header.last_offset_delta,
@@ -61,7 +107,7 @@ class OffsetMap:
             self._rows,
         )
         if fault:
-            raise ValueError(kernels.FAULTS[fault])
+            raise ValueError(_FAULTS[fault])
         return self._rows[:count]
 
     def put(self, rows: Rows, keys_until: int) -> None:
@@ -80,3 +126,50 @@ class OffsetMap:
             rows, len(rows), start_offset, int(is_over), self._table
         )
         return marked
+
+    def note(
+        self, batches: BatchRows, first: int, *, end_offset: int, keys_until: int, waiting: int
+    ) -> int:
+        """Put the records of plain batches, from row `first` on, that end at `end_offset` or below.
+        Returns the first row that is another's affair: it is not plain, malformed, or there is no
+        room for it and for `waiting` keys.
+        """
+        rules, state = self._rules, self._state
+        rules[kernels.END_OFFSET], rules[kernels.KEYS_UNTIL] = end_offset, keys_until
+        rules[kernels.MOST], state[kernels.USED] = self.capacity - waiting, self.count
+        row: int = kernels.note_batches(
+            *(batches.bytes, batches.table, first, batches.count),
+            *(rules, self._rows, self._table, state),
+        )
+        self.count = int(state[kernels.USED])
+        return row
+
+    def clean(
+        self, batches: BatchRows, first: int, rules: CleanRules, producers: Any, arena: Arena
+    ) -> Cleaned:
+        """Find what is left of plain batches, from row `first` on: in their own memory where
+        nothing changes, else in that of `arena`. It ends at the first row that is another's affair:
+        it is not plain, malformed, or is to stay without records. `producers`: a table of the
+        end of each one's last batch, by id.
+        """
+        self._rules[_CLEAN] = rules
+        if batches.count > len(self._spans):
+            self._spans = np.empty((batches.count, kernels.SPAN_COLUMNS), np.int64)
+        state, spans, row, left = self._state, self._spans, first, list[Span]()
+        state[kernels.CHANGED] = 0
+        while True:
+            out = arena.free
+            state[[kernels.OUT_AT, kernels.SPANS]] = 0
+            row = kernels.clean_batches(
+                *(batches.bytes, batches.table, row, batches.count, self._rules),
+                *(self._rows, self._table, producers, out, spans, state),
+            )
+            end = int(state[kernels.OUT_AT])
+            seal(out, 0, end)
+            arena.free = out[end:]
+            for is_made, start, stop, *said in spans[: state[kernels.SPANS]].tolist():
+                data = out.data if is_made else batches.data
+                left.append(Span._make((*said, data[start:stop])))
+            if not state[kernels.LACKS]:
+                return Cleaned(row, left, bool(state[kernels.CHANGED]))
+            arena.new(int(state[kernels.LACKS]))

@@ -11,6 +11,8 @@ from storage.metadata.extents import Extent
 from storage.metadata.records import COMPACTED
 from storage.metadata.state import ClusterState, StreamState
 
+MAP_MEMORY = 128 * 1024 * 1024
+"""Bytes that the keys of one pass may take, where nothing else is said: Kafka's default."""
 EXTENTS_MAX = 1000
 """Objects that are replaced at once."""
 

@@ -1,12 +1,11 @@
-"""Reads the batches of a stream back from its objects, each once, in order."""
+"""Reads the items of a stream back from its objects, each once, in order."""
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptObject
-from storage.format.stream_object import IndexItem, ObjectIndex, check_item, iter_records
+from storage.format.stream_object import IndexItem, ObjectIndex, check_item
 from storage.metadata.extents import Extent
 from storage.object_store.protocol import ObjectStore
 
@@ -25,25 +24,31 @@ class Scratch:
     """Memory that is read into again and again: new memory costs as much as what is done in it."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self._data: Any = np.empty(0, np.uint8)
 
     def room(self, size: int) -> memoryview:
-        """Return so many bytes; good until the next call."""
+        """Return so many bytes; good until the next call, unless they are kept."""
         if len(self._data) < size:
-            self._data = bytearray(size)
+            self._data = np.empty(size, np.uint8)
         return memoryview(self._data)[:size]
 
+    def keep(self, data: memoryview) -> None:
+        """Leave `data` alone from now on, if it lies in this memory: what comes is read into
+        other memory.
+        """
+        if data.obj is self._data:
+            self._data = np.empty(0, np.uint8)
 
-async def stored_batches(
+
+async def stored_items(
     store: ObjectStore,
     index: ObjectIndex,
     stream_id: int,
     extent: Extent,
-    *,
-    scratch: Scratch | None = None,
-) -> AsyncGenerator[StoredBatch, None]:
-    """Yield the batches of an extent; each is good until the next, where there is `scratch` for
-    them. Raises ObjectNotFound, StoreUnavailable, CorruptObject.
+    scratch: Scratch,
+) -> AsyncGenerator[tuple[IndexItem, memoryview], None]:
+    """Yield the items of an extent, with their bytes; each is good until the next, unless
+    `scratch`, where it lies, keeps it. Raises ObjectNotFound, StoreUnavailable, CorruptObject.
     """
     items = [
         item
@@ -53,18 +58,13 @@ async def stored_batches(
     for run in item_runs(items):
         start = run[0].position
         size = run[-1].position + run[-1].size - start
-        data = np.empty(size, np.uint8).data if scratch is None else scratch.room(size)
+        data = scratch.room(size)
         await store.get_range_into(index.key, start, data)
         for item in run:
             at = item.position - start
             piece = data[at : at + item.size]
             check_item(index.key, item, piece)
-            try:
-                for record in iter_records(piece):
-                    end = record.base_offset + record.offset_count
-                    yield StoredBatch(record.epoch, end, record.payload)
-            except ValueError as error:
-                raise CorruptObject(index.key, item.position, str(error)) from error
+            yield item, piece
 
 
 def item_runs(items: Sequence[IndexItem]) -> list[list[IndexItem]]:

@@ -1,35 +1,29 @@
-"""Kernels: the records of a batch as compaction sees them, the table of newest offsets, and what is
-left of a batch.
+"""Kernels: the records of a batch as compaction sees them, the table of newest offsets, what is
+left of a batch, and both passes over many batches.
 
 Record (KIP-98, zigzag varints): length, attributes i8, timestamp delta, offset delta, key length
 and key (-1: null), value length and value, headers. A row per record: offset, flags, 128 bits that
 stand for its key, timestamp, where it starts (its length), where it goes on behind its timestamp
 delta, where it ends. A slot of the table: the 128 bits, and the newest offset plus one; 0 is empty.
 
-Keys are hashed by SipHash-2-4 of 128 bits (Aumasson and Bernstein) under a secret of the run: who
-chooses keys cannot make two of them agree.
+Batches are rows of the table of `merge_kernels`. Those that are not plain are left to Python, one
+by one: compressed ones, those of transactions, and whatever cannot be parsed.
 """
 
 from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, OUT, TABLE, compiled, inlined, results
-from storage.kernel_memory import copy_bytes, prefetch, word_at
+from storage.compaction import merge_kernels as of
+from storage.compaction.key_hash import digest128
+from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
+from storage.kernel_memory import copy_bytes, prefetch
 
 COLUMNS = 8
 KEY_COLUMNS = 4
 """What `put` needs of a row: the first columns."""
 OFFSET, FLAGS = 0, 1
 HAS_KEY, IS_TOMBSTONE, STAYS = 1, 2, 4
-FAULTS = {
-    1: "a record's length is no varint",
-    2: "a record reaches beyond its batch",
-    3: "a record is cut short",
-    4: "a record lies outside its batch",
-    5: "a record's time lies beyond all time",
-    6: "a key reaches beyond its record",
-}
 SIZE_MIN = 6
 """Bytes of a record of nothing, where nobody looks for its headers."""
 _AHEAD = 8
@@ -72,62 +66,6 @@ def _put_varint(out: Any, at: Any, value: Any) -> Any:
 
 
 @inlined
-def _turned(word: Any, bits: Any) -> Any:
-    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
-
-
-@inlined
-def _round(a: Any, b: Any, c: Any, d: Any) -> Any:
-    a += b
-    b = _turned(b, 13) ^ a
-    a = _turned(a, 32)
-    c += d
-    d = _turned(d, 16) ^ c
-    a += d
-    d = _turned(d, 21) ^ a
-    c += b
-    b = _turned(b, 17) ^ c
-    c = _turned(c, 32)
-    return a, b, c, d
-
-
-@inlined
-def _rest(data: Any, at: Any, size: Any) -> Any:
-    """Return up to seven bytes as a number, the first the lowest."""
-    word = np.uint64(0)
-    for n in range(size):
-        word |= np.uint64(data[at + n]) << np.uint64(8 * n)
-    return word
-
-
-@inlined
-def _digest(data: Any, at: Any, size: Any, low: Any, high: Any) -> Any:
-    """Return the 128 bits that stand for a key, under a secret of two words."""
-    a = np.uint64(low) ^ np.uint64(0x736F6D6570736575)
-    b = np.uint64(high) ^ np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)
-    c = np.uint64(low) ^ np.uint64(0x6C7967656E657261)
-    d = np.uint64(high) ^ np.uint64(0x7465646279746573)
-    whole = size // 8
-    for n in range(whole + 1):
-        if n < whole:
-            word = word_at(data, at + 8 * n)
-        else:
-            word = _rest(data, at + 8 * n, size - 8 * n) | (np.uint64(size) << np.uint64(56))
-        d ^= word
-        for _ in range(2):
-            a, b, c, d = _round(a, b, c, d)
-        a ^= word
-    c ^= np.uint64(0xEE)
-    for _ in range(4):
-        a, b, c, d = _round(a, b, c, d)
-    first = a ^ b ^ c ^ d
-    b ^= np.uint64(0xDD)
-    for _ in range(4):
-        a, b, c, d = _round(a, b, c, d)
-    return np.int64(first), np.int64(a ^ b ^ c ^ d)
-
-
-@inlined
 def _home(low: Any, slots: Any) -> Any:
     """Return where a key belongs: by its upper half, since a division takes as long as ten steps of
     its hash.
@@ -154,15 +92,11 @@ def _slot(table: Any, low: Any, high: Any) -> Any:
     return slot
 
 
-@compiled(results(2)(BYTES, LONG, LONG, LONG, LONG))
-def digest(data: Any, at: Any, size: Any, low: Any, high: Any) -> Any:
-    """Return the 128 bits that stand for a key, as two numbers."""
-    return _digest(data, at, size, low, high)
-
-
-@compiled(LONG(BYTES, LONG, LONG, LONG, LONG, LONG, LONG, TABLE))
+@compiled(LONG(BYTES, LONG, LONG, LONG, LONG, LONG, LONG, LONG, LONG, TABLE))
 def parse(  # noqa: C901 - one pass, every check in its place
     data: Any,
+    at: Any,
+    size: Any,
     count: Any,
     base_offset: Any,
     last_delta: Any,
@@ -171,9 +105,9 @@ def parse(  # noqa: C901 - one pass, every check in its place
     high: Any,
     rows: Any,
 ) -> Any:
-    """Fill a row for each of `count` records. Returns a fault, or 0."""
-    size = data.shape[0]
-    at = np.int64(0)
+    """Fill a row for each of `count` records, which lie from `at` to `size`. Returns a fault, or
+    0.
+    """
     for r in range(count):
         start = at
         length, at = _varint(data, at, size)
@@ -201,7 +135,7 @@ def parse(  # noqa: C901 - one pass, every check in its place
             if key_size >= end - at:
                 return 6
             flags = np.int64(HAS_KEY)
-            rows[r, 2], rows[r, 3] = _digest(data, at, key_size, low, high)
+            rows[r, 2], rows[r, 3] = digest128(data, at, key_size, low, high)
             at += key_size
         if at >= end:
             return 6
@@ -264,14 +198,13 @@ def mark(rows: Any, count: Any, start_offset: Any, is_over: Any, table: Any) -> 
     return kept, tombstones, newest, size
 
 
-@compiled(LONG(BYTES, TABLE, LONG, LONG, LONG, OUT))
+@compiled(LONG(BYTES, TABLE, LONG, LONG, LONG, OUT, LONG))
 def copy_kept(
-    data: Any, rows: Any, count: Any, is_timed: Any, base_timestamp: Any, out: Any
+    data: Any, rows: Any, count: Any, is_timed: Any, base_timestamp: Any, out: Any, to: Any
 ) -> Any:
-    """Copy the records that stay; return their size. `is_timed`: with timestamp deltas from another
-    base.
+    """Copy the records that stay to `out` from `to` on; return where they end. `is_timed`: with
+    timestamp deltas from another base.
     """
-    to = np.int64(0)
     r = np.int64(0)
     while r < count:
         if rows[r, 1] & STAYS == 0:
@@ -296,3 +229,172 @@ def copy_kept(
         to += end - start
         r += 1
     return to
+
+
+# What a pass over batches goes by: the secret (LOW, HIGH); batches that end above END_OFFSET are
+# left. The first pass: keys count below KEYS_UNTIL, in no more than MOST slots. The second: records
+# below START_OFFSET are gone, tombstones that are met first go at HORIZON, no empty batch stays of
+# who was last heard of before EXPIRED.
+LOW, HIGH, END_OFFSET, KEYS_UNTIL, START_OFFSET, NOW, HORIZON, EXPIRED = 0, 1, 2, 3, 4, 5, 6, 7
+MOST = 8
+RULES_SIZE = 9
+# How far it is: slots used; bytes of output, spans, whether something was removed or marked, the
+# room that it lacks.
+USED, OUT_AT, SPANS, CHANGED, LACKS = 0, 1, 2, 3, 4
+STATE_SIZE = 5
+# Of a span: whether it lies in the output (1) or the source, its start and end; epoch of the last
+# batch, first offset, the one after the last, batches, newest timestamp.
+SPAN_COLUMNS = 8
+_SPAN_BYTES, _SPAN_OFFSETS = 256 * 1024, 1 << 30
+_MARKED = 0x40
+"""The attribute that says that the base timestamp is a horizon."""
+
+
+@inlined
+def _is_plain(batch: Any, most: Any) -> Any:
+    return (
+        batch[of.MAGIC] == 2
+        and batch[of.ATTRIBUTES] & ~np.int64(0x48) == 0
+        and 0 < batch[of.COUNT] <= most
+        and batch[of.COUNT] * SIZE_MIN <= batch[of.BODY_SIZE]
+        and batch[of.LENGTH] == batch[of.END] - batch[of.START] - of.RECORD_HEADER - 12
+    )
+
+
+@inlined
+def _parse(data: Any, batch: Any, rules: Any, rows: Any) -> Any:
+    at, count, base, delta = batch[of.BODY], batch[of.COUNT], batch[of.BASE], batch[of.LAST_DELTA]
+    end, time, low, high = at + batch[of.BODY_SIZE], batch[of.BASE_TIME], rules[LOW], rules[HIGH]
+    return parse(data, at, end, count, base, delta, time, low, high, rows)
+
+
+@compiled(LONG(BYTES, TABLE, LONG, LONG, LONGS, TABLE, TABLE, LONGS))
+def note_batches(
+    data: Any, batches: Any, first: Any, count: Any, rules: Any, rows: Any, table: Any, state: Any
+) -> Any:
+    """Note the keys of plain batches from row `first` on; return the first row that is not done."""
+    for b in range(first, count):
+        batch = batches[b]
+        has_room = _is_plain(batch, min(rows.shape[0], rules[MOST] - state[USED]))
+        if not has_room or batch[of.NEXT] > rules[END_OFFSET]:
+            return np.int64(b)
+        if _parse(data, batch, rules, rows) != 0:
+            return np.int64(b)
+        state[USED] = put(rows, batch[of.COUNT], rules[KEYS_UNTIL], table, state[USED])
+    return np.int64(count)
+
+
+@inlined
+def _is_gone(batch: Any, expired: Any, producers: Any) -> Any:
+    """Whether nothing of a batch without records is needed: its producer is nobody, has not been
+    heard of for long, or has written another since. `producers`: (id, end of the last batch), by
+    id.
+    """
+    producer = batch[of.PRODUCER]
+    if producer == -1 or batch[of.MAX_TIME] < expired:
+        return True
+    low, high = 0, producers.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if producers[middle, 0] < producer:
+            low = middle + 1
+        else:
+            high = middle
+    found = low < producers.shape[0] and producers[low, 0] == producer
+    return found and producers[low, 1] != batch[of.NEXT]
+
+
+@inlined
+def _add_span(
+    spans: Any, state: Any, is_made: Any, start: Any, end: Any, batch: Any, newest: Any
+) -> Any:
+    count = state[SPANS]
+    last = spans[max(count - 1, 0)]
+    if (
+        count == 0
+        or last[0] != is_made
+        or last[2] != start
+        or end - last[1] > _SPAN_BYTES
+        or batch[of.NEXT] - last[4] > _SPAN_OFFSETS
+    ):
+        last = spans[count]
+        last[0], last[1], last[4], last[6], last[7] = is_made, start, batch[of.BASE], 0, newest
+        state[SPANS] = count + 1
+    last[2], last[3], last[5] = end, batch[of.EPOCH], batch[of.NEXT]
+    last[6] += 1
+    last[7] = max(last[7], newest)
+
+
+@inlined
+def _put_number(out: Any, at: Any, value: Any, size: Any) -> Any:
+    for i in range(size):
+        out[at + i] = np.uint8((value >> np.int64(8 * (size - 1 - i))) & np.int64(0xFF))
+
+
+@inlined
+def _write_headers(
+    data: Any, batch: Any, kept: Any, newest: Any, out: Any, at: Any, end: Any
+) -> Any:
+    """Write the headers of a stored record from `at` to `end`, all but the checksum."""
+    copy_bytes(out, at, data, batch[of.START], of.HEADERS)
+    header = at + of.RECORD_HEADER
+    _put_number(out, header - 4, end - header, 4)
+    _put_number(out, header + 8, end - header - 12, 4)
+    _put_number(out, header + 35, newest, 8)
+    _put_number(out, header + 57, kept, 4)
+
+
+@compiled(LONG(BYTES, TABLE, LONG, LONG, LONGS, TABLE, TABLE, TABLE, OUT, TABLE, LONGS))
+def clean_batches(
+    data: Any,
+    batches: Any,
+    first: Any,
+    count: Any,
+    rules: Any,
+    rows: Any,
+    table: Any,
+    producers: Any,
+    out: Any,
+    spans: Any,
+    state: Any,
+) -> Any:
+    """List in `spans` what is left of plain batches from row `first` on, write to `out` what is not
+    as it was, without checksums. Returns the first row not done, for which `out` may lack room.
+    """
+    state[LACKS] = 0
+    for b in range(first, count):
+        batch = batches[b]
+        if not _is_plain(batch, rows.shape[0]) or batch[of.NEXT] > rules[END_OFFSET]:
+            return np.int64(b)
+        if _parse(data, batch, rules, rows) != 0:
+            return np.int64(b)
+        is_marked = batch[of.ATTRIBUTES] & _MARKED != 0
+        is_over = np.int64(is_marked and batch[of.BASE_TIME] <= rules[NOW])
+        records = batch[of.COUNT]
+        kept, tombstones, newest, size = mark(rows, records, rules[START_OFFSET], is_over, table)
+        if kept == 0:
+            if not _is_gone(batch, rules[EXPIRED], producers):
+                return np.int64(b)
+            state[CHANGED], batch[of.RUN] = 1, -1
+            continue
+        batch[of.RUN] = b
+        is_timed = np.int64(tombstones > 0 and not is_marked)
+        if kept == records and is_timed == 0:
+            _add_span(spans, state, 0, batch[of.START], batch[of.END], batch, batch[of.MAX_TIME])
+            continue
+        at = state[OUT_AT]
+        room = of.HEADERS + size + GROWTH_MAX * kept * is_timed
+        if at + room > out.shape[0]:
+            state[LACKS] = room
+            return np.int64(b)
+        newest = batch[of.MAX_TIME] if batch[of.ATTRIBUTES] & 8 != 0 else newest
+        end = copy_kept(data, rows, records, is_timed, rules[HORIZON], out, at + of.HEADERS)
+        _write_headers(data, batch, kept, newest, out, at, end)
+        if is_timed != 0:
+            header = at + of.RECORD_HEADER
+            _put_number(out, header + 21, batch[of.ATTRIBUTES] | _MARKED, 2)
+            _put_number(out, header + 27, rules[HORIZON], 8)
+        _add_span(spans, state, 1, at, end, batch, newest)
+        state[OUT_AT] = end
+        state[CHANGED] = 1
+    return np.int64(count)

@@ -5,12 +5,15 @@ that they tell of the partition's state.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from storage.compaction.bare_batches import filler
-from storage.compaction.reading import StoredBatch, stored_batches
+from storage.compaction.bare_batches import GAP_MAX, filler
+from storage.compaction.batch_rows import BatchRows
+from storage.compaction.merge_runs import Span
+from storage.compaction.reading import Scratch, StoredBatch, stored_items
+from storage.errors import CorruptObject
 from storage.format.object_names import JobName
 from storage.format.object_writer import ObjectWriter, WrittenObject
 from storage.format.producer_headers import producer_headers
@@ -34,11 +37,6 @@ from storage.object_store.protocol import Buffer, ObjectStore
 if TYPE_CHECKING:  # its kernels are for those alone who compact by keys
     from storage.compaction.cleaner import Cleaner
 
-GAP_MAX = 1 << 30
-"""Offsets between two batches: beyond it, an empty batch is put there, for the sake of fields of 32
-bits.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -52,6 +50,24 @@ class Job:
     rng: random.Random
 
 
+class _Piece(NamedTuple):
+    """Stored records in which these producers have some; or, with a `header`, one batch alone."""
+
+    span: Span
+    sent: frozenset[int]
+    header: BatchHeader | None = None
+
+    @classmethod
+    def of(cls, stored: StoredBatch) -> "_Piece":
+        """Return one batch."""
+        header = read_header(stored.payload)
+        newest = header.max_timestamp if header.record_count else NO_TIMESTAMP
+        epoch, end_offset, payload = stored
+        span = Span(epoch, header.base_offset, end_offset, 1, newest, payload)
+        has_sent = header.producer_id != NO_PRODUCER_ID and not header.is_control
+        return cls(span, frozenset((header.producer_id,) if has_sent else ()), header)
+
+
 @dataclass(slots=True)
 class _Part:
     """What becomes one object: offsets from `start_offset`, up to `end_offset` so far."""
@@ -62,7 +78,7 @@ class _Part:
     until: int
     """Where it is to end: what is between is filled with an empty batch."""
     epoch: int = 0
-    batches: list[tuple[BatchHeader, StoredBatch]] = field(default_factory=list)
+    pieces: list[_Piece] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
     state: bytes | None = None
     info: StreamInfo | None = None
@@ -70,18 +86,18 @@ class _Part:
 
     def close(self) -> None:
         """Bridge gaps that are too long, and go on to its end, if no batch ends there."""
-        batches, self.batches = self.batches, []
-        for header, batch in batches:
-            while header.base_offset - self.end_offset > GAP_MAX:
+        pieces, self.pieces = self.pieces, []
+        for piece in pieces:
+            while piece.span.start_offset - self.end_offset > GAP_MAX:
                 self._fill(self.end_offset + GAP_MAX)
-            self.batches.append((header, batch))
-            self.end_offset = batch.end_offset
+            self.pieces.append(piece)
+            self.end_offset = piece.span.end_offset
         while self.end_offset < self.until:
             self._fill(min(self.until, self.end_offset + GAP_MAX))
 
     def _fill(self, end_offset: int) -> None:
         empty = memoryview(filler(self.end_offset, end_offset, self.epoch))
-        self.batches.append((read_header(empty), StoredBatch(self.epoch, end_offset, empty)))
+        self.pieces.append(_Piece.of(StoredBatch(self.epoch, end_offset, empty)))
         self.end_offset = end_offset
 
 
@@ -107,6 +123,7 @@ class Rewrite:
         self._clean_end = clean_end
         self._state_from = state_from
         self._parts: list[_Part] = []
+        self._batches, self._scratch = BatchRows(), Scratch()
         self.is_changed = False
         """Whether something was removed, or marked, in the group that was rewritten last."""
 
@@ -120,9 +137,9 @@ class Rewrite:
             await self._add_extent(extent)
         for part in self._parts:
             if part.kind == COMPACTED:
-                needed = _needed(part.batches)
-                self.is_changed |= len(needed) < len(part.batches)
-                part.batches = needed
+                needed = _needed(part.pieces)
+                self.is_changed |= len(needed) < len(part.pieces)
+                part.pieces = needed
         return [self._finish(part) for part in self._parts]
 
     async def _add_extent(self, extent: Extent) -> None:
@@ -132,13 +149,16 @@ class Rewrite:
         is_state = extent.end_offset > self._state_from
         has_none = info.state is None and info.headers is None
         sources: list[Buffer] = []
-        async for stored in stored_batches(self._store, index, self._stream_id, extent):
+        items = stored_items(self._store, index, self._stream_id, extent, self._scratch)
+        async for item, data in items:
+            try:
+                self._batches.read(self._stream_id, data)
+            except ValueError as error:
+                raise CorruptObject(extent.object_key, item.position, str(error)) from error
             if is_state and has_none:
-                sources.append(stored.payload)
-            if part.kind == COMPACTED and stored.end_offset > self._clean_end:
-                part.until = self._clean_end
-                part = self._part(self._clean_end, info)
-            self._add_batch(part, stored)
+                self._scratch.keep(data)
+                sources += [one.payload for one in map(self._batches.stored, self._batches.rows)]
+            part = self._add_item(part, info)
         part.until = extent.end_offset
         if part.kind != COMPACTED:
             here = (one for one in info.aborted if one.last_offset >= self._clean_end)
@@ -158,22 +178,53 @@ class Rewrite:
         last.info = info
         return last
 
+    def _add_item(self, part: _Part, info: StreamInfo) -> _Part:
+        """Add what is left of the batches of an item; return the part that goes on."""
+        batches, row = self._batches, 0
+        while row < batches.count:
+            if part.kind == COMPACTED:
+                row = self._add_cleaned(part, row)
+                if row == batches.count:
+                    break
+            stored = batches.stored(row)
+            if part.kind == COMPACTED and stored.end_offset > self._clean_end:
+                part.until = self._clean_end
+                part = self._part(self._clean_end, info)
+            self._add_batch(part, stored)
+            row += 1
+        return part
+
+    def _add_cleaned(self, part: _Part, first: int) -> int:
+        """Add what is left of as many batches as can be cleaned at once; return the row after."""
+        cleaned, batches = self._cleaner.clean_all(self._batches, first), self._batches
+        if cleaned.row > first:
+            part.epoch = batches.epoch(cleaned.row - 1)
+            senders = batches.senders(first, cleaned.row)
+            for span in cleaned.left:
+                self._add_piece(part, _Piece(span, senders))
+            self.is_changed |= cleaned.is_changed
+        return cleaned.row
+
     def _add_batch(self, part: _Part, stored: StoredBatch) -> None:
         part.epoch = stored.epoch
-        header = read_header(stored.payload)
         if part.kind != COMPACTED:
-            part.batches.append((header, stored))
+            self._add_piece(part, _Piece.of(stored))
             return
+        header = read_header(stored.payload)
         left = self._cleaner.clean(header, stored)
         if left is stored.payload:
-            part.batches.append((header, stored))
+            self._add_piece(part, _Piece.of(stored))
             return
         # An empty batch of nobody's, which only filled a gap, is put there again if need be.
         is_filler = header.record_count == 0 and header.producer_id == NO_PRODUCER_ID
         self.is_changed |= not is_filler
         if left is not None:
             kept = StoredBatch(stored.epoch, stored.end_offset, left)
-            part.batches.append((read_header(left), kept))
+            self._add_piece(part, _Piece.of(kept))
+
+    def _add_piece(self, part: _Part, piece: _Piece) -> None:
+        self._scratch.keep(piece.span.data)
+        part.pieces.append(piece)
 
     @staticmethod
     def _carry_state(part: _Part, info: StreamInfo, sources: Sequence[Buffer]) -> None:
@@ -201,16 +252,18 @@ class Rewrite:
             )
         )
         end = part.start_offset
-        for header, batch in part.batches:
-            if header.base_offset > end:
-                writer.skip(end, header.base_offset)
-            newest = header.max_timestamp if header.record_count else NO_TIMESTAMP
-            count = batch.end_offset - header.base_offset
-            writer.add(batch.epoch, header.base_offset, count, batch.payload, newest)
-            end = batch.end_offset
+        for span, _, header in part.pieces:
+            first = span.start_offset
+            if first > end:
+                writer.skip(end, first)
+            end = span.end_offset
+            if header is None:
+                writer.add_stored(*span[1:])
+            else:
+                writer.add(span.epoch, first, end - first, span.data, span.max_timestamp)
         written = writer.finish()
         (held,) = written.ranges
-        span = CommittedRange(
+        committed_range = CommittedRange(
             stream_id=stream_id,
             epoch=part.epoch,
             start_offset=part.start_offset,
@@ -224,29 +277,27 @@ class Rewrite:
             kind=part.kind,
             size=written.size,
             created_ms=job.now_ms,
-            ranges=(span,),
+            ranges=(committed_range,),
         )
         return committed, written
 
 
-def _needed(
-    batches: Sequence[tuple[BatchHeader, StoredBatch]],
-) -> list[tuple[BatchHeader, StoredBatch]]:
+def _needed(pieces: Sequence[_Piece]) -> list[_Piece]:
     """Leave out empty batches after which more of their producer comes: another batch for one that
     had records, anything for a marker. Only now is it known that they are not the last.
     """
-    kept: list[tuple[BatchHeader, StoredBatch]] = []
+    kept: list[_Piece] = []
     heard: set[int] = set()
     sent: set[int] = set()
-    for header, batch in reversed(batches):
-        producer_id = header.producer_id
-        if producer_id != NO_PRODUCER_ID:
+    for piece in reversed(pieces):
+        header = piece.header
+        if header is not None and header.producer_id != NO_PRODUCER_ID:
             later = heard if header.is_control else sent
-            if header.record_count == 0 and producer_id in later:
+            if header.record_count == 0 and header.producer_id in later:
                 continue
-            heard.add(producer_id)
-            if not header.is_control:
-                sent.add(producer_id)
-        kept.append((header, batch))
+            heard.add(header.producer_id)
+        heard |= piece.sent
+        sent |= piece.sent
+        kept.append(piece)
     kept.reverse()
     return kept

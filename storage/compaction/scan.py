@@ -11,6 +11,7 @@ import numpy as np
 
 from storage.compaction import record_kernels as kernels
 from storage.compaction.batch_filter import inflated
+from storage.compaction.batch_rows import BatchRows
 from storage.compaction.offset_map import OffsetMap, Rows
 from storage.compaction.reading import StoredBatch
 from storage.format.control_batch import read_marker
@@ -61,6 +62,33 @@ class DirtyScan:
             return False
         spans = self._aborted.get(header.producer_id, ())
         return any(first <= header.base_offset < marker for first, marker in spans)
+
+    def add_all(self, batches: BatchRows, end_offset: int = OFFSET_MAX) -> bool:
+        """Scan the next batches, up to an offset. False when it is reached, or the map has no room:
+        nothing that follows was scanned.
+        """
+        row = 0
+        while row < batches.count:
+            first, row = (
+                row,
+                self.newest.note(
+                    batches,
+                    row,
+                    end_offset=end_offset,
+                    keys_until=self._keys_until,
+                    waiting=self._waiting,
+                ),
+            )
+            if row > first:
+                for producer_id, end, _ in batches.producers(first, row):
+                    self.last_batches[producer_id] = end
+                self.end_offset = batches.end_offset(row - 1)
+            if row < batches.count:
+                stored = batches.stored(row)
+                if stored.end_offset > end_offset or not self.add(stored):
+                    return False
+                row += 1
+        return True
 
     def add(self, stored: StoredBatch) -> bool:
         """Scan the next batch. False when the map has no room for its keys: nothing of it, and

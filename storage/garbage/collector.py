@@ -13,7 +13,7 @@ import structlog
 from storage.clock import Clock
 from storage.errors import LakeheadError
 from storage.garbage.judgement import Verdict
-from storage.garbage.sweep import Doomed, SweepSettings, delete, perform, plan_sweep
+from storage.garbage.sweep import Doomed, SweepTimes, delete, find_garbage, perform
 from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
@@ -93,8 +93,8 @@ class GarbageCollector:
     async def _sweep(self) -> None:
         if not self._is_lowest(self._metadata.state):
             return
-        settings = SweepSettings(grace_ms=1 << 62)  # those are not a matter of the wall clock here
-        plan = await plan_sweep(self._store, self._metadata, self._clock, settings)
+        settings = SweepTimes(grace_ms=1 << 62)  # those are not a matter of the wall clock here
+        plan = await find_garbage(self._store, self._metadata, self._clock, settings)
         result = await perform(plan, self._store, self._metadata)
         self.stats.sweeps += 1
         self._count(result.deleted, result.deleted_bytes)

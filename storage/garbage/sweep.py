@@ -23,7 +23,7 @@ MARGIN_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSettings:
+class SweepTimes:
     """Times in milliseconds, by the wall clock: they are for readers' comfort and for caution, and
     nothing is lost when a clock is wrong.
     """
@@ -50,7 +50,7 @@ class SweepPlan:
     doomed: tuple[Doomed, ...]
     counts: dict[Verdict, int] = field(default_factory=dict)
     uploads_before_ms: int = 0
-    """Writes in parts that began before are given up."""
+    """Writes in parts that began before are given up; 0: none."""
 
     @property
     def size(self) -> int:
@@ -78,8 +78,8 @@ async def listed(store: ObjectStore) -> list[ObjectMeta]:
     return found
 
 
-async def plan_sweep(
-    store: ObjectStore, metadata: MetadataLog, clock: Clock, settings: SweepSettings
+async def find_garbage(
+    store: ObjectStore, metadata: MetadataLog, clock: Clock, settings: SweepTimes
 ) -> SweepPlan:
     """Look at the bucket and decide. Reads only. Raises StoreUnavailable."""
     found = await listed(store)
@@ -87,7 +87,7 @@ async def plan_sweep(
 
 
 def planned(
-    found: Sequence[ObjectMeta], state: ClusterState, now_ms: int, settings: SweepSettings
+    found: Sequence[ObjectMeta], state: ClusterState, now_ms: int, settings: SweepTimes
 ) -> SweepPlan:
     """Decide about listed objects, by metadata that is newer than the listing."""
     doomed: list[Doomed] = []
@@ -116,7 +116,8 @@ def planned(
 async def perform(plan: SweepPlan, store: ObjectStore, metadata: MetadataLog) -> SweepResult:
     """Delete what is planned. Raises StoreUnavailable: what is left is for the next sweep."""
     dropped = await delete(plan.doomed, store, metadata)
-    uploads = await store.abort_uploads(before_ms=plan.uploads_before_ms)
+    before_ms = plan.uploads_before_ms
+    uploads = await store.abort_uploads(before_ms=before_ms) if before_ms else 0
     return SweepResult(
         deleted=len(plan.doomed), deleted_bytes=plan.size, dropped=dropped, uploads=uploads
     )

@@ -1,33 +1,39 @@
 """The job `compact`: small objects become large ones, so that readers ask for few.
 
-Plan: which objects are small, by the metadata alone (`merge_plan`). Work: each item reads them and
+Plan: which objects are small, by the metadata alone (`merge_plan`), without topics that are
+compacted by keys. Work: each item reads them and
 replaces them by one entry of the metadata log (`merge`). What changed meanwhile is left as it is.
 """
 
 import random
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from storage.clock import SystemClock
-from storage.compaction.merge import Merge, MergeResult
-from storage.compaction.merge_batches import RebatchSettings
-from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
+from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings
 from storage.jobs.cluster import in_cluster
 from storage.jobs.frame import Progress, Runner, here, untold, worked_through
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
+from storage.upkeep.configs import UpkeepDefaults
+from storage.upkeep.rules import due_merges
+
+if TYPE_CHECKING:  # its kernels are for those alone who merge
+    from storage.compaction.merge import MergeResult
 
 _WRITER = "compact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactSettings:
-    """What to merge of the cluster at `path`, a store's URI; `excluded` streams are left alone."""
+    """What to merge of the cluster at `path`, a store's URI. `defaults`: which topics are compacted
+    by keys, where they do not say it.
+    """
 
     path: str
     rules: MergeRules = field(default_factory=MergeRules)
     rebatch: RebatchSettings = field(default_factory=RebatchSettings)
-    excluded: AbstractSet[int] = frozenset()
+    defaults: UpkeepDefaults = field(default_factory=UpkeepDefaults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ class CompactFigures:
     batches_after: int = 0
 
     @classmethod
-    def of(cls, result: MergeResult) -> "CompactFigures":
+    def of(cls, result: "MergeResult") -> "CompactFigures":
         """Return the figures of one item."""
         if not result.is_done:
             return cls(superseded=1)
@@ -77,9 +83,11 @@ class CompactItem:
 
 def plan_compact(settings: CompactSettings) -> tuple[CompactItem, ...]:
     """Return what is due: what a dry run shows. Raises SettingsError, StoreUnavailable."""
+    settings.defaults.check()
 
     async def plan(_: ObjectStore, log: MetadataLog) -> tuple[MergeItem, ...]:
-        return plan_merges(log.state, settings.rules, excluded=settings.excluded)
+        values = settings.defaults.values(log.state)
+        return due_merges(log.state, values, settings.rules)
 
     return tuple(
         CompactItem(path=settings.path, merge=merge, rebatch=settings.rebatch)
@@ -87,10 +95,11 @@ def plan_compact(settings: CompactSettings) -> tuple[CompactItem, ...]:
     )
 
 
-def compact_item(item: CompactItem) -> MergeResult:
+def compact_item(item: CompactItem) -> "MergeResult":
     """Do one item. Raises what `Merge.run` raises."""
+    from storage.compaction.merge import Merge
 
-    async def work(store: ObjectStore, log: MetadataLog) -> MergeResult:
+    async def work(store: ObjectStore, log: MetadataLog) -> "MergeResult":
         rng = random.SystemRandom()
         return await Merge(store, log, SystemClock(), rng, item.merge, item.rebatch).run()
 

@@ -6,7 +6,10 @@ must be picklable. What an item does is durable, or visible, by itself: a runner
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from storage.errors import LakeheadError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -52,3 +55,27 @@ def worked_through(
         done += size(item)
         on_progress(done, total)
         yield result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """An item that could not be done, in words for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(Generic[Item, Result]):
+    """`work` as a runner may be given it where one item's failure is not to stop the others.
+    `words` says of an item what it is about.
+    """
+
+    work: Callable[[Item], Result]
+    words: Callable[[Item], str]
+
+    def __call__(self, item: Item) -> Result | Failed:
+        """Return what `work` does, or why it failed."""
+        try:
+            return self.work(item)
+        except LakeheadError as error:
+            return Failed(reason=f"{self.words(item)}: {error}")

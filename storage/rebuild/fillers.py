@@ -4,8 +4,7 @@ pass over as they do what compaction has removed.
 
 from crc32c import crc32c
 
-from storage.compaction.bare_batches import filler
-from storage.compaction.rewrite import GAP_MAX
+from storage.compaction.bare_batches import GAP_MAX, filler
 from storage.format.object_names import JobName
 from storage.format.object_writer import ObjectWriter, WrittenObject
 from storage.format.record_batch import NO_TIMESTAMP

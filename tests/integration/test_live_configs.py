@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from broker.configs.entries import ALL_BROKERS
 from broker.node import Node
 from storage.metadata.records import BrokerConfig
+from storage.upkeep.configs import ALL_BROKERS
 from tests.support.node_client import LIMIT_S, Client, close_clients
 from tests.support.node_cluster import NodeCluster, node_cluster
 from tests.support.wire import Batch

@@ -12,7 +12,7 @@ from storage.clock import SystemClock
 from storage.format.object_names import JOB_ENTRIES_MAX, JobName
 from storage.garbage.judgement import GARBAGE, judge
 from storage.garbage.leak_check import check_leaks
-from storage.garbage.sweep import SweepSettings, listed, perform, plan_sweep
+from storage.garbage.sweep import SweepTimes, find_garbage, listed, perform
 from storage.jobs.verify import VerifySettings, verify
 from storage.metadata.log import MetadataLog
 from storage.object_store import FileStore
@@ -89,8 +89,8 @@ def _object_faults(store: Path) -> list[str]:
 async def _leaks(folder: Path) -> list[str]:
     store, clock = FileStore(folder), SystemClock()
     log = await MetadataLog.open(store, writer_id="judge", clock=clock, rng=random.Random(1))
-    settings = SweepSettings(grace_ms=0, margin_ms=0)
-    await perform(await plan_sweep(store, log, clock, settings), store, log)
+    settings = SweepTimes(grace_ms=0, margin_ms=0)
+    await perform(await find_garbage(store, log, clock, settings), store, log)
     report = await check_leaks(store, log)
     kinds = {"missing": report.missing, "leaked": report.leaked, "delayed": report.delayed}
     found = [f"{kind}: {keys}" for kind, keys in kinds.items() if keys]

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.compaction import merge_batches, merge_kernels
-from storage.compaction.merge_batches import RebatchFigures, Rebatching, RebatchSettings
+from storage.compaction.merge_batches import RebatchFigures, Rebatching
+from storage.compaction.merge_plan import RebatchSettings
 from storage.compaction.merge_runs import Span
 from storage.compaction.reading import StoredBatch
 from storage.format.control_batch import Marker, encode_marker

@@ -12,7 +12,7 @@ import random
 from typing import TYPE_CHECKING
 
 from storage.clock import Clock
-from storage.garbage.sweep import SweepSettings, perform, plan_sweep
+from storage.garbage.sweep import SweepTimes, find_garbage, perform
 from storage.metadata.log import MetadataLog
 from storage.object_store.retrying import RetryingStore
 from tests.simulation.processes import Processes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.simulation.loop import SimulationLoop
     from tests.simulation.world import World
 
-_SETTINGS = SweepSettings(grace_ms=1 << 62, margin_ms=0)
+_SETTINGS = SweepTimes(grace_ms=1 << 62, margin_ms=0)
 
 
 class Sweeping:
@@ -43,7 +43,7 @@ class Sweeping:
         log = await MetadataLog.open(store, writer_id=name, clock=self._clock, rng=rng)
         await asyncio.sleep(rng.uniform(0.0, 20.0))  # the log goes on, its old entries go away
         for _ in range(3):
-            plan = await plan_sweep(store, log, self._clock, _SETTINGS)
+            plan = await find_garbage(store, log, self._clock, _SETTINGS)
             result = await perform(plan, store, log)
             self._world.trace.add(name, f"swept {result.deleted} objects")
             await asyncio.sleep(rng.random())

@@ -86,7 +86,7 @@ class Machine:
     ports: dict[int, list[str]] = field(default_factory=dict)
 
     async def launch(self, command: NodeCommand) -> Life:
-        node_id = command.node_id
+        node_id = int(command.node_id)
         await asyncio.sleep(0)  # a fork takes a moment
         assert node_id not in self.running, "two processes of one node"
         self.launches.append((asyncio.get_running_loop().time(), node_id))

@@ -16,7 +16,7 @@ from functools import partial
 
 from storage.format.object_names import JobName
 from storage.garbage.leak_check import check_leaks
-from storage.garbage.sweep import SweepSettings, perform, plan_sweep
+from storage.garbage.sweep import SweepTimes, find_garbage, perform
 from storage.metadata.log import MetadataLog
 from storage.object_store.faulty import FaultProfile
 from storage.stream.stream import Stream
@@ -340,10 +340,10 @@ class World:
     async def _judge_bucket(self, metadata: MetadataLog) -> None:
         """After a sweep, the bucket holds what streams refer to, and the seals of the past."""
         self.oracle.grace_s = 0.0
-        settings = SweepSettings(grace_ms=0, margin_ms=0)
+        settings = SweepTimes(grace_ms=0, margin_ms=0)
         later = SkewedClock(self._loop)
         later.skew_ms = 100 * HOUR_MS  # beyond what any node's clock said when it committed
-        plan = await plan_sweep(self.bucket, metadata, later, settings)
+        plan = await find_garbage(self.bucket, metadata, later, settings)
         await perform(plan, self.bucket, metadata)
         report = await check_leaks(self.bucket, metadata)
         # What a killed job left may be committed until the log has gone on for long.

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.compaction import record_kernels as kernels
 from storage.compaction.arena import Arena
 from storage.compaction.bare_batches import filler, without_records
 from storage.compaction.batch_filter import filtered, inflated, with_horizon
+from storage.compaction.key_hash import digest
 from storage.compaction.offset_map import OffsetMap
 from storage.format.record_batch import DELETE_HORIZON, crc_ok, read_header
 from storage.format.records import iter_kafka_records
@@ -229,13 +229,11 @@ def test_the_hash_of_keys_is_siphash_of_128_bits() -> None:
     wanted = {0: "a3817f04ba25a8e66df67214c7550293", 1: "da87c1d86b99af44347659119b22fc45"}
     data = np.arange(100, dtype=np.uint8)
     for size in range(64):
-        found = np.array(kernels.digest(data, 0, size, *secret), dtype="<i8").tobytes()
+        found = np.array(digest(data, 0, size, *secret), dtype="<i8").tobytes()
         assert found == siphash(data[:size].tobytes(), secret[0], secret[1])
         assert found.hex() == wanted.get(size, found.hex())
         # Wherever it lies.
-        assert (
-            np.array(kernels.digest(np.roll(data, 3), 3, size, *secret), "<i8").tobytes() == found
-        )
+        assert np.array(digest(np.roll(data, 3), 3, size, *secret), "<i8").tobytes() == found
 
 
 @settings(max_examples=50, deadline=None)

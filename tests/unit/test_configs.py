@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.configs.definition import LONG_MAX, ConfigType, Effect
 from broker.configs.entries import (
-    ALL_BROKERS,
     BrokerValues,
     ConfigSource,
     broker_entries,
@@ -27,6 +26,7 @@ from broker.protocol.errors import KafkaError
 from broker.setting_sources import SETTINGS
 from broker.settings import Settings
 from storage.metadata.state import ClusterState
+from storage.upkeep.configs import ALL_BROKERS
 
 KAFKA_BROKER_CONFIGS = 320
 """What DescribeConfigs of a broker of Kafka 4.2 lists, ..."""

@@ -12,7 +12,7 @@ from storage.format.object_names import DataName
 from storage.garbage.collector import GarbageCollector
 from storage.garbage.judgement import Verdict, judge
 from storage.garbage.leak_check import check_leaks
-from storage.garbage.sweep import SweepSettings, perform, plan_sweep
+from storage.garbage.sweep import SweepTimes, find_garbage, perform
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
 from storage.metadata.state import ClusterState
@@ -24,7 +24,7 @@ from storage.wal.object.names import TOMBSTONE_SIZE, wal_key
 from tests.unit.test_stream_engine import TOPIC, append, running
 
 SETTINGS = StorageSettings(upload_age_s=3600, stream_object_size=2048, cache_size=1 << 20)
-AT_ONCE = SweepSettings(grace_ms=0, margin_ms=-1)
+AT_ONCE = SweepTimes(grace_ms=0, margin_ms=-1)
 
 
 class SteppedClock:
@@ -133,13 +133,13 @@ async def test_a_sweep_killed_between_any_two_steps_leaves_nothing_wrong(
     store = await cluster_with_deleted_topic()
     broken = FailingStore(store.objects, fail_at, after=after)
     log = await open_log(broken)
-    plan = await plan_sweep(broken, log, SystemClock(), AT_ONCE)
+    plan = await find_garbage(broken, log, SystemClock(), AT_ONCE)
     with pytest.raises(StoreUnavailable):
         await perform(plan, broken, log)
     log = await open_log(store)
     report = await check_leaks(store, log)
     assert not report.missing
-    await perform(await plan_sweep(store, log, SystemClock(), AT_ONCE), store, log)
+    await perform(await find_garbage(store, log, SystemClock(), AT_ONCE), store, log)
     assert not log.state.objects
     assert (await check_leaks(store, log)).is_clean
 
@@ -151,14 +151,14 @@ async def test_an_orphan_of_a_crash_between_put_and_commit_goes_once_its_epoch_h
         orphan = DataName(0, 0, 7).key
         await store.create(orphan, [b"never committed"])
         log = await open_log(store)
-        assert (await plan_sweep(store, log, SystemClock(), AT_ONCE)).doomed == ()
+        assert (await find_garbage(store, log, SystemClock(), AT_ONCE)).doomed == ()
         assert (await check_leaks(store, log)).uploading == (orphan,)
     async with running(store, wal.reopen(), settings=SETTINGS) as (engine, _):
         log = engine.metadata
         assert (await check_leaks(store, log)).leaked == (orphan,)
-        young = SweepSettings(margin_ms=1 << 62)
-        assert (await plan_sweep(store, log, SystemClock(), young)).doomed == ()
-        plan = await plan_sweep(store, log, SystemClock(), AT_ONCE)
+        young = SweepTimes(margin_ms=1 << 62)
+        assert (await find_garbage(store, log, SystemClock(), young)).doomed == ()
+        plan = await find_garbage(store, log, SystemClock(), AT_ONCE)
         assert [(one.key, one.verdict) for one in plan.doomed] == [(orphan, Verdict.ORPHAN)]
         await perform(plan, store, log)
         assert orphan not in store.objects
@@ -193,7 +193,7 @@ async def test_a_reader_of_an_older_view_finds_its_object_within_the_grace() -> 
         await engine.metadata.commit([DeleteTopic(topic_id=TOPIC)])
         await engine.garbage.turn()
         assert await engine.reader.fetch(0, lambda: view, 0, 100)
-        plan = await plan_sweep(store, engine.metadata, SystemClock(), AT_ONCE)
+        plan = await find_garbage(store, engine.metadata, SystemClock(), AT_ONCE)
         await perform(plan, store, engine.metadata)
         engine.reader.indexes.drop(view[0].object_key)
         with pytest.raises(ObjectNotFound):

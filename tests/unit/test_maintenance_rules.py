@@ -1,23 +1,32 @@
 """When compaction and retention are due, by configs and metadata alone."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
 
-from broker.configs.entries import BrokerValues
+from broker.configs.entries import broker_values, topic_value, upkeep_defaults
 from broker.maintenance.beside import environment, is_lowest
-from broker.maintenance.rules import DueWork, due_of, is_compacted, topic_rules
 from broker.setting_sources import load
 from broker.settings import Settings
 from storage.metadata import records as r
 from storage.metadata.records import COMPACTED
 from storage.metadata.state import ClusterState
+from storage.upkeep.configs import (
+    ALL_BROKERS,
+    BROKER_DEFAULTS,
+    CLEANER_MEMORY,
+    UPKEEP_CONFIGS,
+    UpkeepValues,
+)
+from storage.upkeep.rules import DueWork, due_of, is_compacted, topic_rules
 from tests.unit.test_metadata_rules import TOPIC, committed, entry, start
 
-VALUES = BrokerValues(settings=Settings())
+VALUES = UpkeepValues(places=(BROKER_DEFAULTS,))
 DAY_MS = 86_400_000
 
 
@@ -112,7 +121,7 @@ def test_the_defaults_are_kafkas_or_the_clusters() -> None:
     assert (rules.is_deleted, rules.is_compacted) == (True, False)
     assert (rules.retention_ms, rules.retention_bytes) == (7 * DAY_MS, -1)
     assert (rules.dirty_ratio_min, rules.delete_retention_ms) == (0.5, DAY_MS)
-    shared = BrokerValues(settings=Settings(), shared={"log.cleanup.policy": "compact"})
+    shared = UpkeepValues(places=({"log.cleanup.policy": "compact"}, BROKER_DEFAULTS))
     assert topic_rules({}, shared).is_compacted
     state = start()
     assert is_compacted(state.topics["t"], shared)
@@ -146,3 +155,22 @@ def test_retention_waits_for_a_declared_table() -> None:
     for held, expected in ((0, []), (13, ["trim to 13"]), (30, ["trim to 30"])):
         progress = r.TableProgress(topic_id=TOPIC, term=0, offsets=(held,))
         assert words(due(state.apply(entry(progress)), 100)) == expected
+
+
+@pytest.mark.parametrize("name", sorted(UPKEEP_CONFIGS))
+def test_upkeep_and_brokers_find_the_same_values(name: str) -> None:
+    """From the topic's own down to the built-in default, each in its turn."""
+    synonym = UPKEEP_CONFIGS[name].synonym
+    own, shared = ({synonym: " 7 "}, {synonym: "8"})
+    settings = Settings(log_retention_ms=3, log_retention_bytes=4, log_cleanup_policy="compact")
+    for configs in ({name: "5"}, {}):
+        for node in ({settings.node_id: Map(own)}, {}):
+            for cluster in ({ALL_BROKERS: Map(shared)}, {}):
+                for static in (settings, Settings()):
+                    state = replace(start(), broker_configs=Map({**node, **cluster}))
+                    expected = topic_value(name, configs, broker_values(state, static))
+                    values = upkeep_defaults(static).values(state)
+                    assert values.of_topic(name, configs) == expected
+    assert UpkeepValues(places=(BROKER_DEFAULTS,)).of_broker(CLEANER_MEMORY) == str(
+        Settings().log_cleaner_dedupe_buffer_size
+    )

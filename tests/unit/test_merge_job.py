@@ -7,8 +7,7 @@ import pytest
 
 from storage.clock import SystemClock
 from storage.compaction.merge import Merge, MergeResult
-from storage.compaction.merge_batches import RebatchSettings
-from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
+from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings, plan_merges
 from storage.errors import CorruptObject
 from storage.format.producer_headers import StateBatch
 from storage.garbage.leak_check import check_leaks

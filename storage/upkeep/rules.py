@@ -7,15 +7,17 @@ without which a partition still has retention.bytes. Of a topic that declares a 
 nothing that the table does not hold yet.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from broker.configs.entries import BrokerValues, topic_value
 from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
 from storage.compaction.plan import Dirtiness, dirtiness
+from storage.errors import UnknownTopic
 from storage.metadata.extents import Extent
 from storage.metadata.state import ClusterState, StreamState, TopicState
 from storage.metadata.table_declaration import is_declared
+from storage.metadata.topic_names import INTERNAL_TOPICS
+from storage.upkeep.configs import UpkeepValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,17 +34,17 @@ class TopicRules:
     retention_bytes: int
 
 
-def topic_rules(configs: Mapping[str, str], values: BrokerValues) -> TopicRules:
+def topic_rules(configs: Mapping[str, str], values: UpkeepValues) -> TopicRules:
     """Return what is in force for a topic that sets `configs`."""
 
     def number(name: str) -> int:
-        return int(topic_value(name, configs, values))
+        return int(values.of_topic(name, configs))
 
-    policies = {one.strip() for one in topic_value("cleanup.policy", configs, values).split(",")}
+    policies = {one.strip() for one in values.of_topic("cleanup.policy", configs).split(",")}
     return TopicRules(
         is_compacted="compact" in policies,
         is_deleted="delete" in policies,
-        dirty_ratio_min=float(topic_value("min.cleanable.dirty.ratio", configs, values)),
+        dirty_ratio_min=float(values.of_topic("min.cleanable.dirty.ratio", configs)),
         compaction_lag_min_ms=number("min.compaction.lag.ms"),
         compaction_lag_max_ms=number("max.compaction.lag.ms"),
         delete_retention_ms=number("delete.retention.ms"),
@@ -54,7 +56,7 @@ def topic_rules(configs: Mapping[str, str], values: BrokerValues) -> TopicRules:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueWork:
     """Something that is due of a partition: compaction from its first dirty offset on, or
-    retention's new start offset.
+    retention's new start offset. `size` in bytes: of its batches that this is about.
     """
 
     topic: str
@@ -63,6 +65,7 @@ class DueWork:
     offset: int
     is_compaction: bool
     rules: TopicRules
+    size: int
 
     @property
     def words(self) -> str:
@@ -70,38 +73,73 @@ class DueWork:
         return f"compact from {self.offset}" if self.is_compaction else f"trim to {self.offset}"
 
 
-def is_compacted(topic: TopicState, values: BrokerValues) -> bool:
+def is_compacted(topic: TopicState, values: UpkeepValues) -> bool:
     """Whether a topic is compacted; the cheapest of all that is asked of it."""
-    return "compact" in topic_value("cleanup.policy", topic.configs, values)
+    return "compact" in values.of_topic("cleanup.policy", topic.configs)
+
+
+def due_in(
+    state: ClusterState, values: UpkeepValues, now_ms: int, topics: Collection[str] = ()
+) -> Iterator[DueWork]:
+    """Yield what is due of a cluster, or of some of its `topics`, in the order of their names.
+
+    Internal topics are left to their coordinators. Raises UnknownTopic.
+    """
+    for name in topics:
+        if name not in state.topics:
+            raise UnknownTopic(f"topic {name!r} does not exist")
+    for name, topic in sorted(state.topics.items()):
+        if name not in INTERNAL_TOPICS and (not topics or name in topics):
+            yield from due_of(state, topic, values, now_ms)
 
 
 def due_of(
-    state: ClusterState, topic: TopicState, values: BrokerValues, now_ms: int
+    state: ClusterState, topic: TopicState, values: UpkeepValues, now_ms: int
 ) -> Iterator[DueWork]:
     """Yield what is due of a topic's partitions."""
     rules = topic_rules(topic.configs, values)
     for stream_id in topic.partitions:
-        stream = state.streams.get(stream_id)
-        if stream is None:
-            continue
-        offset, is_compaction = retained_from(state, stream, rules, now_ms), False
-        if offset is not None and is_declared(topic):
-            # What its table does not hold yet stays, however old it is.
-            offset = min(offset, held_by_table(state, topic, stream.partition))
-            offset = offset if offset > stream.start_offset else None
-        if offset is None and rules.is_compacted:
-            found = dirtiness(state, stream, until_ms=youngest_ms(rules, now_ms))
-            if is_compaction_due(found, rules, now_ms):
-                offset, is_compaction = found.first_dirty, True
-        if offset is not None:
-            yield DueWork(
-                topic=topic.name,
-                partition=stream.partition,
-                stream_id=stream_id,
-                offset=offset,
-                is_compaction=is_compaction,
-                rules=rules,
-            )
+        work = due_of_stream(state, topic, stream_id, rules, now_ms)
+        if work is not None:
+            yield work
+
+
+def due_of_stream(
+    state: ClusterState, topic: TopicState, stream_id: int, rules: TopicRules, now_ms: int
+) -> DueWork | None:
+    """Return what is due of a topic's partition, which may be gone."""
+    stream = state.streams.get(stream_id)
+    if stream is None:
+        return None
+    offset, is_compaction = retention_offset(state, topic, stream, rules, now_ms), False
+    if offset is None and rules.is_compacted:
+        found = dirtiness(state, stream, until_ms=youngest_ms(rules, now_ms))
+        if is_compaction_due(found, rules, now_ms):
+            offset, is_compaction = found.first_dirty, True
+    if offset is None:
+        return None
+    return DueWork(
+        topic=topic.name,
+        partition=stream.partition,
+        stream_id=stream_id,
+        offset=offset,
+        is_compaction=is_compaction,
+        rules=rules,
+        size=sum(one.size for one in stream.extents if is_compaction or one.end_offset <= offset),
+    )
+
+
+def retention_offset(
+    state: ClusterState, topic: TopicState, stream: StreamState, rules: TopicRules, now_ms: int
+) -> int | None:
+    """Return where a partition is to start by retention, None: where it does. What a declared
+    table does not hold yet stays, however old it is.
+    """
+    offset = retained_from(state, stream, rules, now_ms)
+    if offset is None or not is_declared(topic):
+        return offset
+    offset = min(offset, held_by_table(state, topic, stream.partition))
+    return offset if offset > stream.start_offset else None
 
 
 def held_by_table(state: ClusterState, topic: TopicState, partition: int) -> int:
@@ -128,7 +166,7 @@ def is_compaction_due(found: Dirtiness, rules: TopicRules, now_ms: int) -> bool:
 def retained_from(
     state: ClusterState, stream: StreamState, rules: TopicRules, now_ms: int
 ) -> int | None:
-    """Return where a partition is to start by retention, None: where it does."""
+    """Return where a partition is to start by retention alone, None: where it does."""
     if not rules.is_deleted or not stream.extents:
         return None
     size = sum(extent.size for extent in stream.extents) if rules.retention_bytes >= 0 else 0
@@ -150,7 +188,7 @@ def _newest_ms(state: ClusterState, extent: Extent) -> int:
     return state.objects[extent.object_key].created_ms
 
 
-def compacted_streams(state: ClusterState, values: BrokerValues) -> frozenset[int]:
+def compacted_streams(state: ClusterState, values: UpkeepValues) -> frozenset[int]:
     """Return the streams of topics that are compacted by keys: they are left to that, which makes
     large objects of them anyway.
     """
@@ -162,8 +200,10 @@ def compacted_streams(state: ClusterState, values: BrokerValues) -> frozenset[in
     )
 
 
-def due_merges(state: ClusterState, values: BrokerValues) -> tuple[MergeItem, ...]:
+def due_merges(
+    state: ClusterState, values: UpkeepValues, rules: MergeRules
+) -> tuple[MergeItem, ...]:
     """Return which small objects are to be merged. All streams are looked at: for a thread of its
     own in a busy process.
     """
-    return plan_merges(state, MergeRules(), excluded=compacted_streams(state, values))
+    return plan_merges(state, rules, excluded=compacted_streams(state, values))

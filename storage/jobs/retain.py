@@ -1,0 +1,125 @@
+"""The job `retain`: what retention.ms and retention.bytes are over for goes.
+
+Plan: what is due, by configs and metadata alone. Work: each item removes it from some partitions,
+by one entry of the metadata log, as far as it is due still. Nothing goes that the table of a topic
+which declares one does not hold yet. Objects are deleted by `sweep`, or by a running node.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from storage.clock import SystemClock
+from storage.jobs.cluster import in_cluster
+from storage.jobs.frame import Attempt, Failed, Progress, Runner, here, untold, worked_through
+from storage.metadata.log import MetadataLog
+from storage.object_store import ObjectStore
+from storage.upkeep.configs import UpkeepDefaults
+from storage.upkeep.retention import Trimmed, trim, trim_groups
+from storage.upkeep.rules import DueWork, due_in
+
+_WRITER = "retain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainSettings:
+    """What to look at of the cluster at `path`, a store's URI: these `topics`, or all. `defaults`
+    count where a topic does not say how long it keeps records.
+    """
+
+    path: str
+    topics: frozenset[str] = frozenset()
+    defaults: UpkeepDefaults = field(default_factory=UpkeepDefaults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainItem:
+    """Partitions from which one entry removes something, for any process."""
+
+    path: str
+    works: tuple[DueWork, ...]
+    defaults: UpkeepDefaults
+
+    @property
+    def size(self) -> int:
+        """Bytes of batches to remove."""
+        return sum(work.size for work in self.works)
+
+    def words(self) -> str:
+        """Which partitions these are, for people."""
+        first, others = self.works[0], len(self.works) - 1
+        return f"{first.topic}-{first.partition}" + (f" and {others} others" if others else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainFigures:
+    """What a run has removed. `records` counts offsets, `objects` those that a partition refers to
+    no more, `bytes` those of batches. `failures` says in words which items could not be done.
+    """
+
+    partitions: int = 0
+    records: int = 0
+    objects: int = 0
+    bytes: int = 0
+    failures: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, result: Sequence[Trimmed]) -> "RetainFigures":
+        """Return the figures of one item."""
+        return cls(
+            partitions=len(result),
+            records=sum(one.records for one in result),
+            objects=sum(one.objects for one in result),
+            bytes=sum(one.size for one in result),
+        )
+
+    def plus(self, more: "RetainFigures") -> "RetainFigures":
+        """Return the figures of both."""
+        both = {name: getattr(self, name) + getattr(more, name) for name in self.__slots__}
+        return RetainFigures(**both)
+
+
+def plan_retain(settings: RetainSettings) -> tuple[RetainItem, ...]:
+    """Return what is due: what a dry run shows. Raises SettingsError, UnknownTopic,
+    StoreUnavailable.
+    """
+    settings.defaults.check()
+
+    async def plan(_: ObjectStore, log: MetadataLog) -> list[DueWork]:
+        values = settings.defaults.values(log.state)
+        return list(due_in(log.state, values, SystemClock().now_ms(), settings.topics))
+
+    return tuple(
+        RetainItem(path=settings.path, works=works, defaults=settings.defaults)
+        for works in trim_groups(in_cluster(settings.path, _WRITER, plan))
+    )
+
+
+def retain_item(item: RetainItem) -> tuple[Trimmed, ...]:
+    """Do one item; what is not due any more is left. Raises StoreUnavailable, OutcomeUnknown."""
+
+    async def work(_: ObjectStore, log: MetadataLog) -> tuple[Trimmed, ...]:
+        return await trim(log, item.works, item.defaults, SystemClock().now_ms())
+
+    return in_cluster(item.path, _WRITER, work)
+
+
+def retain(
+    settings: RetainSettings, *, runner: Runner = here, on_progress: Progress = untold
+) -> RetainFigures:
+    """Remove all that is due, and return figures; an item that fails does not stop the others.
+
+    Raises what `plan_retain` raises.
+    """
+    figures = RetainFigures()
+    for result in worked_through(
+        Attempt(retain_item, RetainItem.words),
+        plan_retain(settings),
+        size=lambda item: item.size,
+        runner=runner,
+        on_progress=on_progress,
+    ):
+        if isinstance(result, Failed):
+            figures = figures.plus(RetainFigures(failures=(result.reason,)))
+        else:
+            figures = figures.plus(RetainFigures.of(result))
+    return figures

@@ -1,0 +1,239 @@
+"""The jobs `retain`, `compact-topic` and `sweep`: what they plan, do, and leave to others."""
+
+import asyncio
+import pickle
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import lake
+from storage.clock import SystemClock
+from storage.errors import SettingsError, UnknownTopic
+from storage.garbage.sweep import SweepTimes
+from storage.jobs.compact import CompactSettings, plan_compact
+from storage.jobs.compact_topics import (
+    CompactTopicsFigures,
+    CompactTopicsSettings,
+    compact_topics,
+    compact_topics_item,
+    plan_compact_topics,
+)
+from storage.jobs.retain import (
+    RetainFigures,
+    RetainSettings,
+    plan_retain,
+    retain,
+    retain_item,
+)
+from storage.jobs.sweep import (
+    SweepFigures,
+    SweepSettings,
+    find_leaks,
+    plan_sweep,
+    sweep,
+    sweep_item,
+)
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import BrokerConfig, Record, TopicConfig
+from storage.metadata.state import ClusterState
+from storage.object_store import FileStore
+from storage.upkeep.configs import ALL_BROKERS, CLEANER_MEMORY, UpkeepDefaults
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import write_topic
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+RECORDS, KEYS = 40, 4
+AT_ONCE = SweepTimes(grace_ms=0, margin_ms=0)
+
+
+def commit(path: str, *records: Record) -> ClusterState:
+    async def put() -> ClusterState:
+        store = FileStore(Path(path))
+        rng = random.Random(1)
+        log = await MetadataLog.open(store, writer_id="t", clock=SystemClock(), rng=rng)
+        return await log.commit(records) if records else log.state
+
+    return asyncio.run(put())
+
+
+def configure(path: str, topic: str, **configs: str) -> None:
+    named: dict[str, str | None] = {name.replace("_", "."): v for name, v in configs.items()}
+    commit(path, TopicConfig(topic_id=commit(path).topics[topic].topic_id, configs=named))
+
+
+def rows(path: str, topic: str) -> list[tuple[int, bytes]]:
+    return [(one["offset"], one["key"]) for one in lake.scan(path, topic).read_all().to_pylist()]
+
+
+def starts(path: str, topic: str) -> list[int]:
+    state = commit(path)
+    return [state.streams[one].start_offset for one in state.topics[topic].partitions]
+
+
+def at_once(work: Callable[[], T]) -> list[T]:
+    """What two runs give that begin together."""
+    with ThreadPoolExecutor(2) as pool:
+        return [one.result() for one in [pool.submit(work), pool.submit(work)]]
+
+
+def as_sent(work: Callable[[Item], T], items: Sequence[Item]) -> Iterator[tuple[Item, T]]:
+    """A runner that gives and takes what processes of a pool could be given."""
+    for item in items:
+        there, what = pickle.loads(pickle.dumps((work, item)))
+        yield item, pickle.loads(pickle.dumps(there(what)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Topics `a` and `b`, with two partitions of three objects each."""
+    values = [
+        TestRecord(offset=0, timestamp=1000, key=b"k%d" % (n % KEYS), value=b"v" * 20)
+        for n in range(RECORDS)
+    ]
+    for topic in ("a", "b"):
+        for _ in range(3):
+            write_topic(tmp_path, topic, {0: values, 1: values}, partitions=2, object_size=1)
+    return str(tmp_path)
+
+
+def test_retention_takes_what_is_over_once(path: str) -> None:
+    configure(path, "b", retention_ms="-1")
+    (item,) = plan_retain(RetainSettings(path=path))
+    assert [(one.topic, one.partition, one.offset) for one in item.works] == [
+        ("a", 0, 3 * RECORDS),
+        ("a", 1, 3 * RECORDS),
+    ]
+    told: list[tuple[int, int]] = []
+    figures = retain(RetainSettings(path=path), on_progress=lambda *done: told.append(done))
+    assert (figures.partitions, figures.records, figures.objects) == (2, 6 * RECORDS, 6)
+    assert figures.bytes == item.size > 0
+    assert told == [(0, item.size), (item.size, item.size)]
+    assert (rows(path, "a"), len(rows(path, "b"))) == ([], 6 * RECORDS)
+    assert retain(RetainSettings(path=path)) == RetainFigures()
+    assert retain_item(item) == ()  # a second run of the same plan
+
+
+def test_defaults_count_where_a_topic_says_nothing(path: str) -> None:
+    def due(topics: tuple[str, ...] = (), **given: str) -> list[tuple[str, int]]:
+        named = {name.replace("_", "."): value for name, value in given.items()}
+        settings = RetainSettings(
+            path=path, topics=frozenset(topics), defaults=UpkeepDefaults(given=named)
+        )
+        return [(one.topic, one.offset) for item in plan_retain(settings) for one in item.works]
+
+    assert len(due()) == 4
+    assert due(log_retention_ms="-1") == []
+    assert due(("b",)) == [("b", 3 * RECORDS)] * 2
+    configure(path, "a", retention_bytes="1", retention_ms="-1")
+    assert due(log_retention_ms="-1") == [("a", 2 * RECORDS)] * 2
+    shared = BrokerConfig(node_id=ALL_BROKERS, configs={"log.retention.ms": "1"})
+    commit(path, shared)
+    assert len(due(log_retention_ms="-1")) == 4
+    with pytest.raises(UnknownTopic, match="'nope' does not exist"):
+        due(("nope",))
+    with pytest.raises(SettingsError, match=r"retention\.ms is none of the brokers' defaults: log"):
+        due(retention_ms="1")
+    with pytest.raises(SettingsError, match=r"log\.retention\.ms: 'a week' is no number"):
+        due(log_retention_ms="a week")
+    compacted = UpkeepDefaults(given={"log.cleanup.policy": "compact"})
+    assert plan_compact(CompactSettings(path=path, defaults=compacted)) == ()
+
+
+def test_an_item_does_not_do_what_is_not_due_any_more(path: str) -> None:
+    (item,) = pickle.loads(pickle.dumps(plan_retain(RetainSettings(path=path))))
+    configure(path, "a", lakehead_table_enable="true")  # whose table holds nothing yet
+    configure(path, "b", retention_bytes="1", retention_ms="-1")
+    assert [(one.topic, one.start_offset) for one in retain_item(item)] == [
+        ("b", 2 * RECORDS),
+        ("b", 2 * RECORDS),
+    ]
+    assert starts(path, "a") == [0, 0]
+
+
+def test_two_runs_of_retention_at_once_count_each_record_once(path: str) -> None:
+    first, second = at_once(lambda: retain(RetainSettings(path=path)))
+    both = first.plus(second)
+    assert (both.partitions, both.records, both.failures) == (4, 12 * RECORDS, ())
+    assert starts(path, "a") == starts(path, "b") == [3 * RECORDS] * 2
+
+
+def test_compaction_keeps_the_newest_of_each_key_by_partition(path: str) -> None:
+    configure(path, "a", cleanup_policy="compact")
+    items = plan_compact_topics(CompactTopicsSettings(path=path))
+    assert [(one.work.topic, one.work.partition) for one in items] == [("a", 0), ("a", 1)]
+    assert plan_compact_topics(CompactTopicsSettings(path=path, topics=frozenset("b"))) == ()
+    figures = compact_topics(CompactTopicsSettings(path=path))
+    assert (figures.partitions, figures.failures) == (2, ())
+    assert figures.bytes_before == sum(one.size for one in items) > figures.bytes_after > 0
+    newest = [(3 * RECORDS - KEYS + n, b"k%d" % n) for n in range(KEYS)]
+    assert rows(path, "a") == [*newest, *newest]
+    assert compact_topics(CompactTopicsSettings(path=path)) == CompactTopicsFigures()
+    again = pickle.loads(pickle.dumps(items[0]))
+    assert CompactTopicsFigures.of(compact_topics_item(again)).superseded == 1
+
+
+def test_two_compactions_at_once_leave_what_one_leaves(path: str) -> None:
+    configure(path, "a", cleanup_policy="compact")
+    items = plan_compact_topics(CompactTopicsSettings(path=path))
+
+    def work() -> CompactTopicsFigures:
+        figures = CompactTopicsFigures()
+        for item in items:
+            figures = figures.plus(CompactTopicsFigures.of(compact_topics_item(item)))
+        return figures
+
+    first, second = at_once(work)
+    both = first.plus(second)
+    assert both.partitions + both.superseded == 4
+    assert both.bytes_before <= sum(one.size for one in items)
+    assert len(rows(path, "a")) == 2 * KEYS
+    sweep(SweepSettings(path=path, times=AT_ONCE))
+    report = find_leaks(path)
+    assert (report.missing, report.strange) == ((), ())
+
+
+def test_a_partition_that_cannot_be_compacted_does_not_stop_the_others(path: str) -> None:
+    configure(path, "a", cleanup_policy="compact")
+    state = commit(path)
+    lost = state.streams[state.topics["a"].partitions[0]].extents[1].object_key
+    (Path(path) / lost).unlink()
+    figures = compact_topics(CompactTopicsSettings(path=path), runner=as_sent)
+    assert (figures.partitions, len(figures.failures)) == (1, 1)
+    assert figures.failures[0].startswith("a-0: ")
+    assert lost in figures.failures[0]
+
+
+def test_compaction_has_the_memory_that_the_cluster_gives_it(path: str) -> None:
+    configure(path, "a", cleanup_policy="compact")
+    little = UpkeepDefaults(given={CLEANER_MEMORY: "100"})  # room for fewer keys than a batch has
+    figures = compact_topics(CompactTopicsSettings(path=path, defaults=little))
+    assert (figures.partitions, figures.waiting) == (0, 2)
+    assert len(rows(path, "a")) == 6 * RECORDS
+
+
+def test_a_sweep_deletes_what_is_garbage_still(path: str) -> None:
+    retain(RetainSettings(path=path, topics=frozenset("a")))
+    assert sweep(SweepSettings(path=path)) == SweepFigures()  # readers have their grace
+    items = plan_sweep(SweepSettings(path=path, times=AT_ONCE))
+    doomed = [one.key for item in items for one in item.doomed]
+    assert doomed
+    both = SweepFigures().plus(sweep(SweepSettings(path=path, times=AT_ONCE)))
+    assert (both.objects, both.dropped) == (len(doomed), len(doomed))
+    for item in pickle.loads(pickle.dumps(items)):
+        assert SweepFigures.of(sweep_item(item)) == SweepFigures()
+    assert find_leaks(path).is_clean
+    assert len(rows(path, "b")) == 6 * RECORDS
+
+
+def test_two_sweeps_at_once_leave_nothing(path: str) -> None:
+    retain(RetainSettings(path=path, topics=frozenset("a")))
+    known = commit(path).unreferenced
+    first, second = at_once(lambda: sweep(SweepSettings(path=path, times=AT_ONCE)))
+    assert first.dropped + second.dropped == len(known) > 0
+    assert find_leaks(path).is_clean
+    assert len(rows(path, "b")) == 6 * RECORDS
