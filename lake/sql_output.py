@@ -15,6 +15,7 @@ from rich.text import Text
 OutputFormat = Literal["table", "csv", "json"]
 
 _WIDTH_MAX = 100_000
+_GAP = 3  # between two columns
 TABLE_ROWS_MAX = 1000
 """A table is laid out in memory; csv and json have every row."""
 
@@ -38,20 +39,39 @@ def write_rows(
 
 def _write_table(names: Sequence[str], rows: Iterator[Sequence[Any]], out: TextIO) -> None:
     shown = list(islice(rows, TABLE_ROWS_MAX))
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for number, name in enumerate(names):
-        numeric = any(_is_number(row[number]) for row in shown)
-        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-    for row in shown:
-        table.add_row(*(Text(_text(value, null="NULL")) for value in row))
     # Where nobody looks nothing has to fit; else Rich takes 80 columns.
     width = None if out.isatty() else _WIDTH_MAX
     console = Console(file=out, highlight=False, soft_wrap=not out.isatty(), width=width)
-    console.print(table)
+    if sum(len(name) + _GAP for name in names) - _GAP <= console.width:
+        console.print(_table(names, shown))
+    else:
+        for number, row in enumerate(shown, start=1):
+            console.print(Text(f"row {number}", style="bold"))
+            console.print(_fields(names, row))
     more = next(rows, None) is not None
     count = f"first {len(shown)} rows" if more else f"{len(shown)} row{'s' * (len(shown) != 1)}"
     hint = " (--format csv or json has them all)" if more else ""
     console.print(Text(f"{count}{hint}", style="dim"))
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for number, name in enumerate(names):
+        numeric = any(_is_number(row[number]) for row in rows)
+        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_text(value, null="NULL")) for value in row))
+    return table
+
+
+def _fields(names: Sequence[str], row: Sequence[Any]) -> Table:
+    """A row of more columns than a terminal has room for: a line for each."""
+    fields = Table(box=None, show_header=False, pad_edge=False)
+    fields.add_column(no_wrap=True)
+    fields.add_column(overflow="fold")
+    for name, value in zip(names, row, strict=True):
+        fields.add_row(Text(name), Text(_text(value, null="NULL")))
+    return fields
 
 
 def _is_number(value: Any) -> bool:

@@ -5,13 +5,15 @@ forked worker makes its own and never touches its parent's (which would hang).
 """
 
 import asyncio
+import atexit
 import os
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lake.catalog import Catalog
 from lake.planner import ByteRange
@@ -20,14 +22,14 @@ from storage.format.stream_object import ObjectIndex, read_index
 from storage.object_store import Buffer, ObjectStore, open_retrying_store
 from storage.tasks import task_group
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 T = TypeVar("T")
 
 FETCH_BYTES = 8 * 1024 * 1024
 _FETCHES_AHEAD = 3
 _INDEXES_AT_ONCE = 32
+_END_S = 5.0
+_GIL_S = 0.02
+"""Some four turns of the interpreter's lock, for who waits for it."""
 
 
 class Fetched(NamedTuple):
@@ -37,7 +39,7 @@ class Fetched(NamedTuple):
 
     range: ByteRange
     position: int
-    data: "Buffer | pa.Buffer"
+    data: Buffer
     items: tuple[tuple[int, int], ...]
 
 
@@ -57,7 +59,9 @@ class StoreReader:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._run, name="store-reader", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="store-reader", daemon=True)
+        self._thread.start()
+        atexit.register(self._end_with_process)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Carry out work with the store, on its loop, and return the result."""
@@ -78,17 +82,17 @@ class StoreReader:
         bounded. Raises CorruptObject, ObjectNotFound, StoreUnavailable.
         """
         # Only what reads records needs Arrow: planners start quicker without.
-        from pyarrow import allocate_buffer
+        import numpy as np
 
-        waiting: deque[tuple[_Piece, pa.Buffer, Future[None]]] = deque()
+        from lake.decode.memory import empty
+
+        waiting: deque[tuple[_Piece, memoryview, Future[None]]] = deque()
         pieces = _pieces(ranges)
         try:
             while True:
                 while len(waiting) <= _FETCHES_AHEAD and (piece := next(pieces, None)):
-                    # Arrow's pool hands out again what was read before, see lake.decode.memory.
-                    data = allocate_buffer(piece.length)
-                    target = memoryview(data).cast("B")  # Arrow's bytes have a sign
-                    work = self.store.get_range_into(piece.range.key, piece.position, target)
+                    data = empty(piece.length, np.uint8).data
+                    work = self.store.get_range_into(piece.range.key, piece.position, data)
                     waiting.append((piece, data, self._submit(work)))
                 if not waiting:
                     return
@@ -101,7 +105,16 @@ class StoreReader:
 
     def end(self) -> None:
         """End the thread; the store stays open, it is its opener's."""
+        atexit.unregister(self._end_with_process)
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _end_with_process(self) -> None:
+        """Let the threads of the store's library be done with the loop: one that tells it of an
+        answer while the interpreter is torn down aborts the process, whose status is lost.
+        """
+        self.end()
+        self._thread.join(_END_S)
+        time.sleep(_GIL_S)
 
     def _run(self) -> None:
         self._loop.run_forever()

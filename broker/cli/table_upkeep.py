@@ -32,7 +32,7 @@ TopicsArgument = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")]
 
-_COLUMNS = {"topic": "TOPIC", "files": "FILES", "small": "SMALL", "due": "DUE"}
+_COLUMNS = {"topic": "TOPIC", "table": "TABLE", "files": "FILES", "small": "SMALL", "due": "DUE"}
 
 
 def optimize(
@@ -108,14 +108,20 @@ def _run(
             result = job(target, hold, dry_run=True)
             if not dry_run and result.error is None and (topics or result.is_due):
                 result = replace(job(target, hold, dry_run=False), is_due=result.is_due)
-            results.append(result)
+            if result.files or result.error is not None or not target.is_of_letters:
+                results.append(result)
     finally:
         leases.close()
     return results
 
 
 def _row(result: "UpkeepResult") -> dict[str, object]:
-    return {"topic": result.topic, "files": result.files, "due": result.is_due}
+    return {
+        "topic": result.topic,
+        "table": result.table,
+        "files": result.files,
+        "due": result.is_due,
+    }
 
 
 def _complain(results: "list[UpkeepResult]") -> None:

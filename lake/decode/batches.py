@@ -32,6 +32,9 @@ BATCH_HEADER_SIZE = 61
 BATCH_SIZE_MIN = 10 + 33 + BATCH_HEADER_SIZE
 """No data block with a batch is smaller."""
 
+TOO_MANY = 14
+"""The fault of a table that is too short."""
+
 FAULTS = {
     1: "no data block begins here",
     2: "a data block overruns the range",
@@ -46,7 +49,7 @@ FAULTS = {
     11: "a batch with a negative record count, or more records than offsets",
     12: "a data block holds another number of records than it says",
     13: "a batch begins before the end of the one before it",
-    14: "more batches than fit the range",
+    TOO_MANY: "more batches than fit the range",
 }
 
 

@@ -28,6 +28,8 @@ from storage.object_store.protocol import Buffer
 _INT = np.int32
 _LONG = np.int64
 _RANGE_SIZE_MAX = 2**31 - 1
+_BATCH_SIZE_USUAL = 2048
+"""A table for the smallest batches that there can be would be as large as what they lie in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,7 @@ class RecordDecoder:
         views: bool = False,
         rows_max: int = 10_000,
         bytes_max: int = 8 * 1024 * 1024,
-        inflated_bytes_max: int = 32 * 1024 * 1024,
+        inflated_bytes_max: int = 16 * 1024 * 1024,
         inflated_batch_bytes_max: int = 256 * 1024 * 1024,
         markers: bool = False,
     ) -> None:
@@ -111,15 +113,9 @@ class RecordDecoder:
             yield from self._parse(buffer, group, source)
 
     def _scan(self, data: memoryview, source: BlockRange) -> npt.NDArray[_LONG]:
-        rows_max = len(data) // scan.BATCH_SIZE_MIN + 1
-        table = np.empty((rows_max, scan.TABLE_WIDTH), _LONG)
-        fault, position, rows = scan.scan_batches(
-            np.frombuffer(data, np.uint8),
-            source.stream_id,
-            source.first_offset,
-            source.end_offset,
-            table,
-        )
+        table, fault, position, rows = _batch_table(data, source, _BATCH_SIZE_USUAL)
+        if fault == scan.TOO_MANY:
+            table, fault, position, rows = _batch_table(data, source, scan.BATCH_SIZE_MIN)
         if fault:
             self._check(data, table[:0], source)  # says more than what damage looks like
             raise CorruptObject(source.key, source.position + position, scan.FAULTS[fault])
@@ -142,9 +138,11 @@ class RecordDecoder:
             self._inflated = empty(self._inflated_bytes_max, np.uint8)
         bodies = table[first:, [scan.BODY_POSITION, scan.BODY_SIZE]].tolist()
         places: list[tuple[int, int]] = []
-        filled = 0
+        filled = largest = 0
         for (start, size), codec in zip(bodies, codecs.tolist(), strict=True):
             if codec:
+                if filled and len(self._inflated) - filled <= largest:
+                    break  # batches are mostly alike: to try would be to inflate one twice
                 body = data[start : start + size]
                 try:
                     size = self._inflate_batch(codec, body, filled)
@@ -154,6 +152,7 @@ class RecordDecoder:
                     raise self._corrupt(source, table[first + len(places)], str(error)) from None
                 start = ~filled
                 filled += size
+                largest = max(largest, size)
             places.append((start, size))
         group = table[first : first + len(places)].copy()
         group[:, [scan.BODY_POSITION, scan.BODY_SIZE]] = places
@@ -254,6 +253,18 @@ class RecordDecoder:
             f"batch at offset {batch[scan.BASE_OFFSET]} of "
             f"{source.topic}-{source.partition}: {reason}",
         )
+
+
+def _batch_table(
+    data: memoryview, source: BlockRange, batch_size: int
+) -> tuple[npt.NDArray[_LONG], int, int, int]:
+    """Find the batches, with room for so many as there are if none is smaller than `batch_size`:
+    the table, and what `scan_batches` returns.
+    """
+    table = np.empty((len(data) // batch_size + 1, scan.TABLE_WIDTH), _LONG)
+    ends = (source.first_offset, source.end_offset)
+    found = scan.scan_batches(np.frombuffer(data, np.uint8), source.stream_id, *ends, table)
+    return table, *found
 
 
 def _without_aborted(table: npt.NDArray[_LONG], aborted: Sequence[Abort]) -> npt.NDArray[_LONG]:

@@ -9,6 +9,7 @@ that is killed goes on where it was, and of two runs one commits and the other l
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lake.catalog import Catalog, PartitionLog
 from lake.committed import committed
@@ -26,6 +27,20 @@ from lake.tables.layout import TableLayout
 from storage.clock import SystemClock
 from storage.errors import SettingsError
 from storage.failpoints import failpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPlan:
+    """What a table would get that begins earlier: offsets, and bytes of the objects that have them.
+    `starts` is where it would begin in each partition; `is_new` that it has nothing yet and would
+    get nothing by this, but begin there.
+    """
+
+    starts: Mapping[int, int]
+    offsets: int = 0
+    size_bytes: int = 0
+    is_new: bool = False
+
 
 Beginning = int | Mapping[int, int] | None
 """Where a table begins: at the first record from a time on (milliseconds); at offsets, by
@@ -53,9 +68,7 @@ def begin_at(
     TableUnavailable, what the guard raises and what reading objects raises.
     """
     logs = committed(reader, catalog.partitions(settings.topic))
-    if isinstance(at, Mapping) and (unknown := at.keys() - {log.id.partition for log in logs}):
-        raise SettingsError(f"topic {settings.topic} has no partition {min(unknown)}")
-    wanted = {log.id.partition: _first_wanted(reader, log, at) for log in logs}
+    wanted = _wanted(settings, reader, logs, at)
     result = MaterializeResult()
     while True:
         table, layout = _open(settings, reader, logs, guard)
@@ -79,6 +92,50 @@ def begin_at(
             **{name: getattr(more, name) for name in ("bytes_read", "bytes_written")},
             **{name: getattr(more, name) for name in ("files", "commits")},
         )
+
+
+def plan_begin(
+    settings: MaterializeSettings, reader: StoreReader, catalog: Catalog, *, at: Beginning
+) -> BackfillPlan:
+    """Return what `begin_at` would do; nothing is written. Raises SettingsError, TableUnavailable,
+    and what reading objects raises.
+    """
+    logs = committed(reader, catalog.partitions(settings.topic))
+    wanted = _wanted(settings, reader, logs, at)
+    table = open_table(settings.table)
+    if table is None or not any(_marks(table, log) for log in logs):
+        return BackfillPlan(starts=wanted, is_new=True)
+    if settings.mode == "upsert":
+        _require_nothing_before(settings, table, logs, wanted)
+    asked = _missing(table, logs, wanted)
+    indexes = reader.read_indexes(needed_objects(asked))
+    splits = plan_splits(asked, indexes, split_bytes=settings.split_bytes)
+    return BackfillPlan(
+        starts=wanted,
+        offsets=sum(one.end - one.start for one in asked),
+        size_bytes=sum(split.length for split in splits),
+    )
+
+
+def _wanted(
+    settings: MaterializeSettings, reader: StoreReader, logs: Sequence[PartitionLog], at: Beginning
+) -> dict[int, int]:
+    if isinstance(at, Mapping) and (unknown := at.keys() - {log.id.partition for log in logs}):
+        raise SettingsError(f"topic {settings.topic} has no partition {min(unknown)}")
+    return {log.id.partition: _first_wanted(reader, log, at) for log in logs}
+
+
+def _missing(
+    table: Table, logs: Sequence[PartitionLog], wanted: Mapping[int, int]
+) -> list[OffsetRange]:
+    """What lies between where a table is to begin and where it does."""
+    asked = []
+    for log in logs:
+        first = table.marked(first_id(*log_key(log)))
+        start = max(wanted[log.id.partition], log.start_offset)
+        if start < first:
+            asked.append(OffsetRange(log=log, start=start, end=min(first, log.end_offset)))
+    return asked
 
 
 def _first_wanted(reader: StoreReader, log: PartitionLog, at: Beginning) -> int:
@@ -177,12 +234,7 @@ class _Backfill:
         self, logs: Sequence[PartitionLog], wanted: Mapping[int, int]
     ) -> MaterializeResult | None:
         """Add the newest of what is missing; None if nothing is. Raises TableMoved."""
-        asked = []
-        for log in logs:
-            first = self._table.marked(first_id(*log_key(log)))
-            start = max(wanted[log.id.partition], log.start_offset)
-            if start < first:
-                asked.append(OffsetRange(log=log, start=start, end=min(first, log.end_offset)))
+        asked = _missing(self._table, logs, wanted)
         indexes = self._reader.read_indexes(needed_objects(asked))
         splits = plan_splits(asked, indexes, split_bytes=self._settings.split_bytes)
         chosen = _last_bytes(splits, self._settings.commit_bytes)

@@ -107,7 +107,8 @@ class _Kept:
 class DeclaredTables:
     """The declared tables of the cluster at `path`, or those of `topics` alone. With `tail`, tables
     that are followed have what is acknowledged in object WALs too. Work items go to `runner`, or to
-    threads of this process; `engine` runs the MERGE of tables by upsert.
+    threads of this process; `engine` runs the MERGE of tables by upsert. Progress is of the table
+    that is worked on.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class DeclaredTables:
         tail: bool = False,
         engine: MergeEngineName = "delta-rs",
         runner: Runner | None = None,
+        on_progress: Progress = lambda _done, _total: None,
         lease_s: float = LEASE_S,
     ) -> None:
         self._path = path
@@ -128,6 +130,7 @@ class DeclaredTables:
         self._wait_s = wait_s
         self._engine: MergeEngineName = engine
         self._runner = runner
+        self._on_progress = on_progress
         self._clock = SystemClock()
         self._leases = TableLeases.open(path, lease_s=lease_s)
         self._kept: dict[str, _Kept] = {}
@@ -368,7 +371,8 @@ class DeclaredTables:
         guard = _Guard(self._leases, declared.topic_id)
         if not dry_run:
             settings = replace(settings, commit_bytes=ROUND_BYTES)
-        return TableRun(settings, store_reader(self._path), guard, runner=self._runner)
+        reader = store_reader(self._path)
+        return TableRun(settings, reader, guard, self._on_progress, runner=self._runner)
 
     def _outcome(
         self,

@@ -15,7 +15,7 @@ from lake.moved_ranges import read_moved
 from lake.planner import Split
 from lake.record_reader import decode_all
 from lake.store_reader import store_reader
-from lake.tables.data_file import DataFile, write_data_file
+from lake.tables.data_file import DataFile, DataFileWriter
 from lake.tables.layout import DECODED, TableLayout, TableRows, dead_letters
 from lake.tables.partitions import split_rows
 from lake.tables.values.decoder import Fault, ValueDecoder
@@ -26,6 +26,8 @@ from storage.metadata.table_declaration import OnError
 
 FILE_BYTES = 128 << 20
 _GATHERED_BYTES = 1 << 20
+_ROW_GROUP_BYTES = 32 << 20
+"""Of rows in memory: enough for a reader to fetch at once, and little enough for each worker."""
 _MEMORY_RATIO = 2
 """Bytes of rows in memory for one byte of a file, about, where nobody knows better."""
 
@@ -190,37 +192,55 @@ def _unreadable(batch: Any, fault: Fault) -> Unreadable:
 
 
 class TableFiles:
-    """Gathers rows and writes them as files of a bounded size, each of one partition."""
+    """Gathers rows and writes them as files of a bounded size, each of one partition.
+
+    Rows become a row group as soon as they are enough for one. Those of a partitioned table wait
+    until they are enough for a file, or each partition would have row groups of nothing.
+    """
 
     def __init__(
         self, root: str, partition_columns: tuple[str, ...], *, file_bytes: int = FILE_BYTES
     ) -> None:
         self._root = root
         self._partition_columns = partition_columns
-        self._bytes_max = file_bytes * _MEMORY_RATIO
+        self._file_bytes = file_bytes
+        of_file = file_bytes * _MEMORY_RATIO
+        self._held_max = of_file if partition_columns else min(of_file, _ROW_GROUP_BYTES)
         self._held: list[Any] = []
         self._held_bytes = 0
+        self._writer: DataFileWriter | None = None
         self._files: list[DataFile] = []
 
     def add(self, rows: Any) -> None:
-        """Take rows, and write a file if there are enough."""
+        """Take rows, and encode or write what is enough."""
         if not rows.num_rows:
             return
         self._held.append(rows)
         self._held_bytes += rows.nbytes
-        if self._held_bytes >= self._bytes_max:
-            self._write()
+        if self._held_bytes >= self._held_max:
+            self._encode()
 
     def finish(self) -> tuple[DataFile, ...]:
         """Write what is left, and return all files."""
         if self._held:
-            self._write()
+            self._encode()
+        if self._writer is not None:
+            self._write(self._writer)
         return tuple(self._files)
 
-    def _write(self) -> None:
+    def _encode(self) -> None:
         rows = pa.concat_tables(self._held)
         self._held = []
         self._held_bytes = 0
         for part in split_rows(rows, self._partition_columns):
-            self._files.append(write_data_file(self._root, part.rows, part.values))
-            failpoint("materialize_file_written")
+            writer = self._writer or DataFileWriter(self._root, part.rows.schema, part.values)
+            writer.add(part.rows)
+            if self._partition_columns or writer.size_bytes >= self._file_bytes:
+                self._write(writer)
+            else:
+                self._writer = writer
+
+    def _write(self, writer: DataFileWriter) -> None:
+        self._writer = None
+        self._files.append(writer.finish())
+        failpoint("materialize_file_written")

@@ -26,7 +26,7 @@ from lake.tables.merge_engine import MergeEngineName
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 from storage.failpoints import failpoint
-from storage.metadata.table_declaration import TableDeclaration
+from storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
 
 RETENTION_HOURS = 7 * 24
 """What VACUUM keeps, and the least it may be told to: readers and writers that are at work."""
@@ -41,8 +41,9 @@ Hold = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTarget:
-    """A table to keep. `order_by`: rows that are near in these columns come to lie together. What
-    is due without being asked for: see the configs `lakehead.table.optimize.*` and `vacuum.*`.
+    """A table to keep, that of a topic's rows or of its dead letters. `order_by`: rows that are
+    near in these columns come to lie together. What is due without being asked for: see the configs
+    `lakehead.table.optimize.*` and `vacuum.*`.
     """
 
     topic: str
@@ -53,6 +54,7 @@ class TableTarget:
     optimize_every_ms: int = 3600 * 1000
     small_percent: int = 50
     vacuum_every_ms: int = 24 * 3600 * 1000
+    is_of_letters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,8 @@ class UpkeepResult:
 
 
 def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
-    """Return the declared tables of a cluster, or those of `topics`.
+    """Return the declared tables of a cluster, or those of `topics`; behind each the table of its
+    dead letters, which need not be there, where it may have some.
 
     Raises UnknownTopic, and SettingsError for a topic that declares none.
     """
@@ -86,7 +89,11 @@ def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
     found = []
     for one in declared.values():
         if isinstance(one, TableDeclaration):
-            found.append(_target(one, catalog.uri))
+            table = _target(one, catalog.uri)
+            found.append(table)
+            if "dead_letter" in (one.on_error, one.evolution):
+                letters = dead_letters_uri(table.uri)
+                found.append(replace(table, uri=letters, order_by=(), is_of_letters=True))
         elif topics:
             raise one
     return found

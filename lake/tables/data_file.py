@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lake.store_reader import store_reader
-from lake.tables.file_statistics import file_statistics
+from lake.tables.chunks import Chunks
+from lake.tables.file_statistics import FileStatistics
 from lake.tables.partitions import partition_folder
 from storage.errors import ObjectExists, OutcomeUnknown
 
@@ -31,35 +32,62 @@ class DataFile:
     partition: tuple[tuple[str, str | None], ...] = ()  # columns that are not in the file
 
 
+class DataFileWriter:
+    """One Parquet file below `root`, a row group at a time. What is encoded waits in memory.
+
+    `partition` is that of its rows, which lack these columns.
+    """
+
+    def __init__(
+        self, root: str, schema: Any, partition: Sequence[tuple[str, str | None]] = ()
+    ) -> None:
+        self._root = root
+        self._partition = tuple(partition)
+        self._body = Chunks()
+        self._statistics = FileStatistics()
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self._body, mode="w"),
+            schema,
+            compression="zstd",
+            store_schema=False,
+            use_dictionary=_dictionary_columns(schema),
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what is encoded."""
+        return self._body.size
+
+    def add(self, rows: Any) -> None:
+        """Encode an Arrow table, as one row group unless it is huge."""
+        self._writer.write_table(rows)
+        self._statistics.add(rows)
+
+    def finish(self) -> DataFile:
+        """Create the file, durably, and return what a commit must say about it.
+
+        The object store creates it whole or not at all, under a name that is never used again; a
+        file that no commit names is removed by VACUUM. Raises the errors of `ObjectStore.create`.
+        """
+        self._writer.close()
+        path = f"{partition_folder(self._partition)}part-{secrets.token_hex(16)}.zstd.parquet"
+        create_file(self._root, path, self._body.pieces())
+        return DataFile(
+            path=path,
+            size_bytes=self._body.size,
+            record_count=self._statistics.record_count,
+            statistics=self._statistics.text(),
+            partition=self._partition,
+        )
+
+
 def write_data_file(
     root: str, rows: Any, partition: Sequence[tuple[str, str | None]] = ()
 ) -> DataFile:
-    """Write an Arrow table as one Parquet file (zstd) below `root`, durably; `partition` is that of
-    its rows, which lack these columns.
-
-    The object store creates it whole or not at all, under a name that is never used again; a file
-    that no commit names is removed by VACUUM.
-
-    Raises the errors of `ObjectStore.create`.
-    """
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        rows,
-        sink,
-        compression="zstd",
-        store_schema=False,
-        use_dictionary=_dictionary_columns(rows.schema),
-    )
-    body = sink.getvalue()
-    path = f"{partition_folder(partition)}part-{secrets.token_hex(16)}.zstd.parquet"
-    create_file(root, path, body)
-    return DataFile(
-        path=path,
-        size_bytes=body.size,
-        record_count=rows.num_rows,
-        statistics=file_statistics(rows),
-        partition=tuple(partition),
-    )
+    """Write an Arrow table as one file, see `DataFileWriter`. Raises as its `finish`."""
+    writer = DataFileWriter(root, rows.schema, partition)
+    writer.add(rows)
+    return writer.finish()
 
 
 def _dictionary_columns(schema: Any) -> list[str]:
@@ -98,7 +126,7 @@ def copy_file(source: str, target: str, file: DataFile) -> DataFile:
     reader = store_reader(source)
     folder, _, name = file.path.rpartition("/")
     path = file.path if _PLAIN_FOLDER.fullmatch(folder) else name
-    create_file(target, path, reader.run(reader.store.get(file.path)))
+    create_file(target, path, [memoryview(reader.run(reader.store.get(file.path)))])
     return replace(file, path=path)
 
 
@@ -108,7 +136,7 @@ def read_data_file(root: str, path: str) -> Any:
     return pq.read_table(pa.BufferReader(reader.run(reader.store.get(path))))
 
 
-def create_file(root: str, path: str, body: Any) -> None:
+def create_file(root: str, path: str, pieces: Sequence[memoryview]) -> None:
     """Create a file below `root`, durably, under a name that is ours alone.
 
     Raises the errors of `ObjectStore.create`.
@@ -120,8 +148,8 @@ def create_file(root: str, path: str, body: Any) -> None:
         with contextlib.suppress(ObjectExists):
             for _ in range(_ATTEMPTS - 1):
                 with contextlib.suppress(OutcomeUnknown):
-                    await reader.store.create(path, [memoryview(body)])
+                    await reader.store.create(path, pieces)
                     return
-            await reader.store.create(path, [memoryview(body)])
+            await reader.store.create(path, pieces)
 
     reader.run(create())

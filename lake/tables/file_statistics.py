@@ -8,6 +8,8 @@ decimals, booleans, arrays) there is none. (Delta protocol, "Per-file Statistics
 
 import json
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,50 +21,86 @@ TEXT_PREFIX = 32
 
 _LAST_CHARACTER = "\U0010ffff"
 
-
-def file_statistics(table: Any) -> str:
-    """Return the `stats` of an add action, as JSON text, for the rows of a file."""
-    smallest: dict[str, Any] = {}
-    largest: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    for field in table.schema:
-        _collect(field, table.column(field.name), smallest, largest, nulls)
-    return json.dumps(
-        {
-            "numRecords": table.num_rows,
-            "minValues": smallest,
-            "maxValues": largest,
-            "nullCount": nulls,
-        },
-        ensure_ascii=False,
-        allow_nan=False,
-    )
+_Path = tuple[str, ...]
 
 
-def _collect(
-    field: Any,
-    column: Any,
-    smallest: dict[str, Any],
-    largest: dict[str, Any],
-    nulls: dict[str, Any],
-) -> None:
+class FileStatistics:
+    """What is known of the rows of a file, taken in pieces."""
+
+    def __init__(self) -> None:
+        self.record_count = 0
+        self._columns: dict[_Path, _Column] = {}
+
+    def add(self, rows: Any) -> None:
+        """Take an Arrow table. All of them have the same schema."""
+        for field in rows.schema:
+            for path, column in _look(field, rows.column(field.name), (field.name,)):
+                known = self._columns.get(path)
+                self._columns[path] = column if known is None else known.with_more(column)
+        self.record_count += rows.num_rows
+
+    def text(self) -> str:
+        """Return the `stats` of an add action, as JSON."""
+        smallest: dict[str, Any] = {}
+        largest: dict[str, Any] = {}
+        nulls: dict[str, Any] = {}
+        for path, column in self._columns.items():
+            _put(nulls, path, column.nulls)
+            if column.low is not None:
+                _put(smallest, path, column.low)
+            if column.high is not None:
+                _put(largest, path, column.high)
+        return json.dumps(
+            {
+                "numRecords": self.record_count,
+                "minValues": smallest,
+                "maxValues": largest,
+                "nullCount": nulls,
+            },
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """Bounds as JSON values, whose order is that of what they stand for; None where there is none:
+    for nothing but nulls, and where a value has no bound.
+    """
+
+    count: int
+    nulls: int
+    low: Any = None
+    high: Any = None
+
+    def with_more(self, more: "_Column") -> "_Column":
+        held = [column for column in (self, more) if column.nulls < column.count]
+        lows = [column.low for column in held]
+        highs = [column.high for column in held]
+        return _Column(
+            count=self.count + more.count,
+            nulls=self.nulls + more.nulls,
+            low=None if None in lows else min(lows, default=None),
+            high=None if None in highs else max(highs, default=None),
+        )
+
+
+def _look(field: Any, values: Any, path: _Path) -> Iterator[tuple[_Path, _Column]]:
+    """Yield what is known of a column, or of the fields of a struct."""
     if pa.types.is_struct(field.type):
-        inner: tuple[dict[str, Any], ...] = ({}, {}, {})
         for i, child in enumerate(field.type):
             # A field of a null struct is null: struct_field gives it the parent's nulls too.
-            _collect(child, pc.struct_field(column, [i]), *inner)
-        for values, target in zip(inner, (smallest, largest, nulls), strict=True):
-            if values:
-                target[field.name] = values
+            yield from _look(child, pc.struct_field(values, [i]), (*path, child.name))
         return
-    nulls[field.name] = column.null_count
-    if column.null_count == len(column):
-        return
-    low, high = _bounds(field.type, column)
-    if low is not None:
-        smallest[field.name] = low
-    if high is not None:
-        largest[field.name] = high
+    nulls = values.null_count
+    low, high = (None, None) if nulls == len(values) else _bounds(field.type, values)
+    yield path, _Column(count=len(values), nulls=nulls, low=low, high=high)
+
+
+def _put(target: dict[str, Any], path: _Path, value: Any) -> None:
+    for name in path[:-1]:
+        target = target.setdefault(name, {})
+    target[path[-1]] = value
 
 
 def _bounds(kind: Any, column: Any) -> tuple[Any, Any]:

@@ -35,7 +35,7 @@ def _first_batches(
     each = -(-count // max(len(logs), 1))
     for log in logs:
         end = min(log.end_offset, log.start_offset + each)
-        yield from _batches(reader, log, log.start_offset, end, columns)
+        yield from records_between(reader, log, log.start_offset, end, columns)
 
 
 def _last_batches(
@@ -45,12 +45,15 @@ def _last_batches(
     each = -(-count // max(len(logs), 1))
     for log in logs:
         start = max(log.start_offset + each, log.end_offset - each)
-        yield from _batches(reader, log, start, log.end_offset, columns)
+        yield from records_between(reader, log, start, log.end_offset, columns)
 
 
-def _batches(
+def records_between(
     reader: ObjectReader, log: PartitionLog, start: int, end: int, columns: Sequence[str]
 ) -> Iterator[Any]:
+    """Return the records of a partition from one offset to before another, in batches. Raises what
+    reading objects raises.
+    """
     if start >= end:
         return
     asked = [OffsetRange(log=log, start=start, end=end)]

@@ -14,6 +14,7 @@ from typing import Literal, cast
 import msgspec
 
 from storage.errors import SettingsError
+from storage.metadata.column_types import parse_columns
 from storage.metadata.state import TopicState
 
 PREFIX = "lakehead.table."
@@ -277,9 +278,12 @@ class TableDeclaration:
 
 def default_table_uri(store: str, topic: str) -> str:
     """Return where a topic's table lies when nothing else is said: `tables/` beside the store."""
-    scheme, _, folder = store.partition(":")
+    scheme, colon, folder = store.partition(":")
+    if not colon or "/" in scheme:  # a plain path
+        scheme, folder = "file", store
     if scheme == "file":
-        return f"{folder.rstrip('/').removesuffix('/store')}/tables/{topic}"
+        folder = folder.removeprefix("//").rstrip("/").removesuffix("/store")
+        return f"{folder}/tables/{topic}"
     place, question, options = store.partition("?")
     return f"{place.rstrip('/')}/tables/{topic}{question}{options}"
 
@@ -349,6 +353,11 @@ def _check_together(declared: TableDeclaration) -> None:
         not declared.schema.startswith("@"),
         f"{PREFIX}schema is the schema itself: a node reads no file of yours",
     )
+    if declared.value_format in {"json", "debezium"} and declared.schema:
+        try:
+            parse_columns(declared.schema)
+        except SettingsError as error:
+            raise SettingsError(f"{PREFIX}schema: {error}") from None
     if declared.value_format == "avro" and declared.schema:
         try:
             msgspec.json.decode(declared.schema)

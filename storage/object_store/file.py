@@ -8,6 +8,7 @@ crash left there is removed by the first write of a later process, once it is an
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
@@ -290,12 +291,22 @@ def _write_all(file: int, pieces: Sequence[Buffer]) -> None:
 
 
 def _write_direct(file: int, pieces: Sequence[Buffer], size: int) -> None:
-    """Write through an aligned buffer; the last sector is padded and then cut off again."""
-    buffer = memoryview(mmap.mmap(-1, _DIRECT_BUFFER_SIZE))
+    """Write whole sectors that lie on the boundary of one as they are, what is else through a
+    buffer that does; the last sector is padded and then cut off again.
+    """
+    buffer: memoryview | None = None
     filled = position = 0
     for piece in pieces:
         rest = memoryview(piece).cast("B")  # Arrow's buffers are of signed bytes
+        if not filled and _is_aligned(rest):
+            sectors = len(rest) // _SECTOR * _SECTOR
+            for start in range(0, sectors, _DIRECT_BUFFER_SIZE):
+                taken = min(sectors - start, _DIRECT_BUFFER_SIZE)
+                _write_at(file, rest[start : start + taken], position)
+                position += taken
+            rest = rest[sectors:]
         while rest:
+            buffer = buffer or memoryview(mmap.mmap(-1, _DIRECT_BUFFER_SIZE))
             taken = min(len(rest), _DIRECT_BUFFER_SIZE - filled)
             buffer[filled : filled + taken] = rest[:taken]
             filled += taken
@@ -304,9 +315,16 @@ def _write_direct(file: int, pieces: Sequence[Buffer], size: int) -> None:
                 _write_at(file, buffer, position)
                 position += filled
                 filled = 0
-    if filled:
+    if buffer and filled:
         _write_at(file, buffer[: -(-filled // _SECTOR) * _SECTOR], position)
     os.ftruncate(file, size)
+
+
+def _is_aligned(data: memoryview) -> bool:
+    """Whether memory begins where a sector may. Of memory that cannot be written nobody tells."""
+    if data.readonly or len(data) < _SECTOR:
+        return False
+    return ctypes.addressof(ctypes.c_char.from_buffer(data)) % _SECTOR == 0
 
 
 def _write_at(file: int, buffer: memoryview, position: int) -> None:

@@ -99,6 +99,21 @@ def test_declared_tables_are_made_and_the_metadata_log_knows_how_far_they_are(
         once(cluster, "plain")
 
 
+def test_a_declared_table_is_not_written_by_its_place(
+    cluster: Path, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be without the lease, beside a MERGE that may overwrite what it commits."""
+    for topic in ("orders", "others"):
+        write_topic(cluster, topic, {0: [order(1)]})
+    table = declare(cluster, "orders", value_format="json")
+    monkeypatch.chdir(cluster)
+    for topic in ("orders", "others"):
+        for place in (str(table), f"file:{table}/", "tables/orders"):
+            told = ("materialize", topic, "--path", str(cluster), "--table", place)
+            assert "the table that topic orders declares" in command_line.fails(*told)
+    assert not table.exists()
+
+
 def test_only_what_is_due_by_its_freshness_is_brought_up(cluster: Path) -> None:
     write_topic(cluster, "soon", {0: [order(1)]})
     write_topic(cluster, "later", {0: [order(1)]})

@@ -262,3 +262,19 @@ def test_commands_do_what_is_due_or_named(tmp_path: Path) -> None:
     shown = runner.invoke(app, ["vacuum", "--path", str(tmp_path), "--json"])
     row = json.loads(shown.stdout)
     assert (row["due"], row["removed"]) == (False, 0)
+
+
+def test_the_table_of_dead_letters_is_kept_too(tmp_path: Path) -> None:
+    """A stream of bad values would leave it with a file for each round."""
+    root = tmp_path / "store"
+    declared = {"value.format": "json", "schema": "id bigint", "on.error": "dead_letter"}
+    odd = {f"lakehead.table.{name}": value for name, value in declared.items()}
+    for number in range(2):  # no value is JSON
+        turn(root, number, **odd)
+    table, letters = targets(store_reader(str(root)).open_catalog(), [TOPIC])
+    assert (letters.uri, letters.topic_id) == (f"{table.uri}__dlq", table.topic_id)
+    assert DeltaTable(letters.uri).to_pyarrow_table().num_rows == 6
+    shown = CliRunner().invoke(app, ["optimize", TOPIC, "--path", str(tmp_path), "--json"])
+    found = {row["table"]: row for row in map(json.loads, shown.stdout.splitlines())}
+    assert (found[letters.uri]["files"], found[letters.uri]["after"]) == (2, 1)
+    assert DeltaTable(letters.uri).to_pyarrow_table().num_rows == 6

@@ -44,6 +44,7 @@ def test_the_demo_ends_with_three_equal_answers_and_leaves_its_data(tmp_path: Pa
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_the_demo_works_with_everything_on_s3_even_the_write_ahead_log(
     tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

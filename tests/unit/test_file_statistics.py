@@ -1,6 +1,7 @@
 """Bounds that engines skip files by: they must hold for every row."""
 
 import datetime as dt
+import itertools
 import json
 from decimal import Decimal
 from typing import Any
@@ -10,13 +11,20 @@ import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake.tables.file_statistics import file_statistics
+from lake.tables.file_statistics import FileStatistics
 
 UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 
 def statistics(**columns: pa.Array) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file_statistics(pa.table(columns)))
+    return of_pieces(pa.table(columns))
+
+
+def of_pieces(*pieces: pa.Table) -> dict[str, Any]:
+    collected = FileStatistics()
+    for piece in pieces:
+        collected.add(piece)
+    found: dict[str, Any] = json.loads(collected.text())
     return found
 
 
@@ -39,7 +47,7 @@ def test_counts_and_bounds_of_plain_columns() -> None:
 def test_an_empty_file_and_chunks() -> None:
     assert statistics(n=pa.array([], pa.int64()))["nullCount"] == {"n": 0}
     chunks = pa.table({"n": pa.chunked_array([[1], [None, 5], []], pa.int64())})
-    assert json.loads(file_statistics(chunks))["maxValues"] == {"n": 5}
+    assert of_pieces(chunks)["maxValues"] == {"n": 5}
 
 
 def test_instants_are_rounded_outwards_to_milliseconds() -> None:
@@ -95,3 +103,36 @@ def test_instant_bounds_hold(micros: list[int]) -> None:
     high = pc.strptime(found["maxValues"]["t"][:19], "%Y-%m-%dT%H:%M:%S", "us").cast(pa.int64())
     assert low.as_py() <= min(micros)
     assert high.as_py() + 999_000 >= max(micros)
+
+
+TEXT = st.text(st.sampled_from("ab\U0010ffff"), max_size=40) | st.none()
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "n": st.integers(-5, 5) | st.none(),
+            "f": st.sampled_from((None, 1.5, -0.0, float("nan"), float("inf"))),
+            "s": TEXT,
+            "t": st.integers(-(10**15), 10**16).map(lambda at: at * 7) | st.none(),
+            "o": st.none() | st.fixed_dictionaries({"x": st.integers(0, 9) | st.none()}),
+        }
+    ),
+    max_size=12,
+)
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("f", pa.float64()),
+        ("s", pa.string()),
+        ("t", UTC_MICROSECONDS),
+        ("o", pa.struct([("x", pa.int32())])),
+    ]
+)
+
+
+@given(ROWS, st.lists(st.integers(0, 12), max_size=4))
+def test_pieces_tell_what_the_whole_tells(rows: list[dict[str, Any]], cuts: list[int]) -> None:
+    whole = pa.Table.from_pylist(rows, SCHEMA)
+    ends = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    pieces = [whole.slice(start, stop - start) for start, stop in itertools.pairwise(ends)]
+    if pieces:
+        assert of_pieces(*pieces) == of_pieces(whole)

@@ -46,7 +46,8 @@ def test_a_topic_that_says_nothing_has_no_table() -> None:
     declared = TableDeclaration.parse("orders", "id", {"retention.ms": "1"})
     assert not declared.is_enabled
     assert (declared.value_format, declared.mode, declared.on_error) == ("raw", "append", "pause")
-    assert declared.uri("file:/data/store") == "/data/tables/orders"
+    for store in ("file:/data/store", "file:///data/store/", "/data/store", "/data"):
+        assert declared.uri(store) == "/data/tables/orders"
     assert declared.uri("s3://b/p?region=x") == "s3://b/p/tables/orders?region=x"
 
 
@@ -96,6 +97,8 @@ def test_an_hour_makes_a_date_and_an_hour() -> None:
         (configs(scd="3"), "one of: 1, 2"),
         (configs(schema="id bigint"), "value.format"),
         (configs(value_format="avro", schema="record"), "no Avro schema"),
+        (configs(value_format="json", schema="id bigint, at"), "did not understand the end"),
+        (configs(value_format="debezium", schema="id WIBBLE"), "type WIBBLE"),
         (configs(path="memory:x"), "memory"),
         (configs(value_format="json", schema="@/etc/passwd"), "no file"),
         (configs(colour="red"), "no such config"),

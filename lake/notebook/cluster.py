@@ -1,0 +1,84 @@
+"""A cluster in a notebook: what it holds, at a glance."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lake.cluster_tables import CatalogTables, catalog_tables
+from lake.notebook.card import card
+from lake.notebook.topic import Topic
+from lake.store_reader import store_reader
+
+DEFAULT_PATH = "./lakehead-data"
+_TOPIC_COLUMNS = ("topic", "partitions", "offsets", "bytes", "value_format", "has_table")
+
+
+class Cluster:
+    """The cluster at `path`: a broker's data folder, its store's folder or its store's URI; without
+    one at LAKEHEAD_PATH, else in `./lakehead-data`. Brokers are not asked and need not run.
+
+    `cluster["orders"]` is a topic. Everything is as of what lies in objects when it is asked for.
+    Raises SettingsError where there is no cluster, StoreUnavailable.
+    """
+
+    def __init__(self, path: str = "") -> None:
+        self.path = _store(path or os.environ.get("LAKEHEAD_PATH", DEFAULT_PATH))
+        store_reader(self.path).open_catalog()
+
+    def __getitem__(self, topic: str) -> Topic:
+        """Return a topic. Raises UnknownTopic."""
+        return Topic(self.path, topic)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the topics that are not Kafka's own."""
+        topics = store_reader(self.path).open_catalog().topics()
+        return (name for name in topics if not name.startswith("__"))
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in store_reader(self.path).open_catalog().topics()
+
+    @property
+    def catalog(self) -> CatalogTables:
+        """Tables about the cluster as Arrow (`lake.catalog_tables`)."""
+        return catalog_tables(self.path)
+
+    @property
+    def topics(self) -> Any:
+        """The topics, as a pandas DataFrame."""
+        frame = self.catalog.topics.select(_TOPIC_COLUMNS).to_pandas()
+        return frame[~frame["topic"].str.startswith("__")].reset_index(drop=True)
+
+    @property
+    def tables(self) -> Any:
+        """How the declared tables are, as a pandas DataFrame (the columns of `lakehead.tables`)."""
+        return self.catalog.tables.to_pandas()
+
+    def sql(self, statements: str, *, rows: int | None = None) -> Any:
+        """Run Spark SQL as `lakehead sql` does, and return the rows of the last statement, `rows`
+        at most, as a pandas DataFrame (None: it has none). The first call starts Spark.
+
+        Raises LakeheadError with one line on what is wrong.
+        """
+        from lake.notebook.sql import run
+
+        return run(self.path, statements, rows)
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self)
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.path!r}): topics {', '.join(self) or 'none yet'}"
+
+    def _repr_html_(self) -> str:
+        return card(f"Cluster {self.path}", {}, self.topics)
+
+
+def _store(path: str) -> str:
+    """The URI of the store at a path, or in a data folder."""
+    scheme, colon, rest = path.partition(":")
+    if colon and scheme != "file":
+        return path
+    folder = Path(rest if colon else path).expanduser().absolute()
+    is_data = (folder / "store" / "meta").is_dir()
+    return f"file:{folder / 'store' if is_data else folder}"
