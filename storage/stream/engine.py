@@ -29,7 +29,7 @@ from storage.stream.hand_over import HandOvers
 from storage.stream.pending_appends import PendingAppend, PendingAppends
 from storage.stream.reader import ColdReader
 from storage.stream.recovery import Owner, log_in_cluster, recover_wal
-from storage.stream.registration import register
+from storage.stream.registration import claim, register
 from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
 from storage.stream.stream_info import stream_info
@@ -144,7 +144,7 @@ class StreamEngine:
         if admit is not None:
             await admit(metadata.state)
         await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
-        owner = _wal_owner(store, metadata, node.node_id, incarnation, clock, rng, scope)
+        owner = _wal_owner(store, metadata, node, incarnation, clock, rng, scope)
         wal = await open_wal(owner)
         try:
             engine = cls(
@@ -381,7 +381,7 @@ class StreamEngine:
 def _wal_owner(
     store: ObjectStore,
     metadata: MetadataLog,
-    node_id: int,
+    node: NodeIdentity,
     incarnation: str,
     clock: Clock,
     rng: random.Random,
@@ -389,11 +389,12 @@ def _wal_owner(
 ) -> WalOwner:
     return WalOwner(
         cluster_id=metadata.state.cluster_id,
-        node_id=node_id,
+        node_id=node.node_id,
         incarnation=incarnation,
         store=store,
         describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
         clock=clock,
         rng=rng,
         scope=scope,
+        claim=claim(metadata.state, node),
     )

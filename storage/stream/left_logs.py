@@ -1,4 +1,4 @@
-"""Which logs of fenced nodes a node can reach, and opening them."""
+"""Which logs of fenced nodes a node can reach, opening them, and giving back what they lie on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import structlog
 from storage.errors import SettingsError, StorageError
 from storage.metadata.state import ClusterState, NodeState
 from storage.wal.address import open_wal, take_wal
+from storage.wal.ebs_address import exclusive_volume, may_have
+from storage.wal.hand_back import hand_back
 from storage.wal.holder import Holder, HostProcesses, Processes
 from storage.wal.protocol import WalOwner, WriteAheadLog
 from storage.wal.takeover import Verdict
@@ -36,10 +38,10 @@ def reaches(survivor: NodeState, dead: NodeState) -> bool:
 def may_reach_device(state: ClusterState, survivor: NodeState, dead: NodeState) -> bool:
     """Whether a node may try to recover a block log of another host: one on a device, which both
     may have attached, of a host on which no node lives any more. The device's reservation fences
-    all of that host.
+    all of that host; an EBS volume that one instance can have is fenced by being attached here.
     """
     return (
-        dead.wal.startswith("block:/dev/")
+        (dead.wal.startswith("block:/dev/") or may_have(survivor.wal, dead.wal))
         and bool(dead.host_id)
         and survivor.host_id not in {"", dead.host_id}
         and all(node.is_fenced for node in state.nodes.values() if node.host_id == dead.host_id)
@@ -52,13 +54,31 @@ def _reaches(wal: str, host_id: str, dead: NodeState) -> bool:
     return bool(dead.wal) and wal == dead.wal
 
 
+def is_to_give_back(state: ClusterState, survivor: NodeState, dead: NodeState) -> bool:
+    """Whether a volume that only one instance can have is of no more use to the host of a survivor:
+    another host's nodes left it, and all that they acknowledged there is elsewhere too.
+    """
+    volume_id = exclusive_volume(dead.wal)
+    if not volume_id:
+        return False
+    users = [node for node in state.nodes.values() if exclusive_volume(node.wal) == volume_id]
+    open_by = {stream.node_id for stream in state.streams.values() if stream.is_open}
+    return all(
+        user.is_fenced
+        and user.host_id != survivor.host_id
+        and (user.is_recovered or user.node_id not in open_by)
+        for user in users
+    )
+
+
 TakeWal = Callable[..., Awaitable[WriteAheadLog]]
+HandBack = Callable[..., Awaitable[bool]]
 
 
 class LeftLogs:
     """Opens what fenced nodes left, for an engine's `take_over`. `wal_uri` is the address of the
-    engine's own log, with all its options; `take` fences and opens a block log, `is_device` tells
-    disks from files, `processes` are those of this machine.
+    engine's own log, with all its options; `take` fences and opens a block log, `hand_back` gives a
+    volume back, `is_device` tells disks from files, `processes` are those of this machine.
     """
 
     def __init__(
@@ -67,12 +87,14 @@ class LeftLogs:
         wal_uri: str,
         *,
         take: TakeWal = take_wal,
+        hand_back: HandBack = hand_back,
         is_device: Callable[[Path], bool] = Path.is_block_device,
         processes: Processes | None = None,
     ) -> None:
         self._engine = engine
         self._wal_uri = wal_uri
         self._take = take
+        self._hand_back = hand_back
         self._is_device = is_device
         self._processes = processes or HostProcesses()
 
@@ -99,6 +121,34 @@ class LeftLogs:
             f"{node.wal or 'no address'}, which node {own.node_id} does not reach"
         )
 
+    async def recover(self, dead: NodeState) -> int:
+        """Commit what a fenced node left, as `StreamEngine.take_over` does, and give its volume
+        back.
+        """
+        found = await self._engine.take_over(dead, self.open)
+        await self._give_back(dead)
+        return found
+
+    async def give_back_all(self) -> None:
+        """Give back what this host still has of earlier takeovers, whose taker ended too early."""
+        nodes = self._engine.metadata.state.nodes.values()
+        for node in {exclusive_volume(node.wal): node for node in nodes}.values():
+            await self._give_back(node)
+
+    async def _give_back(self, dead: NodeState) -> None:
+        """Detach the volume that a recovered node left, if nobody needs it here any more: its own
+        host waits for it. What fails is logged, since nothing else depends on it.
+        """
+        state = self._engine.metadata.state
+        survivor = state.nodes.get(self._engine.node.node_id)
+        if survivor is None or not is_to_give_back(state, survivor, dead):
+            return
+        try:
+            if await self._hand_back(dead.wal, cluster_id=state.cluster_id):
+                _log.info("volume_given_back", node_id=dead.node_id, wal=dead.wal)
+        except (StorageError, SettingsError, OSError) as error:
+            _log.warning("volume_not_given_back", wal=dead.wal, error=str(error))
+
     def _end_process(self, node: NodeState) -> None:
         """End the process of a fenced node of this machine, if it is still there.
 
@@ -119,6 +169,8 @@ class LeftLogs:
         survivor = state.nodes.get(own.node_id)
         if survivor is None or not may_reach_device(state, survivor, node):
             return False
+        if may_have(survivor.wal, node.wal):
+            return True  # or can be, which opening it finds out
         return self._is_device(Path(node.wal.removeprefix("block:").partition("?")[0]))
 
     async def _take_block_log(self, node: NodeState, owner: WalOwner) -> WriteAheadLog:

@@ -8,6 +8,7 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.records import Record, RegisterNode
 from storage.metadata.state import ClusterState
 from storage.stream.uploader import Writer
+from storage.wal.protocol import Claim
 
 if TYPE_CHECKING:
     from storage.stream.engine import NodeIdentity
@@ -34,6 +35,23 @@ async def register(metadata: MetadataLog, node: "NodeIdentity", incarnation: str
         node_id=node.node_id,
         node_epoch=own.epoch,
         incarnation=incarnation,
+    )
+
+
+def claim(state: ClusterState, node: "NodeIdentity") -> Claim:
+    """Return whom a node that starts may have its own volume back from, by what the cluster knows.
+
+    It is judged before the node registers. That does no harm: whoever recovers its log meanwhile
+    is refused by the device, or by the metadata, and this node reads again what is there.
+    """
+    elsewhere = [known for known in state.nodes.values() if known.host_id != node.host_id]
+    return Claim(
+        other_hosts=tuple(sorted({known.host_id for known in elsewhere} - {""})),
+        live_nodes=frozenset(
+            known.node_id
+            for known in elsewhere
+            if not known.is_fenced and known.node_id != node.node_id
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
+from storage.aws.volumes import Volumes
 from storage.errors import SettingsError
 from storage.wal.block import BlockWal
 from storage.wal.block_address import (
@@ -17,9 +18,10 @@ from storage.wal.block_address import (
     take_block_wal,
 )
 from storage.wal.block_settings import BlockWalSettings
+from storage.wal.ebs_address import FOUND, attached, is_ebs, located
 from storage.wal.memory import MemoryWal
 from storage.wal.object.address import open_object_wal
-from storage.wal.protocol import WalOwner, WriteAheadLog
+from storage.wal.protocol import Claim, WalOwner, WriteAheadLog
 from storage.wal.takeover import Judge
 
 
@@ -32,18 +34,23 @@ async def open_wal(
     host_id: str = "",
     settings: BlockWalSettings | None = None,
     owner: WalOwner | None = None,
+    volumes: Volumes | None = None,
+    claim: Claim | None = None,
 ) -> WriteAheadLog:
     """Open a write-ahead log; the caller then calls `recover()` and `start()`.
 
     - `block:/path/wal[?size=1GiB&slices=N]`: a file, made on first use. Its size is fixed then; a
       later `size` counts with `grow=yes` only. A new node gets the N-th part as its slice.
     - `block:/dev/disk/by-id/x[?format=yes]`: a whole disk; `BlockAddress` has all options.
+    - `block:ebs:NAME[?...]`: an EBS volume by its id or slot, attached if need be by `volumes`
+      (those of this machine); `ebs_address` has the names.
     - `object:[s3://bucket/prefix][?linger_ms=...]`: objects in the cluster's store, or in another;
       `open_object_wal` has all options. Only for an engine, which is the `owner`.
     - `memory:[?size=...]`: nothing survives the process.
 
-    `rng` makes the id of a new volume. An empty `cluster_id` is not checked. Raises SettingsError,
-    StorageError (no room), UnsupportedFormat, WalCorrupted.
+    `rng` makes the id of a new volume. By `claim` (else the owner's) a node has its volume back
+    from a host that took it over; without one it is refused. An empty `cluster_id` is not checked.
+    Raises SettingsError, StorageError (no room), Fenced, UnsupportedFormat, WalCorrupted.
     """
     kind, place, options = _parts(uri)
     if kind == "object":
@@ -58,13 +65,14 @@ async def open_wal(
     if kind != "block" or not place:
         raise SettingsError(f"{uri} is no WAL: write block:/path/to/file, object: or memory:")
     return await open_block_wal(
-        BlockAddress.parse(uri, place, options),
+        await _block_address(uri, place, options, volumes, is_own=True),
         volume_id=rng.randbytes(16),
         node_id=node_id,
         host_id=host_id,
         cluster_id=cluster_id,
         settings=settings,
         incarnation="" if owner is None else owner.incarnation,
+        claim=claim if owner is None else owner.claim,
     )
 
 
@@ -78,18 +86,20 @@ async def take_wal(
     timeout_s: float = 10.0,
     taker: tuple[int, int] | None = None,
     judge: Judge | None = None,
+    volumes: Volumes | None = None,
 ) -> BlockWal:
     """Fence whoever holds the slice of `node_id` in the block WAL at `uri`, and open it.
 
     When this returns, nothing that the old holder writes is acknowledged any more: the caller reads
     with `recover()`, then frees with `trim()`, then closes, or goes on with `start()`. What fences,
-    and the errors, are those of `storage.wal.takeover.take_slice`.
+    and the errors, are those of `storage.wal.takeover.take_slice`. An EBS volume is attached first
+    if it is not, by `volumes`.
     """
     kind, place, options = _parts(uri)
     if kind != "block" or not place:
         raise SettingsError(f"{uri} is no block WAL: only such a one is taken over in its place")
     return await take_block_wal(
-        BlockAddress.parse(uri, place, options),
+        await _block_address(uri, place, options, volumes, is_own=False),
         node_id=node_id,
         host_id=host_id,
         cluster_id=cluster_id,
@@ -98,6 +108,17 @@ async def take_wal(
         taker=taker,
         judge=judge,
     )
+
+
+async def locate_wal(uri: str, volumes: Volumes | None = None) -> str:
+    """Return a node's WAL address with what only its surroundings tell: of an EBS volume its id,
+    its zone and whether hosts share it; any other stays as it is. Raises SettingsError,
+    StorageError.
+    """
+    kind, place, options = _parts(uri)
+    if kind == "block" and is_ebs(place):
+        return await located(uri, place, options, volumes)
+    return uri
 
 
 def public_address(uri: str) -> str:
@@ -110,12 +131,20 @@ def public_address(uri: str) -> str:
     if kind != "block" or not place:
         raise SettingsError(f"{uri} is no WAL: write block:/path/to/file, object: or memory:")
     kept = [(name, value) for name, value in options.items() if name in _FENCING]
-    path = f"block:{Path(place).absolute()}"
+    path = f"block:{place if is_ebs(place) else Path(place).absolute()}"
     return f"{path}?{urlencode(kept)}" if kept else path
 
 
-_FENCING = ("reservations", "preempt")
+_FENCING = ("reservations", "preempt", *FOUND)
 """The options of a block WAL that a taker needs too."""
+
+
+async def _block_address(
+    uri: str, place: str, options: dict[str, str], volumes: Volumes | None, *, is_own: bool
+) -> BlockAddress:
+    if is_ebs(place):
+        return await attached(uri, place, options, volumes, is_own=is_own)
+    return BlockAddress.parse(uri, place, options)
 
 
 def _parts(uri: str) -> tuple[str, str, dict[str, str]]:

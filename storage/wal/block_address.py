@@ -20,6 +20,7 @@ from storage.wal.block_format import SLICES_MAX, sector_down
 from storage.wal.block_settings import BlockWalSettings
 from storage.wal.device import FileDevice, IoThreads
 from storage.wal.holder import host_name
+from storage.wal.protocol import Claim
 from storage.wal.reservation import Reservation, hold, reservation_key
 from storage.wal.reservation_ioctl import IoctlReservation
 from storage.wal.takeover import Judge, take_slice
@@ -61,6 +62,8 @@ class BlockAddress:
     """Hold a disk by a persistent reservation (`reservations=required`, or `none`)."""
     aborts: bool = True
     """A takeover ends the old owner's writes under way too (`preempt=abort`, or `plain`)."""
+    is_exclusive: bool = False
+    """No other host can have the disk while this one has it, so nothing more is needed to fence."""
 
     @classmethod
     def parse(cls, uri: str, place: str, options: dict[str, str]) -> BlockAddress:
@@ -109,6 +112,7 @@ async def open_block_wal(
     cluster_id: str,
     settings: BlockWalSettings | None = None,
     incarnation: str = "",
+    claim: Claim | None = None,
 ) -> BlockWal:
     """Open the slice of a node; file, format and slice are made if need be.
 
@@ -139,6 +143,7 @@ async def open_block_wal(
             reservation=place.reservation,
             settings=settings,
             incarnation=incarnation,
+            claim=claim,
         )
 
     threads = _threads(settings)
@@ -175,7 +180,7 @@ async def take_block_wal(
     place: _Place | None = None
     try:
         place = await _open_place(address, threads)
-        if place.is_disk and place.reservation is None:
+        if place.is_disk and place.reservation is None and not address.is_exclusive:
             owner = (await Volume.read(place.device, cluster_id=cluster_id)).header.host_id
             if owner not in {"", host_id}:
                 raise SettingsError(
@@ -241,7 +246,7 @@ async def _open_place(address: BlockAddress, threads: IoThreads) -> _Place:
     path = address.path
     device = await threads.run(lambda: FileDevice.open(path, threads))
     place = _Place(device, None, await threads.run(path.is_block_device))
-    if place.is_disk and address.reserves:
+    if place.is_disk and address.reserves and not address.is_exclusive:
         try:
             place.reservation = await threads.run(
                 lambda: IoctlReservation.open(path, threads.run, aborts=address.aborts)
@@ -249,7 +254,7 @@ async def _open_place(address: BlockAddress, threads: IoThreads) -> _Place:
         except BaseException:
             await device.close()
             raise
-    elif place.is_disk:
+    elif place.is_disk and not address.is_exclusive:
         _log.warning(
             "wal_without_reservation",
             device=device.name,

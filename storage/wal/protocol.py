@@ -22,11 +22,24 @@ from storage.tasks import TaskScope
 Buffer = bytes | bytearray | memoryview
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a node that starts knows about its own volume when another host holds it.
+
+    `other_hosts` are the hosts that the metadata knows, any of which may have taken it over;
+    `live_nodes` the nodes of other hosts that live: one whose log lies on the volume keeps it.
+    """
+
+    other_hosts: tuple[str, ...]
+    live_nodes: frozenset[int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalOwner:
     """The node that a log is opened for, before the node registers: who it is, and what it lends.
 
-    `store` is the cluster's own; `describe` says whose a stream is. A block log needs the ids only.
+    `store` is the cluster's own; `describe` says whose a stream is. A block log needs the ids and
+    the `claim` only; without one a volume that another host holds is refused.
     """
 
     cluster_id: str
@@ -37,6 +50,7 @@ class WalOwner:
     clock: Clock
     rng: random.Random
     scope: TaskScope
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,9 +35,11 @@ class Reservation(Protocol):
         """Hold the device; True if this host holds it afterwards, False if another one does."""
 
     async def preempt(self, key: int, victim: int) -> bool:
-        """Unregister the host of `victim` and hold the device in its place.
+        """Unregister every host with the key `victim`, and hold the device in the place of one.
 
-        False: `victim` is not registered, or this host's key is not `key`: nothing has changed.
+        If none of them held it, nobody does, or who did still does; and with its own key as
+        `victim` this host is unregistered, too, unless the holder has that key. False: `victim` is
+        not registered, or this host's key is not `key`: nothing has changed.
         """
 
     async def clear(self, key: int) -> bool:
@@ -69,18 +71,19 @@ async def hold(reservation: Reservation, key: int) -> bool:
 async def take(reservation: Reservation, key: int, victims: Sequence[int], *, name: str) -> None:
     """Hold the device, if need be in place of one of `victims`. Returns when they are fenced.
 
+    The own key among the victims is that of another machine with this host's id: an instance that
+    this one replaces. It comes last, since it unregisters this host if a stranger holds the device.
     A call whose answer was lost is repeated: the holder is told by `reserve` that it is one.
     Raises Fenced when neither this host nor a victim holds the device: another taker was first.
     """
+    own_last = sorted(victims, key=lambda victim: victim == key)
     for attempt in range(_ATTEMPTS):
         try:
             if await hold(reservation, key):
                 return
-            for victim in victims:
-                if victim == key or not await reservation.preempt(key, victim):
-                    continue
-                if await reservation.reserve(key):  # the victim may not have held the device
-                    return
+            for victim in own_last:
+                if await reservation.preempt(key, victim) and await hold(reservation, key):
+                    return  # else the victim was registered, and another one holds the device
             break
         except OSError:
             if attempt == _ATTEMPTS - 1:

@@ -6,6 +6,8 @@ Numbers and layouts: `linux/pr.h`. Facts that the header does not tell, each fou
   argument is `bytes`: the argument must be a `bytearray`. Anything but 0 means "not done".
 - The kernel gives the device's own status (SCSI 0x118, NVMe 0x83 for a conflict) up to 6.1 and
   PR_STS_* (0x18) later.
+- With an old key of 0 NVMe registers, which a host that has another key is refused; with any other
+  it replaces the key, whatever that was, of a host that has one. SCSI does both either way.
 - In PREEMPT `old_key` is the caller's own key, and `new_key` the victim's.
 - Up to 6.1 the calls need CAP_SYS_ADMIN; later any descriptor open for writing will do. They are
   refused on partitions. READ_RESERVATION came after 6.12.
@@ -72,9 +74,9 @@ class IoctlReservation:
 
     async def register(self, key: int) -> None:
         """Register this host; see Reservation."""
-        status = await self._call(
-            IOC_PR_REGISTER, bytearray(_REGISTRATION.pack(0, key, _IGNORE_KEY, 0))
-        )
+        status = await self._register(0, key)
+        if status in _CONFLICTS:
+            status = await self._register(key, key)
         if status:
             raise OSError(errno.EIO, f"{self._name}: REGISTER was refused with status {status:#x}")
 
@@ -111,6 +113,10 @@ class IoctlReservation:
     async def close(self) -> None:
         """Close the descriptor; see Reservation."""
         os.close(self._fd)
+
+    async def _register(self, old: int, key: int) -> int:
+        argument = bytearray(_REGISTRATION.pack(old, key, _IGNORE_KEY, 0))
+        return await self._call(IOC_PR_REGISTER, argument)
 
     def _is_done(self, what: str, status: int) -> bool:
         if status and status not in _CONFLICTS:

@@ -2,8 +2,8 @@
 
 What a call does and refuses follows what a Linux SCSI target was measured to do: an unregistered
 host cannot reserve, a second RESERVE conflicts and one by the holder does not, a wrong key
-conflicts, a preempted host is unregistered, and under write exclusive (type 1) one that registers
-again stays fenced.
+conflicts, all hosts with a preempted key are unregistered (the caller, too, if it is its own and
+the holder has another), and under write exclusive (type 1) one that registers again stays fenced.
 """
 
 from __future__ import annotations
@@ -65,9 +65,11 @@ class MemoryReservation:
         victims = [host for host, registered in table.keys.items() if registered == victim]
         if table.keys.get(self._host) != key or not victims:
             return False
+        is_holder_among = table.holder in victims
         for host in victims:
-            del table.keys[host]
-        if table.holder in victims:
+            if not (is_holder_among and host == self._host):
+                del table.keys[host]
+        if is_holder_among:
             table.holder = self._host
         return True
 

@@ -31,7 +31,9 @@ from storage.wal.block_format import (
 from storage.wal.block_settings import BlockWalSettings
 from storage.wal.device import WalDevice, aligned_buffer
 from storage.wal.holder import Holder, HostProcesses, Processes
-from storage.wal.reservation import Reservation, hold, reservation_key
+from storage.wal.protocol import Claim
+from storage.wal.redivision import redivide
+from storage.wal.reservation import Reservation, hold, reservation_key, take
 from storage.wal.slice_store import SliceStore
 
 SIZE_MIN = 1024 * 1024
@@ -122,6 +124,11 @@ class Volume:
         self.header = header
         self._device = device
 
+    @property
+    def name(self) -> str:
+        """What messages call it: the device's path."""
+        return self._device.name
+
     @classmethod
     async def read(cls, device: WalDevice, *, cluster_id: str = "") -> Volume:
         """Read the newest header.
@@ -145,6 +152,10 @@ class Volume:
                 "name another path for the WAL"
             )
         return cls(device, header)
+
+    async def write(self, image: list[tuple[int, bytes]]) -> None:
+        """Write sectors: of what the table does not name yet. Raises what the device raises."""
+        await format_device(self._device, image)
 
     def entry_of(self, node_id: int) -> SliceEntry | None:
         """Return where the slice of a node lies, None if it has none."""
@@ -260,10 +271,12 @@ async def open_slice(
     processes: Processes | None = None,
     settings: BlockWalSettings | None = None,
     incarnation: str = "",
+    claim: Claim | None = None,
 ) -> BlockWal:
     """Open the WAL of a node on a volume, and lock its slice; the slice is added if there is room.
 
-    With a reservation, the device is held for this host first: nothing is written before. Raises
+    With a reservation, the device is held for this host first: nothing is written before. Held by
+    another host, it is taken back if `claim` says so. Raises Fenced (another host was first),
     SettingsError (not ours, another cluster's, in use, held by another host), WalCorrupted,
     UnsupportedFormat, StorageError, OSError.
     """
@@ -272,12 +285,15 @@ async def open_slice(
     async with header_lock(device):
         volume = await Volume.read(device, cluster_id=cluster_id)
         if reservation is not None:
-            await _hold_for(host_id, volume.header, reservation, device.name)
+            await _hold_for(host_id, node_id, volume, reservation, claim)
+            volume = await Volume.read(device)  # a holder may have changed it until now
         if host_id and volume.header.host_id != host_id:
             await volume.change(lambda h: replace(h, host_id=host_id))
+        share = division.share(volume.header.capacity)
         if division.grow:
             await volume.adopt_size()
-        share = division.share(volume.header.capacity)
+            share = division.share(volume.header.capacity)
+            await redivide(device, volume, share)
         entry = volume.entry_of(node_id) or await volume.add_slice(node_id, share)
         if not device.lock(entry.start, entry.length):
             raise in_use(device.name, await read_holder(device, volume.header, entry))
@@ -315,10 +331,31 @@ def in_use(name: str, holder: Holder | None) -> SettingsError:
 
 
 async def _hold_for(
-    host_id: str, volume: VolumeHeader, reservation: Reservation, name: str
+    host_id: str,
+    node_id: int,
+    volume: Volume,
+    reservation: Reservation,
+    claim: Claim | None,
 ) -> None:
-    if not await hold(reservation, reservation_key(volume.cluster_id, host_id)):
+    """Hold the device for this host. A node whose log lies here has it back from whoever holds it:
+    a host that recovered its nodes, or a machine that had this host's id before.
+    """
+    header, name = volume.header, volume.name
+    key = reservation_key(header.cluster_id, host_id)
+    if await hold(reservation, key):
+        return
+    holder = header.host_id or "unknown"
+    if claim is None or volume.entry_of(node_id) is None:
         raise SettingsError(
-            f"{name} is held by another host ({volume.host_id or 'unknown'}), which alone may "
+            f"{name} is held by another host ({holder}), which alone may "
             "write to it: stop the brokers there, or take its WAL over"
         )
+    if living := [s.node_id for s in header.slices if s.node_id in claim.live_nodes]:
+        raise SettingsError(
+            f"{name} is held by another host ({holder}) and carries the WAL of node {living[0]}, "
+            "which lives there: stop that one, or give this node a volume of its own"
+        )
+    hosts = dict.fromkeys((header.host_id, *claim.other_hosts, host_id))
+    victims = [reservation_key(header.cluster_id, host) for host in hosts]
+    await take(reservation, key, victims, name=name)
+    _log.warning("wal_volume_taken_back", device=name, before=holder, after=host_id)

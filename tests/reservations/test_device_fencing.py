@@ -12,6 +12,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ import pytest
 from storage.errors import Fenced, SettingsError
 from storage.wal import BlockWal, open_wal, take_wal
 from storage.wal.device import IoThreads, aligned_buffer
+from storage.wal.protocol import Claim
+from storage.wal.reservation import reservation_key
 from storage.wal.reservation_ioctl import IoctlReservation
 from tests.support.wal_tools import append_released, recovered, started
 
@@ -32,7 +35,7 @@ class Ports:
     """Two hosts' ways to one disk, and the calls of both."""
 
     def __init__(self, preempt: str, threads: IoThreads) -> None:
-        self._preempt = preempt
+        self.preempt = preempt
         self.a, self.b = (
             IoctlReservation.open(disk, threads.run, aborts=preempt == "abort") for disk in DISKS
         )
@@ -43,7 +46,7 @@ class Ports:
 
     async def open(self, host: str, *, node_id: int = 0) -> BlockWal:
         wal = await open_wal(
-            f"block:{DISKS['ab'.index(host)]}?format=yes&slices=2&preempt={self._preempt}",
+            f"block:{DISKS['ab'.index(host)]}?format=yes&slices=2&preempt={self.preempt}",
             rng=random.Random(),  # another volume each time: stale slices are nobody's
             node_id=node_id,
             host_id=host,
@@ -55,7 +58,7 @@ class Ports:
     async def take(self, host: str) -> BlockWal:
         disk = DISKS["ab".index(host)]
         return await take_wal(
-            f"block:{disk}?preempt={self._preempt}", node_id=0, host_id=host, cluster_id="c"
+            f"block:{disk}?preempt={self.preempt}", node_id=0, host_id=host, cluster_id="c"
         )
 
 
@@ -179,6 +182,24 @@ async def test_the_old_owner_stays_out_until_it_takes_its_volume_back(
     listener = await started(back, 2)
     await append_released(back, listener, b"y")
     await back.close()
+
+
+async def test_one_in_place_of_another_preempts_its_own_key(ports: Ports) -> None:
+    """The second host has the id, thus the key, of the first, as a new instance of a slot has."""
+    wal = await ports.open("a")
+    end = await append_released(wal, await started(wal, 1), b"x")
+    address = f"block:{DISKS[1]}?preempt={ports.preempt}"
+    opening = partial(open_wal, address, rng=random.Random(), host_id="a", cluster_id="c")
+    with pytest.raises(SettingsError, match="held by another host"):
+        await opening()
+    new = await opening(claim=Claim((), frozenset()))
+    with pytest.raises(Fenced):
+        await wal.trim(end)
+    await ports.a.register(reservation_key("c", "a"))
+    assert write_directly(DISKS[0], 8 << 20) == errno.EBADE, "registered again, and still fenced"
+    assert [r.end_position for r in await recovered(new)] == [end]
+    await new.close()
+    await wal.close()
 
 
 async def test_a_taker_that_is_preempted_in_turn_can_trim_nothing(

@@ -33,11 +33,17 @@ async def node(
     node_id: int,
     host_id: str,
     wal: str,
-    open_log: Callable[[], Awaitable[WriteAheadLog]],
+    open_log: Callable[[], Awaitable[WriteAheadLog]] | None = None,
+    *,
+    disk: Disk | None = None,
 ) -> AsyncIterator[StreamEngine]:
+    """A node with its log opened by `open_log`, or on `disk`, as one that starts does."""
     scope = TaskScope(lambda name, error: None)
 
-    async def opener(_: WalOwner) -> WriteAheadLog:
+    async def opener(owner: WalOwner) -> WriteAheadLog:
+        if disk is not None:
+            return await disk.open(host_id, machine=f"{host_id}, anew", claim=owner.claim)
+        assert open_log is not None
         return await open_log()
 
     yield await StreamEngine.open(
@@ -107,6 +113,26 @@ async def test_a_lost_machine_is_fenced_by_its_disk_and_recovered_elsewhere() ->
                 await append(streams[0])
         assert isinstance(await lost.wait_failed(), Fenced)
         assert await read_all(opened[0]) == written[0]
+
+
+async def test_a_lost_machine_has_its_disk_back_when_its_node_starts() -> None:
+    """Another instance, to the device; what the taker committed is there once."""
+    store, disk = MemoryStore(), Disk()
+    await disk.format("a")
+    async with (
+        node(store, 0, "a", DISK, lambda: disk.open("a")) as lost,
+        node(store, 1, "b", "memory:", in_memory) as taker,
+    ):
+        stream = (await two_streams(lost))[0]
+        written = [await append(stream) for _ in range(9)]
+        dead = await fence(taker, 0)
+        assert await taker.take_over(dead, Attached(disk).logs(taker).open) > 0
+        async with node(store, 0, "a", DISK, disk=disk) as back:
+            opened = (await back.open_streams([0]))[0]
+            assert await read_all(opened) == written
+            written.append(await append(opened))
+            assert await read_all(opened) == written
+        assert disk.table.holder == "a, anew"
 
 
 async def test_a_disk_without_reservations_is_not_read() -> None:

@@ -87,6 +87,17 @@ async def test_any_other_status_is_an_error(patched: Patched, status: int) -> No
         await reservation.preempt(5, 6)
 
 
+async def test_a_host_that_has_another_key_has_it_replaced(patched: Patched) -> None:
+    """NVMe: a host whose `host.id` or cluster was another one on this device."""
+    kernel, reservation = patched(0x18, 0)
+    await reservation.register(7)
+    replaced = struct.pack("=QQII", 7, 7, 1, 0)
+    assert kernel.calls[1] == (reservation_ioctl.IOC_PR_REGISTER, replaced)
+    _, reservation = patched(0x18, 0x18)
+    with pytest.raises(OSError, match="REGISTER was refused"):
+        await reservation.register(7)
+
+
 async def test_preempt_names_the_own_key_first_and_asks_for_write_exclusive(
     patched: Patched,
 ) -> None:

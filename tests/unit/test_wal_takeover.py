@@ -11,6 +11,7 @@ from storage.errors import Fenced, SettingsError, StorageError
 from storage.wal import BlockWal
 from storage.wal.holder import Holder
 from storage.wal.memory_device import MemoryDevice
+from storage.wal.protocol import Claim
 from storage.wal.reservation import Reservation, reservation_key
 from storage.wal.reservation_memory import FaultyReservation, MemoryReservation, ReservationTable
 from storage.wal.takeover import Verdict, take_slice
@@ -65,9 +66,9 @@ class Disk:
         )
         await format_device(self.platter, image)
 
-    def port(self, host: str) -> tuple[MemoryDevice, MemoryReservation]:
-        """What a process of `host` opens: hosts have locks of their own."""
-        reservation = MemoryReservation(self.table, host)
+    def port(self, machine: str) -> tuple[MemoryDevice, MemoryReservation]:
+        """What a process of a machine opens: each has locks of its own."""
+        reservation = MemoryReservation(self.table, machine)
         device = MemoryDevice(
             SIZE,
             rng=random.Random(7),
@@ -77,25 +78,35 @@ class Disk:
         )
         return device, reservation
 
-    async def open(self, host: str) -> BlockWal:
-        device, reservation = self.port(host)
+    async def open(
+        self,
+        host: str,
+        *,
+        machine: str = "",
+        claim: Claim | None = None,
+        node_id: int = 0,
+        wrap: Callable[[MemoryReservation], Reservation] = lambda r: r,
+    ) -> BlockWal:
+        device, reservation = self.port(machine or host)
         return await open_slice(
             device,
-            node_id=0,
+            node_id=node_id,
             host_id=host,
             cluster_id="c",
-            reservation=reservation,
+            reservation=wrap(reservation),
             settings=SMALL,
+            claim=claim,
         )
 
     async def take(
         self,
         host: str,
         *,
+        machine: str = "",
         other_hosts: tuple[str, ...] = (),
         wrap: Callable[[MemoryReservation], Reservation] = lambda r: r,
     ) -> BlockWal:
-        device, reservation = self.port(host)
+        device, reservation = self.port(machine or host)
         return await take_slice(
             device,
             node_id=0,
@@ -347,7 +358,7 @@ async def test_a_taker_that_died_unsigned_is_preempted_by_its_name() -> None:
     await (await disk.take("d", other_hosts=("b",))).close()
 
 
-@pytest.mark.parametrize("nth", range(4))
+@pytest.mark.parametrize("nth", range(5))
 @pytest.mark.parametrize("has_effect", [False, True])
 async def test_a_reservation_call_that_fails_is_resolved(nth: int, has_effect: bool) -> None:
     disk = Disk()

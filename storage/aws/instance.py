@@ -1,0 +1,171 @@
+"""The instance metadata service of EC2, version 2: who this machine is, and what is coming to it.
+
+Each question carries a token that was asked for with a PUT, which a request forged through a proxy
+cannot do (`https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+from storage.errors import SettingsError, StorageError
+
+ENDPOINT = "http://169.254.169.254"
+ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+"""The variable by which AWS's own tools name another address of the service."""
+TIMEOUT_S = 2.0
+"""Of each of the steps of a request: to connect, and to be answered."""
+_TOKEN_TTL_S = 21_600  # the most that the service gives
+_TRIES = 2
+_ANSWER_MAX = 256 * 1024
+_TOKEN = "/latest/api/token"  # noqa: S105 - a path
+_DOCUMENT = "/latest/dynamic/instance-identity/document"
+_TAGS = "/latest/meta-data/tags/instance"
+_INTERRUPTION = "/latest/meta-data/spot/instance-action"
+_REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+_LIFECYCLE = "/latest/meta-data/autoscaling/target-lifecycle-state"
+_ENDS = {"Terminated", "Warmed:Terminated"}
+
+
+class MetadataUnanswered(StorageError):
+    """The service did not answer, or not as it should: ask again later, on EC2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A machine on EC2. `tags` are None where the service does not tell them: an option of the
+    instance, off unless it is asked for.
+    """
+
+    instance_id: str
+    region: str
+    zone: str
+    tags: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """What EC2 says is coming. `when` is its own text, ISO 8601."""
+
+    kind: str
+    """`interruption`, which follows in two minutes, `rebalance`, which says it may, or `scaling`:
+    the auto-scaling group ends this instance, and waits until it is told that it may.
+    """
+    action: str
+    """`terminate`, `stop`, `hibernate`; empty with a recommendation."""
+    when: str
+    """Empty where it is not said."""
+
+
+class InstanceMetadata:
+    """The service, as one process asks it. Requests block a thread, for `timeout_s` a step."""
+
+    def __init__(self, endpoint: str = ENDPOINT, *, timeout_s: float = TIMEOUT_S) -> None:
+        url = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}")
+        if url.scheme not in {"", "http"} or not url.hostname:
+            raise SettingsError(f"{ENDPOINT_VARIABLE}: {endpoint} is no http address")
+        self._host, self._port = url.hostname, url.port or 80
+        self._timeout_s = timeout_s
+        self._token = ""
+
+    async def instance(self) -> Instance:
+        """Return who this machine is. Raises SettingsError where it is not on EC2."""
+        try:
+            document = _parsed(await self._get(_DOCUMENT), _DOCUMENT)
+            return Instance(
+                instance_id=document["instanceId"],
+                region=document["region"],
+                zone=document["availabilityZone"],
+                tags=await self._tags(),
+            )
+        except KeyError as error:
+            raise SettingsError(f"EC2's identity document has no {error}") from None
+        except MetadataUnanswered as error:
+            raise SettingsError(
+                f"this machine is not on EC2, or may not ask who it is ({error}): turn its "
+                "metadata service on, with a hop limit of 2 inside a container"
+            ) from error
+
+    async def notice(
+        self, *, takes_rebalance: bool = False, takes_scaling: bool = False
+    ) -> Notice | None:
+        """Return what is coming, None: nothing that is known. Raises MetadataUnanswered."""
+        text = await self._get(_INTERRUPTION)
+        if text is not None:
+            notice = _parsed(text, _INTERRUPTION)
+            return Notice(
+                kind="interruption", action=notice.get("action", ""), when=notice.get("time", "")
+            )
+        if takes_scaling and (await self._get(_LIFECYCLE) or "").strip() in _ENDS:
+            return Notice(kind="scaling", action="terminate", when="")
+        text = await self._get(_REBALANCE) if takes_rebalance else None
+        if text is not None:
+            notice = _parsed(text, _REBALANCE)
+            return Notice(kind="rebalance", action="", when=notice.get("noticeTime", ""))
+        return None
+
+    async def _tags(self) -> dict[str, str] | None:
+        names = await self._get(_TAGS)
+        if names is None:
+            return None
+        return {
+            name: await self._get(f"{_TAGS}/{quote(name, safe=':')}") or ""
+            for name in names.split("\n")
+            if name
+        }
+
+    async def _get(self, path: str) -> str | None:
+        """Return a text, None where there is none of this name. Raises MetadataUnanswered."""
+        return await asyncio.to_thread(self._get_blocking, path)
+
+    def _get_blocking(self, path: str) -> str | None:
+        status, text = self._with_token(path)
+        if status == http.client.UNAUTHORIZED:
+            self._token = ""  # it has run out, or the machine was restored from another
+            status, text = self._with_token(path)
+        if status == http.client.NOT_FOUND:
+            return None
+        if status != http.client.OK:
+            raise MetadataUnanswered(f"{path} was answered with status {status}")
+        return text
+
+    def _with_token(self, path: str) -> tuple[int, str]:
+        token = self._token or self._new_token()
+        return self._asked("GET", path, {"X-aws-ec2-metadata-token": token})
+
+    def _new_token(self) -> str:
+        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_TTL_S)}
+        status, text = self._asked("PUT", _TOKEN, ttl)
+        if status != http.client.OK or not text.strip().isprintable():
+            raise MetadataUnanswered(f"no token was given: status {status}")
+        self._token = text.strip()
+        return self._token
+
+    def _asked(self, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+        reason = ""
+        for _ in range(_TRIES):
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+            try:
+                connection.request(method, path, headers=headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read(_ANSWER_MAX).decode(errors="replace")
+            except (OSError, http.client.HTTPException) as error:
+                reason = str(error) or type(error).__name__
+            finally:
+                connection.close()
+        raise MetadataUnanswered(f"{self._host}:{self._port} does not answer: {reason}")
+
+
+def _parsed(text: str | None, path: str) -> dict[str, str]:
+    try:
+        parsed = json.loads(text or "")
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise MetadataUnanswered(f"{path} is not what it should be")
+    return {str(name): str(value) for name, value in parsed.items()}

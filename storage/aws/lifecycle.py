@@ -1,0 +1,108 @@
+"""What an instance tells the auto-scaling group that started it: that it serves, that it may end.
+
+A group with lifecycle hooks waits for these words before it counts an instance as its own, and
+before it ends one; or for the hook's time to run out
+(https://docs.aws.amazon.com/autoscaling/ec2/userguide/completing-lifecycle-hooks.html).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from storage.aws.client import AwsClient, Ec2Refused, Ec2Unanswered
+from storage.aws.instance import Instance
+from storage.aws.volumes import instance_metadata
+from storage.errors import SettingsError
+
+GROUP_TAG = "lakehead:group"
+SERVING_HOOK, ENDING_HOOK = "lakehead-serving", "lakehead-ending"
+"""Names of the hooks, as the group was made with them."""
+_NOTHING_WAITS = "ValidationError"
+"""The group does not wait for this word: it has it, or its time has run out."""
+_log = structlog.get_logger("storage.lifecycle")
+
+
+class ScalingGroups(Protocol):
+    """The call. Raises Ec2Refused and Ec2Unanswered."""
+
+    async def complete(self, group: str, hook: str, instance_id: str) -> None:
+        """Tell a group that a hook's work on an instance is done. Asked twice, it is refused."""
+
+
+class Boto3ScalingGroups:
+    """EC2 Auto Scaling by boto3."""
+
+    def __init__(self, region: str) -> None:
+        self._client = AwsClient("autoscaling", region)
+
+    async def complete(self, group: str, hook: str, instance_id: str) -> None:
+        """See ScalingGroups."""
+        await self._client.call(
+            lambda client: client.complete_lifecycle_action(
+                AutoScalingGroupName=group,
+                LifecycleHookName=hook,
+                InstanceId=instance_id,
+                LifecycleActionResult="CONTINUE",
+            )
+        )
+
+
+class Lifecycle:
+    """This instance's in its group, which its tag `lakehead:group` names."""
+
+    def __init__(
+        self,
+        metadata: Callable[[], Awaitable[Instance]],
+        groups: Callable[[str], ScalingGroups],
+    ) -> None:
+        self._metadata = metadata
+        self._groups = groups
+        self._known: tuple[Instance, ScalingGroups] | None = None
+        self._trouble = ""
+
+    async def check(self) -> None:
+        """Make sure that there is a group. Raises SettingsError."""
+        _group((await self._opened())[0])
+
+    async def tell(self, hook: str) -> bool:
+        """Tell the group that a hook's work is done. False: it may not know, ask again."""
+        try:
+            instance, groups = await self._opened()
+            group = _group(instance)
+            await groups.complete(group, hook, instance.instance_id)
+        except Ec2Refused as error:
+            # A policy's word is final too: the group goes on when the hook's time is up.
+            log = _log.info if error.code == _NOTHING_WAITS else _log.error
+            log("lifecycle_refused", hook=hook, reason=str(error))
+            return True
+        except (Ec2Unanswered, SettingsError) as error:
+            if str(error) != self._trouble:
+                _log.warning("lifecycle_unanswered", hook=hook, reason=str(error))
+            self._trouble = str(error)
+            return False
+        _log.info("lifecycle_told", group=group, hook=hook)
+        return True
+
+    async def _opened(self) -> tuple[Instance, ScalingGroups]:
+        if self._known is None:
+            instance = await self._metadata()
+            self._known = instance, self._groups(instance.region)
+        return self._known
+
+
+def machine_lifecycle() -> Lifecycle:
+    """Return that of the machine that this runs on. Asks nothing yet."""
+    return Lifecycle(instance_metadata().instance, Boto3ScalingGroups)
+
+
+def _group(instance: Instance) -> str:
+    group = (instance.tags or {}).get(GROUP_TAG, "")
+    if not group:
+        raise SettingsError(
+            f"{instance.instance_id} shows no tag {GROUP_TAG} in its metadata, which names its "
+            "auto-scaling group: have the group set it, and turn tags in metadata on"
+        )
+    return group

@@ -1,0 +1,200 @@
+"""The slots of a cluster whose machines come and go: a stable address and stable node ids each.
+
+A slot is a network interface with the tags `lakehead:cluster`, `lakehead:slot` (such as `a-0`) and
+`lakehead:node-id` (the first of its node ids), made once and kept. An instance that starts takes
+the lowest slot of its zone that is free, by attaching the interface to itself. EC2 lets an
+interface be with one instance only, and an instance have one interface at an index: so nobody
+shares a slot, and nobody has two, whatever answers are lost. Nothing is ever detached: a slot is
+free again when EC2 has ended its instance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from zlib import crc32
+
+import structlog
+
+from storage.aws.client import Ec2Refused, Ec2Unanswered
+from storage.aws.instance import Instance
+from storage.aws.interfaces import Boto3NetworkInterfaces, NetworkInterface, NetworkInterfaces
+from storage.aws.volumes import CLUSTER_TAG, SLOT_TAG, instance_metadata
+from storage.errors import SettingsError, StorageError
+
+NODE_ID_TAG = "lakehead:node-id"
+DEVICE_INDEX = 1
+"""That of the slot's interface; 0 is the instance's own, with which it was started."""
+WAIT_S = 600.0
+ADDRESS_TIMEOUT_S = 60.0
+_PAUSE_MIN_S, _PAUSE_MAX_S = 0.25, 5.0
+_IN_USE = "InvalidNetworkInterface.InUse"
+_PASSING = {
+    "IncorrectInstanceState",
+    "IncorrectState",
+    "InvalidInstanceID.NotFound",
+    "InvalidParameterValue",
+}
+"""Refusals that an earlier call of ours or the instance's start explains: one looks anew."""
+_log = structlog.get_logger("storage.slots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A place in a cluster."""
+
+    cluster: str
+    name: str
+    node_id: int
+    """The first of its node ids."""
+    zone: str
+    address: str
+
+
+class SlotClaims:
+    """Claims a slot for the instance that `metadata` tells of. `interfaces` makes the calls of a
+    region, `is_here` tells whether an address is this machine's.
+    """
+
+    def __init__(
+        self,
+        metadata: Callable[[], Awaitable[Instance]],
+        interfaces: Callable[[str], NetworkInterfaces],
+        is_here: Callable[[str], bool],
+        *,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._metadata = metadata
+        self._interfaces = interfaces
+        self._is_here = is_here
+        self._wait_s = wait_s
+
+    async def claim(self) -> Slot:
+        """Return the slot that this instance has from now on; the one it had, if it has one.
+
+        Raises SettingsError (there is none to be had here), StorageError (none became free in time,
+        EC2 did not answer, or the slot's address did not appear on this machine).
+        """
+        instance = await self._metadata()
+        cluster = (instance.tags or {}).get(CLUSTER_TAG, "")
+        if not cluster:
+            raise SettingsError(
+                f"{instance.instance_id} shows no tag {CLUSTER_TAG} in its metadata: have its "
+                "launch template set it, and turn tags in metadata on"
+            )
+        slot = await self._claimed(instance, cluster)
+        await self._wait_address(slot)
+        _log.info("slot_claimed", slot=slot.name, node_id=slot.node_id, address=slot.address)
+        return slot
+
+    async def _claimed(self, instance: Instance, cluster: str) -> Slot:
+        calls = self._interfaces(instance.region)
+        # Instances that start together would else ask, and lose, in step.
+        random, pause_s = Random(crc32(instance.instance_id.encode())), _PAUSE_MIN_S
+        reason = "EC2 was not asked yet"
+        try:
+            async with asyncio.timeout(self._wait_s):
+                while True:
+                    outcome = await _step(calls, instance, cluster)
+                    if isinstance(outcome, Slot):
+                        return outcome
+                    if outcome != reason:
+                        _log.warning("slot_waited_for", cluster=cluster, reason=outcome)
+                    reason = outcome
+                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+                    pause_s = min(2 * pause_s, _PAUSE_MAX_S)
+        except TimeoutError:
+            raise StorageError(
+                f"no slot of cluster {cluster} could be had in {instance.zone} within "
+                f"{self._wait_s:.0f} s: {reason}"
+            ) from None
+
+    async def _wait_address(self, slot: Slot) -> None:
+        try:
+            async with asyncio.timeout(ADDRESS_TIMEOUT_S):
+                while not self._is_here(slot.address):  # noqa: ASYNC110 - the kernel tells nobody
+                    await asyncio.sleep(_PAUSE_MIN_S)
+        except TimeoutError:
+            raise StorageError(
+                f"{slot.address}, the address of slot {slot.name}, is not on this machine after "
+                f"{ADDRESS_TIMEOUT_S:.0f} s: its image has to configure interfaces that are "
+                "attached later, as Amazon Linux does"
+            ) from None
+
+
+def machine_slots(wait_s: float = WAIT_S) -> SlotClaims:
+    """Return what claims a slot for the machine that this runs on. Asks nothing yet."""
+    return SlotClaims(
+        instance_metadata().instance, Boto3NetworkInterfaces, has_address, wait_s=wait_s
+    )
+
+
+def has_address(address: str) -> bool:
+    """Whether an IPv4 address is one of this machine's: only then may a socket be bound to it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                return False
+            raise
+    return True
+
+
+async def _step(calls: NetworkInterfaces, instance: Instance, cluster: str) -> Slot | str:
+    """Look, and try what is free. Return the slot that is ours, or what is waited for."""
+    try:
+        found = await calls.interfaces({CLUSTER_TAG: cluster})
+        slots = [one for one in found if SLOT_TAG in one.tags and one.zone == instance.zone]
+        if not slots:
+            return (
+                f"there is no interface in {instance.zone} with {CLUSTER_TAG}={cluster} and a tag "
+                f"{SLOT_TAG}"
+            )
+        ours = [one for one in slots if one.instance_id == instance.instance_id]
+        if ours:
+            slot = _slot(ours[0])
+            return f"slot {slot.name} is being taken from it" if ours[0].is_leaving else slot
+        free = [one for one in slots if not one.instance_id]
+        for interface in sorted(free, key=lambda one: _slot(one).node_id):
+            if await _attached(calls, interface, instance):
+                return _slot(interface)
+    except Ec2Unanswered as error:
+        return str(error)
+    except Ec2Refused as error:
+        if error.code in _PASSING:
+            return str(error)
+        raise SettingsError(f"no slot may be claimed by {instance.instance_id}: {error}") from error
+    return f"all {len(slots)} slots there are in use: raise the number of slots, or end an instance"
+
+
+async def _attached(
+    calls: NetworkInterfaces, interface: NetworkInterface, instance: Instance
+) -> bool:
+    """Try to take an interface; False: another instance, or this one, has it already."""
+    try:
+        await calls.attach(interface.interface_id, instance.instance_id, DEVICE_INDEX)
+    except Ec2Refused as error:
+        if error.code == _IN_USE:
+            return False
+        raise
+    return True
+
+
+def _slot(interface: NetworkInterface) -> Slot:
+    node_id = interface.tags.get(NODE_ID_TAG, "")
+    if not node_id.isdecimal():
+        raise SettingsError(
+            f"interface {interface.interface_id} needs a tag {NODE_ID_TAG} with a node id"
+        )
+    return Slot(
+        cluster=interface.tags[CLUSTER_TAG],
+        name=interface.tags[SLOT_TAG],
+        node_id=int(node_id),
+        zone=interface.zone,
+        address=interface.address,
+    )

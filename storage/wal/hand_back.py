@@ -1,0 +1,48 @@
+"""Giving an EBS volume back after a takeover, so that its own instance can have it again.
+
+Only a volume that one instance can have needs it; one that is shared stays where it is. Whoever
+recovered the last slice of it calls this, with its own log of it closed. A slice that somebody here
+has open yet is locked, and its holder calls this later; so the last one detaches.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.aws.volumes import Volumes, this_instance
+from storage.wal.device import FileDevice, IoThreads
+from storage.wal.ebs_address import exclusive_volume
+from storage.wal.volume import Volume, header_lock
+
+_THREADS = 2
+
+
+async def hand_back(wal: str, *, cluster_id: str, volumes: Volumes | None = None) -> bool:
+    """Detach the volume of a node's public address `wal` from this machine, if it is here, one
+    instance can have it and no process of this machine holds a slice of it; whether it was.
+
+    Raises SettingsError, StorageError, OSError.
+    """
+    volume_id = exclusive_volume(wal)
+    if not volume_id:
+        return False
+    volumes = volumes or this_instance()
+    path = await volumes.here(volume_id)
+    if path is None:
+        return False
+    if not await _is_unused(path, cluster_id):
+        return False
+    await volumes.give_back(volume_id)
+    return True
+
+
+async def _is_unused(path: Path, cluster_id: str) -> bool:
+    threads = IoThreads(_THREADS)
+    device: FileDevice | None = None
+    try:
+        device = await threads.run(lambda: FileDevice.open(path, threads))
+        async with header_lock(device):
+            volume = await Volume.read(device, cluster_id=cluster_id)
+            return all(device.lock(entry.start, entry.length) for entry in volume.header.slices)
+    finally:
+        await (device or threads).close()

@@ -1,0 +1,104 @@
+"""A machine that EC2 announces the end of stops its nodes once, and stays until it is ended."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.ec2_notices import Ec2Notices
+from broker.settings import Settings
+from broker.supervisor.placement import node_commands
+from storage.aws.instance import ENDPOINT_VARIABLE, Instance, MetadataUnanswered, Notice
+from storage.errors import SettingsError
+from tests.simulation.loop import simulate
+from tests.support.fake_imds import FakeImds, serve_imds
+from tests.support.supervised import Supervised
+from tests.support.waiting import wait_until
+
+NOTICE = Notice(kind="interruption", action="terminate", when="2026-01-01T00:02:00Z")
+
+
+class Announced:
+    """Unanswered until a time, then a notice from a later time on, of the loop."""
+
+    def __init__(self, *, silent_until: float, at: float) -> None:
+        self.silent_until, self.at = silent_until, at
+        self.asked_for: list[bool] = []
+
+    async def instance(self) -> Instance:
+        return Instance(instance_id="i-0", region="z-1", zone="z-1a")
+
+    async def notice(
+        self, *, takes_rebalance: bool = False, takes_scaling: bool = False
+    ) -> Notice | None:
+        self.asked_for.append(takes_rebalance)
+        now = asyncio.get_running_loop().time()
+        if now < self.silent_until:
+            raise MetadataUnanswered("no answer")
+        return NOTICE if now >= self.at else None
+
+
+@pytest.mark.parametrize(("kinds", "takes"), [("interruption", False), ("rebalance", True)])
+def test_a_notice_stops_within_seconds_whatever_was_unanswered_before(
+    kinds: str, takes: bool
+) -> None:
+    announced = Announced(silent_until=40, at=100)
+
+    async def scene() -> float:
+        notices, stop = Ec2Notices(kinds, announced), asyncio.Event()
+        await notices.watch(stop)
+        assert stop.is_set()
+        assert notices.notice == NOTICE
+        return asyncio.get_running_loop().time()
+
+    assert 100 <= simulate(scene, seed=1) <= 105
+    assert set(announced.asked_for) == {takes}
+
+
+def test_nothing_is_watched_unless_it_is_asked_for() -> None:
+    async def scene() -> None:
+        notices, stop, never = Ec2Notices(""), asyncio.Event(), asyncio.Event()
+        await notices.check()
+        await notices.watch(stop)
+        assert not stop.is_set()
+        await notices.stay_until(never)
+
+    simulate(scene, seed=1)
+
+
+def test_another_value_is_one_clear_line() -> None:
+    with pytest.raises(SettingsError, match="'spot' is none of interruption, rebalance, scaling"):
+        Ec2Notices("spot")
+
+
+def test_nodes_leave_the_watch_to_their_supervisor() -> None:
+    settings = Settings(nodes=2, ec2_notices="rebalance")
+    for command in node_commands(settings, {"ec2.notices": "rebalance"}, None):
+        given = [flag for flag in command.arguments if flag.startswith("--ec2.notices=")]
+        assert given == ["--ec2.notices="]
+
+
+@pytest.fixture
+def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeImds]:
+    with serve_imds() as served:
+        monkeypatch.setenv(ENDPOINT_VARIABLE, served.endpoint)
+        yield served
+
+
+def test_a_machine_that_is_announced_to_end_uploads_everything_and_stays(
+    tmp_path: Path, imds: FakeImds
+) -> None:
+    machine = Supervised(tmp_path, 2, ["--ec2.notices", "interruption"])
+    try:
+        machine.wait_ready()
+        imds.announce("terminate")
+        assert wait_until(lambda: machine.log.count("event='node_stopped'") == 2, 30), machine.log
+        assert "event='ec2_notice'" in machine.log
+        assert machine.process.poll() is None
+        machine.process.send_signal(signal.SIGTERM)
+        assert machine.process.wait(20) == 0
+        assert all(len(machine.pids(node)) == 1 for node in range(2))
+    finally:
+        machine.end()
