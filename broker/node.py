@@ -45,14 +45,14 @@ from broker.settings import Settings
 from storage.clock import Clock, SystemClock
 from storage.errors import LakeheadError
 from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState, NodeState
+from storage.metadata.state import ClusterState
 from storage.object_store import ObjectStore, check_store, open_store
 from storage.object_store.counted import CountedStore
 from storage.stream.engine import NodeIdentity, StreamEngine
 from storage.stream.left_logs import LeftLogs
 from storage.tasks import TaskScope
 from storage.wal import WalOwner, WriteAheadLog, open_wal
-from storage.wal.address import public_address
+from storage.wal.address import locate_wal, public_address
 from storage.wal.holder import HostProcesses, host_name
 
 EXPIRY_S = 600.0
@@ -236,10 +236,11 @@ class Node:
 
     async def _open_engine(self) -> None:
         settings = self.settings
+        wal_uri = await locate_wal(settings.wal_uri)
 
         async def open_own_wal(owner: WalOwner) -> WriteAheadLog:
             self.wal = await open_wal(
-                settings.wal_uri,
+                wal_uri,
                 rng=self.rng,
                 node_id=owner.node_id,
                 cluster_id=owner.cluster_id,
@@ -257,7 +258,7 @@ class Node:
                 port=self.advertised_port,
                 rack=settings.broker_rack or None,
                 host_id=settings.host_id or host_name(),
-                wal=public_address(settings.wal_uri),
+                wal=public_address(wal_uri),
                 process=HostProcesses().current().name,
             ),
             clock=self.clock,
@@ -327,8 +328,10 @@ class Node:
         """Serve, and share the work of the cluster."""
         settings, metadata = self.settings, self.engine.metadata
         self.peers.serve()
-        self.recoveries = Recoveries(settings.node_id, metadata, self.scope, self._take_over)
+        left = LeftLogs(self.engine, settings.wal_uri)
+        self.recoveries = Recoveries(settings.node_id, metadata, self.scope, left.recover)
         self.recoveries.start()
+        self.scope.spawn(left.give_back_all(), name="give volumes back")
         self.controller = Controller(
             metadata,
             self.peers,
@@ -344,9 +347,6 @@ class Node:
         if settings.maintain and not settings.store_uri.startswith("memory:"):
             self.maintenance = MaintenanceBeside(metadata, settings, self.clock)
             self.scope.spawn(self.maintenance.run(), name="start maintenance")
-
-    async def _take_over(self, dead: NodeState) -> int:
-        return await self.engine.take_over(dead, LeftLogs(self.engine, self.settings.wal_uri).open)
 
     def _read_metadata(self, next_entry: int) -> None:
         """Read the log now: another node says that it goes up to there."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import uvloop
 
+from broker.ec2_notices import Ec2Notices
 from broker.node import NodeFailed, start_node
 from broker.observability.event_log import configure_logs
 from broker.settings import Settings
@@ -51,15 +52,25 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
 
 async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop, signalled = asyncio.Event(), asyncio.Event()
+
+    def end() -> None:
+        signalled.set()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
+    notices = Ec2Notices(settings.ec2_notices)
+    await notices.check()
     node = await start_node(settings)
+    node.scope.spawn(notices.watch(stop), name="watch for notices of EC2")
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     failed.add_done_callback(lambda _: stop.set())
     on_ready(f"{node.advertised_host}:{node.advertised_port}")
+    node.scope.spawn(notices.tell_serving(), name="tell the group that started this")
     await stop.wait()
     error = failed.result() if failed.done() else None
     await node.close()
     if error is not None:
         raise NodeFailed(f"the node stopped: {error}") from error
+    await notices.stay_until(signalled)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.stream.settings import StorageSettings
+from storage.upkeep.configs import BROKER_DEFAULTS, CLEANER_MEMORY
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -36,8 +37,8 @@ class Settings:
     )
     wal: str = _setting(
         "",
-        "Write-ahead log: block:/path/of/file/or/disk, object: (in the object store), "
-        "object:s3://bucket/prefix, memory:. Empty: DATA/wal.",
+        "Write-ahead log: block:/path/of/file/or/disk, block:ebs:SLOT (an EBS volume), object: (in "
+        "the object store), object:s3://bucket/prefix, memory:. Empty: DATA/wal.",
     )
 
     # node and network
@@ -64,6 +65,13 @@ class Settings:
     metrics_port: int = _setting(
         -1, "Port of the Prometheus metrics page; -1: none, 0: a free one.", least=-1, most=65535
     )
+    registry_port: int = _setting(
+        -1,
+        "Port of a schema registry that is served beside the nodes, by their supervisor (needs the "
+        "extra registry); -1: none, 0: a free one.",
+        least=-1,
+        most=65535,
+    )
     max_connections: int = _setting(10_000, "Connections held at once; more are closed.", least=1)
     connections_max_idle_ms: int = _setting(
         600_000, "Idle connections are closed after this.", unit="ms", least=1
@@ -83,6 +91,12 @@ class Settings:
 
     shutdown_timeout_ms: int = _setting(
         60_000, "A clean stop waits this long for the object store.", unit="ms", least=1
+    )
+    ec2_notices: str = _setting(
+        "",
+        "On EC2, stop the nodes when the machine is announced to end: interruption (of a spot "
+        "instance, two minutes ahead), rebalance (at a recommendation too), or scaling (when its "
+        "auto-scaling group ends it, or at an interruption). Empty: no notices.",
     )
 
     # cluster
@@ -137,12 +151,20 @@ class Settings:
         2**63 - 1, "Batches with a timestamp further in the past are refused.", unit="ms", least=0
     )
     log_retention_ms: int = _setting(
-        604_800_000, "Default of retention.ms; -1: for ever.", unit="ms", least=-1
+        int(BROKER_DEFAULTS["log.retention.ms"]),
+        "Default of retention.ms; -1: for ever.",
+        unit="ms",
+        least=-1,
     )
     log_retention_bytes: int = _setting(
-        -1, "Default of retention.bytes; -1: no limit.", unit="bytes", least=-1
+        int(BROKER_DEFAULTS["log.retention.bytes"]),
+        "Default of retention.bytes; -1: no limit.",
+        unit="bytes",
+        least=-1,
     )
-    log_cleanup_policy: str = _setting("delete", "Default of cleanup.policy.")
+    log_cleanup_policy: str = _setting(
+        BROKER_DEFAULTS["log.cleanup.policy"], "Default of cleanup.policy."
+    )
     compression_type: str = _setting(
         "producer",
         "Default of compression.type; producer: batches stay as producers compressed them.",
@@ -299,7 +321,7 @@ class Settings:
         300_000, "How often retention is applied.", unit="ms", least=1
     )
     log_cleaner_dedupe_buffer_size: int = _setting(
-        128 * MIB,
+        int(BROKER_DEFAULTS[CLEANER_MEMORY]),
         "Memory of compaction, for the keys of one pass over a partition.",
         unit="bytes",
         least=1 * MIB,

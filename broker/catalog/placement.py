@@ -60,6 +60,20 @@ def first_willing(state: ClusterState, replicas: Sequence[int], ready: Collectio
     )
 
 
+def as_assigned(
+    state: ClusterState, assignment: Sequence[Sequence[int]], ready: Collection[int]
+) -> list[int]:
+    """Return the leaders of new partitions whose replicas were given: of each the first that is
+    `ready`, or, without any, that is registered and neither fenced nor draining: a node that has
+    just come sent no heartbeat yet. Raises KafkaError (INVALID_REPLICA_ASSIGNMENT).
+    """
+    heard = {node.node_id for node in willing_nodes(state, ready)}
+    return [
+        first_willing(state, replicas, ready if heard.intersection(replicas) else ())
+        for replicas in assignment
+    ]
+
+
 def spread(state: ClusterState, count: int, ready: Collection[int]) -> list[int]:
     """Return the leaders of the next `count` streams: nodes that are `ready` and not draining, or,
     without any, whoever is not fenced. Raises KafkaError (BROKER_NOT_AVAILABLE).

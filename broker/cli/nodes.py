@@ -64,10 +64,10 @@ async def _look(path: str) -> tuple[ClusterState, Mapping[int, HeartbeatAnswer]]
         state = await read_state(store)
     finally:
         await store.close()
-    return state, await _tell(state)
+    return state, await tell_nodes(state)
 
 
-async def _tell(state: ClusterState) -> dict[int, HeartbeatAnswer]:
+async def tell_nodes(state: ClusterState) -> dict[int, HeartbeatAnswer]:
     """Tell every live node how far the metadata log is; return the answers of those that answer."""
     network = TcpNetwork()
     heartbeat = Heartbeat(
@@ -88,7 +88,7 @@ async def _tell(state: ClusterState) -> dict[int, HeartbeatAnswer]:
 
 
 def _rows(state: ClusterState, answers: Mapping[int, HeartbeatAnswer]) -> list[dict[str, Any]]:
-    leads = _leads(state)
+    led = leads(state)
     rows = []
     for node_id, node in sorted(state.nodes.items()):
         answer = answers.get(node_id)
@@ -97,11 +97,11 @@ def _rows(state: ClusterState, answers: Mapping[int, HeartbeatAnswer]) -> list[d
                 "node": node_id,
                 "controller": node_id == state.controller.node_id and not node.is_fenced,
                 "epoch": node.epoch,
-                "state": _state_of(node, leads[node_id], answers=answer is not None),
+                "state": _state_of(node, led[node_id], answers=answer is not None),
                 "address": f"{node.host}:{node.port}",
                 "rack": node.rack,
                 "host": node.host_id or None,
-                "leads": leads[node_id],
+                "leads": led[node_id],
                 "bytes_in": None if answer is None else round(answer.load.bytes_in),
                 "bytes_out": None if answer is None else round(answer.load.bytes_out),
                 "cpu": None if answer is None else round(answer.load.cpu, 3),
@@ -110,7 +110,7 @@ def _rows(state: ClusterState, answers: Mapping[int, HeartbeatAnswer]) -> list[d
     return rows
 
 
-def _leads(state: ClusterState) -> Counter[int]:
+def leads(state: ClusterState) -> Counter[int]:
     """Count the streams that each node has open."""
     return Counter(stream.node_id for stream in state.streams.values() if stream.is_open)
 
@@ -163,15 +163,15 @@ async def _drain(path: str, node_id: int, *, is_draining: bool, wait: bool) -> i
     try:
         log = await open_log(store, writer="drain")
         state = await log.commit_with(plan)
-        await _tell(state)
-        while wait and _leads(state)[node_id]:
+        await tell_nodes(state)
+        while wait and leads(state)[node_id]:
             await asyncio.sleep(POLL_S)
             state = await log.refresh()
             if not _drainable(state, node_id).is_draining:
                 raise SettingsError(f"node {node_id} is not draining any more: it started again")
     finally:
         await store.close()
-    return _leads(state)[node_id]
+    return leads(state)[node_id]
 
 
 def _drainable(state: ClusterState, node_id: int) -> NodeState:

@@ -27,7 +27,8 @@ Without any flag: port 9092 on this machine, data in ./lakehead-data. A line on 
 says when clients can connect.
 
 With --nodes N, N brokers run under one supervisor, with ids and ports counted up; one that ends \
-is started again, and SIGHUP replaces them one after the other.
+is started again, and SIGHUP replaces them one after the other. --registry.port adds a schema \
+registry beside them.
 
 Each setting is taken from its flag, else from the environment (LAKEHEAD_ and the setting's name, \
 like LAKEHEAD_NUM_PARTITIONS), else from the file given by --config, else its default. \
@@ -58,7 +59,7 @@ def _command() -> Any:
         settings = load(given, os.environ, config)
         if ignored := without_effect(config):
             typer.echo(f"lakehead: without effect here: {', '.join(ignored)}", err=True)
-        if settings.nodes == 1:
+        if settings.nodes == 1 and settings.registry_port < 0:
             _serve(settings)
         else:
             _supervise(settings, given, config)
@@ -134,7 +135,12 @@ def _supervise(settings: Settings, flags: Mapping[str, str | None], config: str 
     from broker.supervisor.service import run
 
     commands = node_commands(settings, flags, config)
-    run(commands, settings, on_ready=lambda addresses: _announce(addresses, settings))
+    run(
+        commands,
+        settings,
+        on_ready=lambda addresses: _announce(addresses, settings),
+        on_registry=lambda address: typer.echo(f"schema registry at {address}"),
+    )
 
 
 def _announce(address: str, settings: Settings) -> None:

@@ -17,9 +17,9 @@ _PORT_MAX = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCommand:
-    """A node to run: `arguments` are those of `lakehead start`."""
+    """A process to run: `arguments` are those of `lakehead`. It is a node, or named otherwise."""
 
-    node_id: int
+    node_id: int | str
     arguments: tuple[str, ...]
 
     def with_port(self, port: int) -> "NodeCommand":
@@ -47,6 +47,8 @@ def node_commands(
     commands = []
     for index in range(count):
         own = {"nodes": "1", "node.id": str(settings.node_id + index), "wal": wal}
+        own["registry.port"] = "-1"  # one beside all of them
+        own["ec2.notices"] = ""  # the supervisor's to watch
         for name, port in (
             ("port", settings.port),
             ("advertised.port", settings.advertised_port),
@@ -60,6 +62,17 @@ def node_commands(
             NodeCommand(node_id=settings.node_id + index, arguments=("start", *arguments))
         )
     return tuple(commands)
+
+
+def registry_command(settings: Settings, bootstrap: str) -> NodeCommand:
+    """Return the schema registry beside the nodes, whose addresses are `bootstrap`, by commas."""
+    return NodeCommand(
+        node_id="registry",
+        arguments=(
+            *("registry", f"--bootstrap-server={bootstrap}", f"--host={settings.host}"),
+            *(f"--port={settings.registry_port}", f"--log-level={settings.log_level}"),
+        ),
+    )
 
 
 def shared_wal(settings: Settings, count: int) -> str:
@@ -99,5 +112,10 @@ def _check_ports(settings: Settings, count: int) -> None:
                     f"{count} nodes need {count} ports in a row for each"
                 )
             taken[port] = name
+    if settings.registry_port in taken:
+        raise SettingsError(
+            f"registry.port: port {settings.registry_port} is that of a node "
+            f"({taken[settings.registry_port]}): choose another"
+        )
     if settings.advertised_port + count - 1 > _PORT_MAX:
         raise SettingsError(f"advertised.port: {count} nodes do not fit above it")

@@ -1,7 +1,8 @@
 """The supervisor as a process: its signals, its log, its end.
 
-SIGTERM and SIGINT stop the nodes, all at once. SIGHUP replaces them one after the other; when it
-comes because the terminal has gone, it stops them.
+SIGTERM and SIGINT stop the nodes, all at once; so does a notice of EC2, after which the supervisor
+stays until a signal comes. SIGHUP replaces them one after the other; when it comes because the
+terminal has gone, it stops them.
 """
 
 import asyncio
@@ -10,11 +11,12 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from broker.ec2_notices import Ec2Notices
 from broker.observability.event_log import configure_logs
 from broker.settings import Settings
 from broker.supervisor.node_process import launch
-from broker.supervisor.placement import NodeCommand
-from broker.supervisor.supervised_node import Life
+from broker.supervisor.placement import NodeCommand, registry_command
+from broker.supervisor.supervised_node import Life, SupervisedNode
 from broker.supervisor.supervisor import Supervisor
 from storage.clock import SystemClock
 from storage.tasks import TaskScope
@@ -24,21 +26,31 @@ STOP_GRACE_S = 5.0
 
 
 def run(
-    commands: Sequence[NodeCommand], settings: Settings, *, on_ready: Callable[[str], None]
+    commands: Sequence[NodeCommand],
+    settings: Settings,
+    *,
+    on_ready: Callable[[str], None],
+    on_registry: Callable[[str], None],
 ) -> None:
-    """Run the nodes until SIGTERM or SIGINT; `on_ready` is given their addresses, by commas.
+    """Run the nodes until SIGTERM or SIGINT; `on_ready` is given their addresses, by commas, and
+    `on_registry` that of the schema registry beside them, if there is one.
 
     Raises NodeNotStarted, NodeNotStopped.
     """
     configure_logs(settings.log_level)
     with asyncio.Runner() as runner:
-        runner.run(_supervise(commands, settings, on_ready))
+        runner.run(_supervise(commands, settings, on_ready, on_registry))
 
 
 async def _supervise(
-    commands: Sequence[NodeCommand], settings: Settings, on_ready: Callable[[str], None]
+    commands: Sequence[NodeCommand],
+    settings: Settings,
+    on_ready: Callable[[str], None],
+    on_registry: Callable[[str], None],
 ) -> None:
-    stop = asyncio.Event()
+    stop, signalled = asyncio.Event(), asyncio.Event()
+    notices = Ec2Notices(settings.ec2_notices)
+    await notices.check()
     crash: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def crashed(_: str, error: BaseException) -> None:
@@ -51,39 +63,62 @@ async def _supervise(
     async def launch_here(command: NodeCommand) -> Life:
         return await launch(command, scope)
 
-    supervisor = Supervisor(
-        commands,
-        launch_here,
-        SystemClock(),
-        scope,
-        stop_timeout_s=settings.shutdown_timeout_ms / 1000 + STOP_GRACE_S,
-    )
-    _listen_to_signals(stop, supervisor)
+    stop_timeout_s = settings.shutdown_timeout_ms / 1000 + STOP_GRACE_S
+    clock = SystemClock()
+    supervisor = Supervisor(commands, launch_here, clock, scope, stop_timeout_s=stop_timeout_s)
+    registry: SupervisedNode | None = None
+    _listen_to_signals((signalled, stop), supervisor)
+    scope.spawn(notices.watch(stop), name="watch for notices of EC2")
     try:
         starting = scope.spawn(supervisor.start(), name="start nodes", is_awaited=True)
         stopping = scope.spawn(stop.wait(), name="wait for a signal")
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            on_ready(",".join(starting.result()))
+            addresses = ",".join(starting.result())
+            on_ready(addresses)
+            scope.spawn(notices.tell_serving(), name="tell the group that started this")
+            if settings.registry_port >= 0:
+                command = registry_command(settings, addresses)
+                registry = SupervisedNode(
+                    command, launch_here, clock, stop_timeout_s=stop_timeout_s
+                )
+                _keep(registry, scope, on_registry)
             await stop.wait()
         if not crash.done():  # else the nodes stop when this process has ended
+            if registry is not None:
+                await registry.stop()
             await supervisor.stop()
+            await notices.stay_until(signalled)
     finally:
         await scope.close()
     if crash.done():
         crash.result()
 
 
-def _listen_to_signals(stop: asyncio.Event, supervisor: Supervisor) -> None:
+def _keep(registry: SupervisedNode, scope: TaskScope, on_registry: Callable[[str], None]) -> None:
+    scope.spawn(registry.run(), name="keep the registry")
+    scope.spawn(_tell(registry, on_registry), name="tell of the registry")
+
+
+async def _tell(registry: SupervisedNode, on_registry: Callable[[str], None]) -> None:
+    if await registry.wait_settled():
+        on_registry(registry.address)
+
+
+def _listen_to_signals(ends: Sequence[asyncio.Event], supervisor: Supervisor) -> None:
     loop = asyncio.get_running_loop()
     had_terminal = sys.stderr.isatty()
 
+    def end() -> None:
+        for event in ends:
+            event.set()
+
     def hang_up() -> None:
         if had_terminal and not os.isatty(sys.stderr.fileno()):
-            stop.set()
+            end()
         else:
             supervisor.restart_nowait()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGHUP, hang_up)

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Callable
+from itertools import count
 
 import pytest
 from confluent_kafka import KafkaException, Producer
@@ -10,7 +12,7 @@ from storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 from tests.support.transaction_traffic import read_all, settle
 
-TRANSACTIONS, PARTITIONS = 120, 3
+TRANSACTIONS, PARTITIONS = 40, 3
 STATE_TOPIC = "__transaction_state"
 
 
@@ -19,19 +21,21 @@ def bootstrap(cluster: NodeCluster) -> str:
     return ",".join(f"127.0.0.1:{port}" for port in ports)
 
 
-def transact(servers: str) -> list[str]:
+def transact(servers: str, is_enough: Callable[[], bool]) -> list[str]:
     """Commit transactions over all partitions, abort some; return what was committed."""
     producer = Producer({"bootstrap.servers": servers, "transactional.id": "mover"})
     producer.init_transactions(LIMIT_S)
     committed: list[str] = []
-    for number in range(TRANSACTIONS):
+    for number in count():
+        if number >= TRANSACTIONS and is_enough():
+            break
         while not _transaction(producer, number, is_commit=bool(number % 4), into=committed):
             pass  # the client had to abort it, and does it again
     return committed
 
 
 def _transaction(producer: Producer, number: int, *, is_commit: bool, into: list[str]) -> bool:
-    values = [f"{number:03}-{record}" for record in range(2 * PARTITIONS)]
+    values = [f"{number:04}-{record}" for record in range(2 * PARTITIONS)]
     producer.begin_transaction()
     try:
         for record, value in enumerate(values):
@@ -69,17 +73,19 @@ async def test_what_is_committed_is_read_though_leaders_change(topics: tuple[str
         await cluster.nodes[1].catalog.create("t", PARTITIONS)
         await cluster.until(cluster.is_even)
         servers = bootstrap(cluster)
+
+        def moves() -> int:
+            return sum(node.engine.hand_overs.stats.streams for node in cluster.nodes.values())
+
         mover = asyncio.ensure_future(move_for_ever(cluster, topics))
         try:
-            async with asyncio.timeout(3 * LIMIT_S):
-                committed = await asyncio.to_thread(transact, servers)
+            async with asyncio.timeout(6 * LIMIT_S):
+                committed = await asyncio.to_thread(transact, servers, lambda: moves() > 3)
         finally:
             mover.cancel()
         await asyncio.to_thread(settle, servers, "mover")
-        moves = sum(node.engine.hand_overs.stats.streams for node in cluster.nodes.values())
         async with asyncio.timeout(LIMIT_S):
             assert await asyncio.to_thread(read_all, servers, "t", PARTITIONS) == committed
-        assert moves > 3
         for node in cluster.nodes.values():
             for partition in node.catalog.led():
                 open_now = [pid for pid, e in partition.producers if e.transaction_start >= 0]

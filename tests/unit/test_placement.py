@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.catalog.duties import Duty, duty_of
 from broker.catalog.leaders import leader_beside, leader_of, replicas_of
-from broker.catalog.placement import new_streams, spread
+from broker.catalog.placement import as_assigned, new_streams, spread
 from broker.catalog.reassignment import judge_elections, judge_reassignments
 from broker.protocol.errors import KafkaError
 from storage.metadata.records import CreateTopic, OpenStream, RegisterNode
@@ -91,6 +91,15 @@ def test_new_streams_are_records_that_the_rules_take() -> None:
 RECOVERED = node(9, is_fenced=True, wal_epoch=1)
 UNRECOVERED = node(9, is_fenced=True)
 LIVE = node(9)
+
+
+def test_a_partition_can_be_given_to_a_node_that_has_just_come() -> None:
+    state = state_of(node(1), node(2), node(3, is_fenced=True), node(4, is_draining=True))
+    assert as_assigned(state, [(2, 1), (2,), (3, 4, 1)], {1}) == [1, 2, 1]
+    for gone in (3, 4, 5):
+        with pytest.raises(KafkaError) as refused:
+            as_assigned(state, [(1,), (gone,)], {1})
+        assert refused.value.code is ErrorCode.invalid_replica_assignment
 
 
 @pytest.mark.parametrize(

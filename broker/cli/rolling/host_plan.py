@@ -1,0 +1,261 @@
+"""What a plan of Terraform does to hosts, and the steps in which that is done without a loss.
+
+Pure: from the JSON that `terraform show -json PLAN` prints
+(`https://developer.hashicorp.com/terraform/internals/json-format`) to steps.
+
+A host is an instance of one resource (`aws_instance.host`), its key is the slot. What follows from
+a host, such as a volume's attachment, is found by its values: it names the host's id, and that of
+no other host. `-target` brings along what a resource depends on, whole resources of it; of one that
+is targeted itself only the instances named. So each step names hosts, if only one that there is not
+(NO_HOST), and its own plan is looked at before it is applied (`strays`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from storage.errors import SettingsError
+
+NO_HOST = "none of them"
+"""A slot that there is not: a step that targets it leaves all hosts alone."""
+_IDLE = {("no-op",), ("read",)}
+
+
+class Action(Enum):
+    """What a step does."""
+
+    REMOVE = "remove"
+    PREPARE = "prepare"
+    """Everything that hosts may need and that changes none: policies, new volumes, new hosts."""
+    REPLACE = "replace"
+    FINISH = "finish"
+    """What is left then: a dashboard that names all hosts, what is not needed any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host as Terraform's output `hosts` has it. `node_ids` is empty where it does not say how
+    many nodes there are.
+    """
+
+    slot: str
+    host_id: str
+    node_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A resource that is there or is to be. `slot` is the key of a host; empty: no host."""
+
+    address: str
+    slot: str
+    actions: tuple[str, ...]
+    values: frozenset[str]
+    """Every text in what it was."""
+    resource_id: str
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing happens to it."""
+        return self.actions in _IDLE
+
+    @property
+    def is_deletion(self) -> bool:
+        """Whether it goes for good."""
+        return self.actions == ("delete",)
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether it goes, and another one comes."""
+        return len(self.actions) > 1
+
+    @property
+    def words(self) -> str:
+        """Return what happens to it: `aws_instance.host["a-0"] (delete, create)`."""
+        return f"{self.address} ({', '.join(self.actions)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPlan:
+    """What a plan does. `now` and `then` are the hosts before and after it, by slot."""
+
+    changes: tuple[Change, ...]
+    now: Mapping[str, Host]
+    then: Mapping[str, Host]
+    store: str
+
+    @property
+    def pending(self) -> list[Change]:
+        """Return what happens at all."""
+        return [change for change in self.changes if not change.is_idle]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One apply: `targets` are addresses (none: everything), `slots` the hosts that it touches."""
+
+    action: Action
+    slots: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+
+def read_plan(plan: Mapping[str, Any], resource: str) -> HostPlan:
+    """Return what a plan does; `resource` is the hosts' type and name. Raises SettingsError."""
+    changes = tuple(_changes(plan, resource))
+    before, after = _outputs(plan, "before"), _outputs(plan, "after")
+    now = _hosts(before)
+    known = now | _hosts(after)  # what is told after the apply only is as it was
+    kept = {change.slot for change in changes if change.slot and not change.is_deletion}
+    return HostPlan(
+        changes=changes,
+        now=now,
+        then={slot: host for slot, host in known.items() if slot in kept},
+        store=str(after.get("store") or before.get("store") or ""),
+    )
+
+
+def check_hosts(plan: HostPlan, resource: str) -> None:
+    """Raise SettingsError unless a plan has hosts, and says where their nodes are."""
+    hosts = [change for change in plan.changes if change.slot]
+    if not hosts:
+        raise SettingsError(
+            f"Terraform knows no hosts {resource} here: give the folder of the root module, or "
+            "name the resource with --resource TYPE.NAME"
+        )
+    for host in hosts:
+        if host.slot not in (plan.now if host.is_deletion else plan.then):
+            raise SettingsError(
+                f"Terraform has no output hosts with {host.slot}: the root module needs "
+                'output "hosts" { value = module.lakehead.hosts }, and to be applied with it once'
+            )
+
+
+def plan_steps(plan: HostPlan, *, down: frozenset[str] = frozenset()) -> list[Step]:
+    """Return the steps, in order. Hosts that are `down` already come first.
+
+    Removals are one step and the first, with all else that goes, since any other step would take
+    volumes of removed hosts along: what is targeted depends on the whole resource.
+    """
+    hosts = [change for change in plan.pending if change.slot]
+    removed = [change for change in hosts if change.is_deletion]
+    new = [change for change in hosts if change.actions == ("create",)]
+    replaced = [change for change in hosts if not change.is_deletion and change not in new]
+    followers = {host.slot: _followers(plan, host) for host in removed + replaced}
+    following = {address for addresses in followers.values() for address in addresses}
+    steps = []
+    if removed:
+        going = [change.address for change in plan.pending if change.is_deletion]
+        targets = dict.fromkeys([*going, *(one for r in removed for one in followers[r.slot])])
+        steps.append(Step(action=Action.REMOVE, slots=_slots(removed), targets=tuple(targets)))
+    beside = [
+        change.address
+        for change in plan.pending
+        if change.actions in {("create",), ("update",)} and change.address not in following
+        if not change.slot
+    ]
+    if new or beside:
+        targets_new = [change.address for change in new] or [_nobody(plan)]
+        prepared = (*targets_new, *beside)
+        steps.append(Step(action=Action.PREPARE, slots=_slots(new), targets=prepared))
+    for change in sorted(replaced, key=lambda one: (one.slot not in down, one.slot)):
+        of_host = (change.address, *followers[change.slot])
+        steps.append(Step(action=Action.REPLACE, slots=(change.slot,), targets=of_host))
+    targeted = {address for step in steps for address in step.targets}
+    if left := tuple(one.address for one in plan.pending if one.address not in targeted):
+        steps.append(Step(action=Action.FINISH, targets=left))
+    return steps
+
+
+def strays(step: Step, plan: HostPlan) -> list[str]:
+    """Return what the plan of a step does beyond the step, in words: other hosts, and deletions
+    that are not of it. Such a plan is not to be applied.
+    """
+    return [
+        change.words
+        for change in plan.pending
+        if (change.slot and change.slot not in step.slots)
+        or (change.is_deletion and not _may_delete(step, change))
+    ]
+
+
+def _may_delete(step: Step, change: Change) -> bool:
+    return step.action is Action.REMOVE or change.address in step.targets
+
+
+def _slots(changes: Sequence[Change]) -> tuple[str, ...]:
+    return tuple(sorted(change.slot for change in changes))
+
+
+def _changes(plan: Mapping[str, Any], resource: str) -> Iterator[Change]:
+    for found in plan.get("resource_changes", ()):
+        if found.get("mode") != "managed" or "deposed" in found:
+            continue
+        is_host = f"{found['type']}.{found['name']}" == resource
+        if is_host and not isinstance(found.get("index"), str):
+            raise SettingsError(
+                f"{found['address']} has no slot: hosts are made by for_each over their slots"
+            )
+        before = found["change"].get("before") or {}
+        yield Change(
+            address=found["address"],
+            slot=found["index"] if is_host else "",
+            actions=tuple(found["change"]["actions"]),
+            values=frozenset(_texts(before)),
+            resource_id=str(before.get("id") or ""),
+        )
+
+
+def _followers(plan: HostPlan, host: Change) -> list[str]:
+    """Return what changes and names this host, and no other one."""
+    others = {c.resource_id for c in plan.changes if c.slot and c is not host} - {""}
+    return [
+        change.address
+        for change in plan.pending
+        if not change.slot and host.resource_id in change.values and not others & change.values
+    ]
+
+
+def _nobody(plan: HostPlan) -> str:
+    host = next(change for change in plan.changes if change.slot)
+    return f'{host.address.rpartition("[")[0]}["{NO_HOST}"]'
+
+
+def _outputs(plan: Mapping[str, Any], moment: str) -> Mapping[str, Any]:
+    """Return the outputs; a root that has all of the module's in one output is as good."""
+    outputs = {
+        name: found.get(moment) or {} for name, found in plan.get("output_changes", {}).items()
+    }
+    if "hosts" in outputs:
+        return outputs
+    for value in outputs.values():
+        if isinstance(value, dict) and "hosts" in value:
+            return value
+    return {}
+
+
+def _hosts(outputs: Mapping[str, Any]) -> dict[str, Host]:
+    return {slot: _host(slot, found) for slot, found in (outputs.get("hosts") or {}).items()}
+
+
+def _host(slot: str, found: Mapping[str, Any]) -> Host:
+    if not found.get("host_id"):
+        raise SettingsError(f"Terraform's output hosts does not tell the host_id of {slot}")
+    first, count = found.get("node_id"), found.get("nodes")
+    node_ids: Sequence[int] = ()
+    if isinstance(first, int) and isinstance(count, int):
+        node_ids = range(first, first + count)
+    return Host(slot=slot, host_id=str(found["host_id"]), node_ids=tuple(node_ids))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _texts(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _texts(one)

@@ -1,0 +1,154 @@
+"""The nodes of a cluster by host: drained, waited for, forgotten.
+
+What may be done with a host follows from the metadata alone. To drain it is the one decision, and
+an entry of the metadata log that is refused unless all other hosts are well: of two runs at once
+one drains its host, and the other is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from broker.cli.nodes import POLL_S, tell_nodes
+from broker.cli.rolling.host_plan import Host
+from broker.cli.rolling.host_state import (
+    Expected,
+    HostDown,
+    PauseWatch,
+    amiss,
+    drains,
+    held,
+    leading,
+    nodes_of,
+    not_gone,
+    unwell,
+)
+from storage.errors import StorageError
+from storage.metadata.log import MetadataLog
+from storage.metadata.records import DrainNode, Record, RetireNode
+from storage.metadata.state import ClusterState
+
+Others = Mapping[str, Expected]
+
+
+class Members:
+    """Works on the metadata log. `follow` has to run while anything is waited for, which is for
+    `timeout_s` at most. Everything raises HostDown, with what is amiss.
+    """
+
+    def __init__(self, log: MetadataLog, *, timeout_s: float) -> None:
+        self._log = log
+        self._timeout_s = timeout_s
+        self._trouble = ""
+        self.pauses = PauseWatch()
+
+    @property
+    def state(self) -> ClusterState:
+        """Return the newest state that is known."""
+        return self._log.state
+
+    async def follow(self) -> None:
+        """Read the log again and again. A store that does not answer is asked again."""
+        while True:
+            try:
+                self.pauses.look(await self._log.refresh(), time.monotonic())
+                self._trouble = ""
+            except StorageError as error:
+                self._trouble = f" ({error})"
+            await asyncio.sleep(POLL_S)
+
+    async def wait_well(self, others: Others, touched: Collection[Host]) -> None:
+        """Wait until all hosts but those touched serve, and every partition of theirs is led."""
+        await self._until(lambda: unwell(self.state, others, touched))
+
+    async def drain(self, others: Others, touched: Collection[Host]) -> None:
+        """Have the nodes of some hosts lead nothing; return once they do."""
+        state = await self._log.commit_with(lambda state: drains(state, others, touched))
+        await tell_nodes(state)
+        await self._until(lambda: leading(self.state, touched))
+
+    def check_drained(self, touched: Collection[Host]) -> None:
+        """Raise if a node of these hosts leads anything, or may again."""
+        if why := leading(self.state, touched):
+            raise HostDown(why)
+
+    async def wait_expendable(self, touched: Collection[Host]) -> None:
+        """Wait until drained hosts hold nothing that is not elsewhere too."""
+        await self._until(lambda: held(self.state, touched))
+
+    async def wait_back(self, expected: Expected) -> None:
+        """Wait until a host serves, may lead, and every partition is led.
+
+        A node that was changed without a restart answers under its epoch, and its drain is taken
+        back. Where no node at all answers here, the metadata are believed.
+        """
+        answering: set[int] = set()
+
+        def why_not() -> str:
+            if why := amiss(self.state, expected) or unwell(self.state, {}):
+                return why
+            nodes = nodes_of(self.state, [expected.host])
+            ids = {node.node_id for node in nodes if not node.is_fenced}
+            silent = sorted(ids - answering if answering else ())
+            return f"node {silent[0]} of {expected.host.slot} does not answer" if silent else ""
+
+        async def look() -> str:
+            answering.clear()
+            answering.update(await tell_nodes(self.state))
+            await self._end_drains([expected.host], answering)
+            return why_not()
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while await look():  # noqa: ASYNC110 - nodes are asked
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise self._late(why_not()) from None
+
+    async def relent(self, touched: Collection[Host]) -> None:
+        """End the drain of nodes that were left as they were: those that answer. Where that fails,
+        they stay drained.
+        """
+        try:
+            await self._end_drains(touched, await tell_nodes(self.state))
+        except StorageError as error:
+            self._trouble = f" ({error})"
+
+    async def _end_drains(self, touched: Collection[Host], answering: Collection[int]) -> None:
+        def plan(state: ClusterState) -> Sequence[Record]:
+            return [
+                DrainNode(node_id=node.node_id, epoch=node.epoch, is_draining=False)
+                for node in nodes_of(state, touched)
+                if node.is_draining and not node.is_fenced and node.node_id in answering
+            ]
+
+        if plan(self.state):
+            await tell_nodes(await self._log.commit_with(plan))
+
+    async def forget(self, hosts: Collection[Host]) -> list[int]:
+        """Unregister the nodes of hosts that are gone, once they are fenced; return their ids."""
+        forgotten: list[int] = []
+
+        def plan(state: ClusterState) -> Sequence[Record]:
+            if why := not_gone(state, hosts):
+                raise HostDown(why)
+            forgotten[:] = [node.node_id for node in nodes_of(state, hosts)]
+            return [RetireNode(node_id=node_id) for node_id in forgotten]
+
+        await self._until(lambda: not_gone(self.state, hosts))
+        await self._log.commit_with(plan)
+        return forgotten
+
+    async def _until(self, why_not: Callable[[], str]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while why_not():  # noqa: ASYNC110 - `follow` reads
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise self._late(why_not()) from None
+
+    def _late(self, why: str) -> HostDown:
+        waited = f"waited for {self._timeout_s:.0f} s{self._trouble}"
+        return HostDown(f"{why or 'it was well too late'}; {waited}")

@@ -1,0 +1,141 @@
+"""Terraform as a process: plans that are looked at, and applies of exactly what was looked at.
+
+It runs in a session of its own and writes to a file: should this program be killed, Terraform goes
+on to its end and keeps its lock on the state until then. One that is asked to stop (Ctrl-C,
+SIGTERM) asks Terraform to, once, and waits: it ends what it is about, and saves the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage.errors import LakeheadError, SettingsError
+
+LOCK_TIMEOUT = "60s"
+"""How long Terraform waits for another run that has the state's lock."""
+_POLL_S = 0.2
+
+Say = Callable[[str], None]
+
+
+class TerraformFailed(LakeheadError):
+    """Terraform says why it did not do what it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """A plan as a file, and what it says."""
+
+    file: Path
+    content: Any
+
+
+class Terraform:
+    """Terraform (or OpenTofu) at a root module. `variables` are options such as -var-file=x; what
+    is written goes into `scratch`, since plans hold secrets.
+    """
+
+    def __init__(
+        self, program: str, folder: Path, scratch: Path, variables: Sequence[str] = ()
+    ) -> None:
+        self._program = program
+        self._folder = folder
+        self._scratch = scratch
+        self._variables = tuple(variables)
+        self._runs = 0
+
+    async def plan(self, targets: Sequence[str] = ()) -> SavedPlan:
+        """Return a plan of everything, or of some addresses and what they depend on. Raises
+        TerraformFailed, SettingsError.
+        """
+        file = self._scratch / f"plan-{self._runs}"
+        options = (f"-lock-timeout={LOCK_TIMEOUT}", f"-out={file}", *self._variables)
+        await self._run("plan", *options, *(f"-target={one}" for one in targets))
+        shown = await self._run("show", str(file), plain=True)
+        return SavedPlan(file=file, content=json.loads(shown.read_bytes()))
+
+    async def apply(self, plan: SavedPlan, say: Say) -> None:
+        """Do what a plan says; Terraform refuses one that is out of date. `say` is told how it
+        goes. Raises TerraformFailed.
+        """
+        await self._run("apply", f"-lock-timeout={LOCK_TIMEOUT}", str(plan.file), say=say)
+
+    async def _run(
+        self, command: str, *arguments: str, plain: bool = False, say: Say | None = None
+    ) -> Path:
+        self._runs += 1
+        log = self._scratch / f"{self._runs}-{command}"
+        options = ("-json",) if plain else ("-json", "-input=false")
+        with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(self._program, command, *options, *arguments),
+                    cwd=self._folder,
+                    env=os.environ | {"TF_IN_AUTOMATION": "1"},
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise SettingsError(
+                    f"{error.filename}: there is no such file: install Terraform, or name it with "
+                    "--terraform; the folder of the root module is the argument"
+                ) from None
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(_tell(log, say)) if say else None
+            status = await _end(process)
+            if telling:
+                telling.cancel()
+        if status:
+            raise TerraformFailed(f"terraform {command} failed: {_reason(log)}")
+        return log
+
+
+async def _end(process: asyncio.subprocess.Process) -> int:
+    try:
+        return await process.wait()
+    except asyncio.CancelledError:
+        process.send_signal(signal.SIGINT)
+        await process.wait()
+        raise
+
+
+async def _tell(log: Path, say: Say) -> None:
+    """Tell from time to time what Terraform does to which resource."""
+    seen = 0
+    while True:
+        lines = [line for line in _lines(log) if str(line.get("type")).startswith("apply_")]
+        messages = [str(line.get("@message")) for line in lines]
+        if len(messages) > seen:
+            seen = len(messages)
+            say(messages[-1])
+        await asyncio.sleep(_POLL_S)
+
+
+def _reason(log: Path) -> str:
+    """Return the errors that Terraform named, without its frames."""
+    found = [
+        f"{line['diagnostic'].get('summary', '')}: {line['diagnostic'].get('detail', '')}"
+        for line in _lines(log)
+        if line.get("@level") == "error" and "diagnostic" in line
+    ]
+    said = log.with_suffix(".err").read_text(errors="replace")
+    return "; ".join(found) or said.strip() or log.read_text(errors="replace")[-500:]
+
+
+def _lines(log: Path) -> Iterator[dict[str, Any]]:
+    for text in log.read_text(errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue  # cut off, or not Terraform's
+        if isinstance(line, dict):
+            yield line

@@ -1,0 +1,246 @@
+"""From Terraform's plan to steps, and what of the cluster's state says that a host may go."""
+
+from typing import Any
+
+import pytest
+from immutables import Map
+
+from broker.cli.rolling.host_plan import (
+    NO_HOST,
+    Action,
+    Host,
+    Step,
+    check_hosts,
+    plan_steps,
+    read_plan,
+    strays,
+)
+from broker.cli.rolling.host_state import (
+    Expected,
+    HostDown,
+    PauseWatch,
+    amiss,
+    drains,
+    held,
+    leading,
+    not_gone,
+    unwell,
+)
+from storage.errors import SettingsError
+from storage.metadata.state import ClusterState, NodeState, StreamState
+from storage.metadata.table import Table
+
+RESOURCE = "aws_instance.host"
+BROKERS = "module.lakehead.module.brokers[0]"
+REPLACE, NOTHING = ["delete", "create"], ["no-op"]
+
+
+def change(address: str, actions: list[str], *, slot: str = "", **before: Any) -> dict[str, Any]:
+    kind, name = address.rpartition("]")[0].rpartition("[")[0].split(".")[-2:]
+    found = {"address": address, "mode": "managed", "type": kind, "name": name}
+    found["change"] = {"actions": actions, "before": before or None}  # type: ignore[assignment]
+    return found | {"index": slot or address.split('"')[1]}
+
+
+def instance(slot: str, actions: list[str]) -> dict[str, Any]:
+    before: dict[str, Any] = {"id": f"i-{slot}", "tags": {"lakehead:slot": slot}}
+    before = {} if actions == ["create"] else before
+    return change(f'{BROKERS}.aws_instance.host["{slot}"]', actions, **before)
+
+
+def attachment(volume: str, host: str, actions: list[str]) -> dict[str, Any]:
+    address = f'module.wal.aws_volume_attachment.wal["{volume}-on-{host}"]'
+    return change(address, actions, id=f"vai-{volume}-{host}", instance_id=f"i-{host}")
+
+
+def planned(*changes: dict[str, Any], slots: str = "a-0 a-1", then: str = "") -> dict[str, Any]:
+    def outputs(names: str) -> dict[str, Any]:
+        hosts = {
+            s: {"host_id": f"c-{s}", "node_id": 10 * n, "nodes": 2}
+            for n, s in enumerate(names.split())
+        }
+        return {"hosts": hosts, "store": "s3://lake/c"}
+
+    cluster = {"before": outputs(slots), "after": outputs(then or slots), "actions": ["no-op"]}
+    return {"resource_changes": list(changes), "output_changes": {"cluster": cluster}}
+
+
+def test_each_host_goes_with_what_names_it_and_no_other() -> None:
+    plan = read_plan(
+        planned(
+            instance("a-1", REPLACE),
+            instance("a-0", REPLACE),
+            attachment("a-0", "a-1", REPLACE),
+            attachment("a-1", "a-0", REPLACE),
+            change('aws_ebs_volume.wal["a-0"]', NOTHING, id="vol-0"),
+            change('aws_dashboard.all["x"]', ["update"], body=["i-a-0", "i-a-1"]),
+            change('aws_iam_role_policy.broker["x"]', ["update"], policy="{}"),
+        ),
+        RESOURCE,
+    )
+    assert plan.store == "s3://lake/c"
+    assert plan.then["a-1"] == Host(slot="a-1", host_id="c-a-1", node_ids=(10, 11))
+    beside = ('aws_dashboard.all["x"]', 'aws_iam_role_policy.broker["x"]')
+    hosts = [f'{BROKERS}.aws_instance.host["a-{n}"]' for n in range(2)]
+    steps = [
+        Step(action=Action.PREPARE, targets=(f'{BROKERS}.aws_instance.host["{NO_HOST}"]', *beside)),
+        *(
+            Step(
+                action=Action.REPLACE,
+                slots=(f"a-{n}",),
+                targets=(hosts[n], f'module.wal.aws_volume_attachment.wal["a-{1 - n}-on-a-{n}"]'),
+            )
+            for n in range(2)
+        ),
+    ]
+    assert plan_steps(plan) == steps
+    down_first = plan_steps(plan, down=frozenset({"a-1"}))
+    assert [step.slots for step in down_first] == [(), ("a-1",), ("a-0",)]
+
+
+def test_hosts_go_before_all_else_and_come_before_any_is_replaced() -> None:
+    plan = read_plan(
+        planned(
+            instance("a-0", ["update"]),
+            instance("a-1", NOTHING),
+            instance("a-2", ["delete"]),
+            instance("a-3", ["delete"]),
+            instance("b-0", ["create"]),
+            attachment("a-1", "a-2", ["delete"]),
+            change('aws_ebs_volume.wal["b-0"]', ["create"]),
+            change('aws_ebs_volume.wal["a-2"]', ["delete"], id="vol-2"),
+            attachment("a-2", "a-1", ["delete"]),
+            slots="a-0 a-1 a-2 a-3",
+            then="a-0 a-1 b-0",
+        ),
+        RESOURCE,
+    )
+    steps = plan_steps(plan)
+    assert [(step.action, step.slots) for step in steps] == [
+        (Action.REMOVE, ("a-2", "a-3")),
+        (Action.PREPARE, ("b-0",)),
+        (Action.REPLACE, ("a-0",)),
+    ]
+    assert set(steps[0].targets[2:]) == {
+        'module.wal.aws_volume_attachment.wal["a-1-on-a-2"]',
+        'module.wal.aws_volume_attachment.wal["a-2-on-a-1"]',
+        'aws_ebs_volume.wal["a-2"]',
+    }
+    assert steps[1].targets[1:] == ('aws_ebs_volume.wal["b-0"]',)
+
+
+def test_a_plan_that_goes_beyond_its_step_is_not_applied() -> None:
+    step = Step(action=Action.REPLACE, slots=("a-0",))
+    volume = change('aws_ebs_volume.wal["a-1"]', ["delete"], id="vol-1")
+
+    def beyond(*changes: dict[str, Any], of: Step = step) -> list[str]:
+        return strays(of, read_plan(planned(*changes), RESOURCE))
+
+    assert beyond(instance("a-0", REPLACE), instance("a-1", NOTHING)) == []
+    assert beyond(instance("a-0", REPLACE), instance("a-1", ["update"])) == [
+        f'{BROKERS}.aws_instance.host["a-1"] (update)'
+    ]
+    assert beyond(instance("a-0", REPLACE), volume) == ['aws_ebs_volume.wal["a-1"] (delete)']
+    going = change('aws_volume.old["x"]', ["delete"], id="vol-x")
+    finish = plan_steps(read_plan(planned(instance("a-0", NOTHING), going), RESOURCE))
+    assert finish == [Step(action=Action.FINISH, targets=('aws_volume.old["x"]',))]
+    assert beyond(going, of=finish[0]) == []
+    assert beyond(going, volume, of=finish[0]) == ['aws_ebs_volume.wal["a-1"] (delete)']
+    removal = Step(action=Action.REMOVE, slots=("a-1",))
+    assert beyond(instance("a-1", ["delete"]), volume, of=removal) == []
+    assert beyond(instance("a-0", ["delete"]), of=removal) != []
+
+
+def test_nothing_to_do_is_no_step_and_what_is_missing_is_said() -> None:
+    assert plan_steps(read_plan(planned(instance("a-0", NOTHING)), RESOURCE)) == []
+    with pytest.raises(SettingsError, match="knows no hosts aws_instance"):
+        check_hosts(read_plan(planned(), RESOURCE), RESOURCE)
+    told_later = planned(instance("a-0", REPLACE), instance("a-1", NOTHING))
+    told_later["output_changes"]["cluster"]["after"] = None
+    check_hosts(read_plan(told_later, RESOURCE), RESOURCE)
+    assert read_plan(told_later, RESOURCE).then.keys() == {"a-0", "a-1"}
+    without = planned(instance("a-0", REPLACE)) | {"output_changes": {}}
+    with pytest.raises(SettingsError, match="no output hosts with a-0"):
+        check_hosts(read_plan(without, RESOURCE), RESOURCE)
+
+
+A, B = (Host(slot=s, host_id=f"c-{s}", node_ids=ids) for s, ids in [("a", (0, 1)), ("b", (2, 3))])
+BOTH = {host.slot: Expected(host=host) for host in (A, B)}
+
+
+def node(node_id: int, *, is_fenced: bool = False, is_draining: bool = False) -> NodeState:
+    host = A if node_id in A.node_ids else B
+    return NodeState(
+        node_id=node_id,
+        epoch=1,
+        incarnation="i",
+        host="h",
+        port=1,
+        rack=None,
+        host_id=host.host_id,
+        is_fenced=is_fenced,
+        is_draining=is_draining,
+    )
+
+
+def state(*nodes: NodeState, leaders: tuple[int, ...] = (2,), is_open: bool = True) -> ClusterState:
+    streams = Table[int, StreamState]()
+    for n, who in enumerate(leaders):
+        stream = StreamState(
+            stream_id=n, topic_id="t", partition=n, epoch=0, node_id=who, is_open=is_open
+        )
+        streams = streams.set(n, stream)
+    return ClusterState(nodes=Map({n.node_id: n for n in nodes}), streams=streams)
+
+
+DRAINED = [node(0, is_draining=True), node(1, is_draining=True), node(2), node(3)]
+
+
+def test_no_host_is_drained_unless_all_others_are_well() -> None:
+    well = state(*map(node, range(4)), leaders=(0, 2))
+    assert [(r.node_id, r.is_draining) for r in drains(well, BOTH, [A])] == [(0, True), (1, True)]
+    assert drains(state(*DRAINED, leaders=(0, 2)), BOTH, [A]) == [], "a run before has begun it"
+    for other, line in [
+        (node(3, is_fenced=True), "node 3 of b is down"),
+        (node(3, is_draining=True), "lakehead drain 3 --undo"),
+    ]:
+        with pytest.raises(HostDown, match=line):
+            drains(state(*map(node, range(3)), other), BOTH, [A])
+    with pytest.raises(HostDown, match="node 3 of b has not registered"):
+        drains(state(*map(node, range(3))), BOTH, [A])
+    with pytest.raises(HostDown, match="1 partition without a leader"):
+        drains(state(*map(node, range(4)), is_open=False), BOTH, [A])
+    with pytest.raises(HostDown, match="without a, b nobody is left to lead"):
+        drains(well, BOTH, [A, B])
+
+
+def test_a_host_that_is_down_may_be_replaced_and_is_not_removed_with_what_its_log_holds() -> None:
+    dead = [node(0, is_fenced=True), node(1, is_fenced=True), node(2), node(3)]
+    waiting = state(*dead, leaders=(0, 2))
+    assert unwell(waiting, BOTH, [A]) == ""
+    assert drains(waiting, BOTH, [A]) == []
+    assert leading(waiting, [A]) == ""
+    assert "its log holds what was not uploaded of 1 partition" in held(waiting, [A])
+    assert held(state(*dead), [A]) == ""
+    assert not_gone(state(*dead), [A]) == ""
+
+
+def test_a_host_that_leads_or_may_again_is_not_removed() -> None:
+    assert held(state(*DRAINED, leaders=(1, 1)), [A]) == "node 1 leads 2 partitions"
+    assert "it started again" in held(state(*map(node, range(4))), [A])
+    assert not_gone(state(*DRAINED), [A]) == "node 0 is still live"
+
+
+def test_before_a_host_is_changed_it_need_not_have_the_nodes_that_it_will_have() -> None:
+    one = state(node(0), *map(node, (2, 3)))
+    assert "node 1 of a has not registered" in amiss(one, Expected(host=A))
+    assert amiss(one, Expected(host=A, is_settled=False)) == ""
+    assert "no node of a" in amiss(state(), Expected(host=A, is_settled=False))
+
+
+def test_pauses_are_as_long_as_a_partition_is_seen_without_a_leader() -> None:
+    watch = PauseWatch()
+    led, unled = state(node(2), leaders=(2, 2)), state(node(2), leaders=(2, 9))
+    for now, seen in enumerate([led, unled, unled, led, unled]):
+        watch.look(seen, float(now))
+    assert watch.longest_s == 1.0
