@@ -1,0 +1,130 @@
+"""`lakehead connect`: sources into topics, and topics elsewhere, by a TOML file."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+from broker.cli.listing import JsonOption, show_fields, show_rows
+from storage.clock import SystemClock
+
+if TYPE_CHECKING:
+    from connectors.connector import Connector
+    from connectors.pipelines.plan import Plan
+    from connectors.runtime.figures import Progress as Told
+    from connectors.runtime.records import Position
+
+_SHOWN_WORKS = 20
+_NAME_LENGTH = 48
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Files, Delta tables and topics into topics: each record once, whatever is killed.",
+)
+
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The connector's TOML file; see docs/connect.md.")
+]
+
+
+@app.command("run")
+def run(
+    file: FileArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on: wait for more, until SIGTERM or Ctrl-C.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read, and write nothing.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a connector: read what there is, from where it was last, and end.
+
+    Safe to kill and to run again at any moment. A second run of the same connector ends the first.
+    """
+    console = Console(stderr=True)
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[records]} records", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        disable=dry_run or not console.is_terminal,
+        transient=True,
+    ) as shown:
+        task = shown.add_task(file.stem, total=None, records=0)
+
+        def tell(told: "Told") -> None:
+            shown.update(
+                task,
+                description=told.doing[-_NAME_LENGTH:],
+                completed=told.done_bytes,
+                total=told.total_bytes or None,
+                records=told.figures.records,
+            )
+
+        connector = _connector(file, tell)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: connector.stop())
+        plan = connector.plan() if dry_run else None
+        figures = None if dry_run else connector.run(follow=follow)
+    if plan is not None:
+        _show(plan, as_json)
+    if figures is not None:
+        show_fields(figures.as_fields(), as_json)
+
+
+@app.command("positions")
+def positions(file: FileArgument, as_json: JsonOption = False) -> None:
+    """Show how far a connector has read."""
+    found = _connector(file, lambda _: None).positions()
+    rows = [
+        {"partition": name, "position": position if as_json else _pairs(position)}
+        for name, position in found.items()
+    ]
+    show_rows(rows, {"partition": "partition", "position": "position"}, as_json)
+
+
+def _connector(file: Path, tell: Callable[["Told"], None]) -> "Connector":
+    from connectors.connector import Connector
+    from connectors.runtime.config_file import load_settings
+    from connectors.settings import ConnectorSettings
+
+    settings = load_settings(file, ConnectorSettings)
+    return Connector(settings, SystemClock(), name=str(file), on_progress=tell)
+
+
+def _pairs(position: "Position") -> str:
+    return " ".join(f"{name}={value}" for name, value in position.items() if value is not None)
+
+
+def _show(plan: "Plan", as_json: bool) -> None:
+    fields = {
+        "partitions to read": len(plan.works),
+        f"{plan.unit} to read": sum(work.size_bytes for work in plan.works),
+        "first key": plan.first_key,
+        "first value": plan.first_value,
+        "first trouble": plan.first_trouble,
+    }
+    names = [work.name for work in plan.works]
+    if as_json:
+        show_fields({**fields, "names": names}, as_json=True)
+        return
+    show_fields(fields, as_json=False)
+    for name in names[:_SHOWN_WORKS]:
+        typer.echo(f"  {name}")
+    if len(names) > _SHOWN_WORKS:
+        typer.echo(f"  and {len(names) - _SHOWN_WORKS} more")

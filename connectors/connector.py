@@ -1,0 +1,99 @@
+"""A connector: a source, a sink and how it runs, put together from its settings.
+
+What runs it is `lakehead connect run` and Airflow's `LakeheadConnectOperator`.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from connectors.pipelines.intake import Intake
+from connectors.pipelines.plan import Plan
+from connectors.pipelines.topic_copy import TopicCopy
+from connectors.runtime.config_file import dotted
+from connectors.runtime.figures import ConnectFigures, Progress
+from connectors.runtime.kafka_clients import KafkaConfig, checked_config
+from connectors.runtime.records import Position
+from connectors.runtime.source import Source
+from connectors.settings import ConnectorSettings
+from connectors.sources.delta.settings import DeltaSettings
+from connectors.sources.files.settings import FilesSettings
+from connectors.sources.topics import TopicsSettings
+from storage.clock import Clock
+from storage.errors import SettingsError
+
+
+class Pipeline(Protocol):
+    """A source and a sink, joined."""
+
+    def run(
+        self, *, follow: bool, stop: threading.Event, on_progress: Callable[[Progress], None]
+    ) -> ConnectFigures:
+        """Read what there is, or go on until stopped. Raises LakeheadError."""
+
+    def plan(self) -> Plan:
+        """Return what a run would read now, and change nothing. Raises LakeheadError."""
+
+    def positions(self) -> Mapping[str, Position]:
+        """Return how far each partition of the source was read. Raises LakeheadError."""
+
+
+class Connector:
+    """Runs one connector. `stop` may be called from another thread or a signal handler."""
+
+    def __init__(
+        self,
+        settings: ConnectorSettings,
+        clock: Clock,
+        *,
+        name: str,
+        kafka: Mapping[str, str] | None = None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+    ) -> None:
+        """`kafka` are settings of the cluster, before which those of the file go; `name` says where
+        the settings are from.
+
+        Raises SettingsError.
+        """
+        self._stop = threading.Event()
+        self._on_progress = on_progress
+        try:
+            given = {**(kafka or {}), **dotted(settings.kafka, "kafka")}
+            config = checked_config(given, "kafka")
+            self._pipeline = self._joined(settings, config, clock)
+        except SettingsError as error:
+            raise SettingsError(f"{name}: {error}") from None
+
+    def _joined(self, settings: ConnectorSettings, config: KafkaConfig, clock: Clock) -> Pipeline:
+        if isinstance(settings.source, TopicsSettings):
+            return TopicCopy(settings, settings.source, config, clock)
+        if settings.sink.kafka:
+            raise SettingsError("sink.kafka: only for copies of topics; the cluster is in [kafka]")
+        source = _opened(settings.source, clock, self._stop)
+        return Intake(settings, source, config, clock)
+
+    def stop(self) -> None:
+        """Have the run end soon, with what it has read committed."""
+        self._stop.set()
+
+    def run(self, *, follow: bool = False) -> ConnectFigures:
+        """Read what there is, or go on until stopped. Raises LakeheadError."""
+        return self._pipeline.run(follow=follow, stop=self._stop, on_progress=self._on_progress)
+
+    def plan(self) -> Plan:
+        """Return what a run would read now, and change nothing. Raises LakeheadError."""
+        return self._pipeline.plan()
+
+    def positions(self) -> Mapping[str, Position]:
+        """Return how far each partition of the source was read. Raises LakeheadError."""
+        return self._pipeline.positions()
+
+
+def _opened(settings: FilesSettings | DeltaSettings, clock: Clock, stop: threading.Event) -> Source:
+    if isinstance(settings, FilesSettings):
+        from connectors.sources.files.source import FilesSource
+
+        return FilesSource(settings, clock, stop.wait)
+    from connectors.sources.delta.source import DeltaSource
+
+    return DeltaSource(settings)

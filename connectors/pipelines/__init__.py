@@ -1,0 +1,1 @@
+"""Sources and sinks, joined: what can be run."""

@@ -1,0 +1,31 @@
+"""What a connector can fail by, by what its user does next. Every message is one line."""
+
+from storage.errors import LakeheadError
+
+
+class ConnectorError(LakeheadError):
+    """Base of the errors of connectors."""
+
+
+class BadInput(ConnectorError):
+    """What was read cannot be a record. The message names place and reason."""
+
+
+class InputChanged(ConnectorError):
+    """What was read once is different now, so a position in it means nothing."""
+
+
+class InputLost(ConnectorError):
+    """What comes next is not there any more."""
+
+
+class KafkaFailed(ConnectorError):
+    """The cluster refuses, or cannot be reached."""
+
+
+class ConnectorFenced(ConnectorError):
+    """Another run of this connector has started; it goes on where this one was."""
+
+
+class TransactionAborted(ConnectorError):
+    """A transaction came to nothing; what was in it may be done again."""

@@ -1,0 +1,169 @@
+"""Clients of a cluster by confluent-kafka, and what its errors mean."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from connectors.runtime.errors import ConnectorFenced, KafkaFailed
+from connectors.runtime.sink import TopicPartition
+from storage.errors import SettingsError
+
+KafkaConfig = Mapping[str, str | int | float | bool]
+"""Settings of librdkafka."""
+
+ANSWER_S = 30.0
+_CONNECT_S = 10.0
+_OURS = frozenset(
+    {
+        *("transactional.id", "enable.idempotence", "group.id", "group.instance.id"),
+        *("isolation.level", "enable.auto.commit", "enable.auto.offset.store"),
+        *("auto.offset.reset", "enable.partition.eof", "transaction.timeout.ms", "acks"),
+    }
+)
+_FENCED = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+    }
+)
+
+
+def checked_config(config: KafkaConfig, where: str) -> dict[str, str | int | float | bool]:
+    """Return a user's settings of a cluster. Raises SettingsError: no bootstrap.servers, or a
+    setting on which exactly-once rests.
+    """
+    if not config.get("bootstrap.servers"):
+        raise SettingsError(f"{where}: bootstrap.servers is missing: HOST:PORT of a broker")
+    for name in config:
+        if name in _OURS:
+            raise SettingsError(f"{where}: {name} is set by the connector itself: leave it out")
+    return dict(config)
+
+
+def silent_logger() -> logging.Logger:
+    """Return where a client's chatter about connections goes; what matters comes as errors."""
+    logger = logging.getLogger("lakehead.connect")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
+    return logger
+
+
+def made_client(make: Any, config: KafkaConfig, **callbacks: Any) -> Any:
+    """Return a client. Raises SettingsError for settings that librdkafka refuses."""
+    try:
+        return make({**config, **callbacks}, logger=silent_logger())
+    except KafkaException as error:
+        raise SettingsError(f"kafka: {error.args[0].str()}") from None
+
+
+def kafka_failure(error: KafkaException | KafkaError, what: str, name: str) -> Exception:
+    """Return the error of ours for one of a client; `name` is the connector's."""
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    if cause.code() in _FENCED:
+        return ConnectorFenced(
+            f"another run of connector {name} has started and goes on where this one was: let one "
+            "run, or give the other another name (or a transaction took more than "
+            "run.timeout_seconds)"
+        )
+    return KafkaFailed(f"{what}: {cause.str()}")
+
+
+def consumed(reader: Any, count: int, wait_s: float) -> Sequence[Any]:
+    """Return what a consumer has, up to `count` messages and events. Raises KafkaFailed."""
+    try:
+        found: Sequence[Any] = reader.consume(count, wait_s)
+    except KafkaException as error:
+        raise KafkaFailed(f"cannot read: {error.args[0].str()}") from None
+    return found
+
+
+class Cluster:
+    """A cluster as its administrator sees it."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._admin: Any = made_client(AdminClient, config)
+
+    @property
+    def address(self) -> str:
+        """The servers it was found by."""
+        return str(self._config["bootstrap.servers"])
+
+    def topics(self) -> dict[str, int]:
+        """Return every topic with its number of partitions. Raises KafkaFailed."""
+        return {name: len(topic.partitions) for name, topic in self._metadata().topics.items()}
+
+    def cluster_id(self) -> str:
+        """Return the cluster's own id."""
+        return str(self._metadata().cluster_id)
+
+    def _metadata(self) -> Any:
+        try:
+            return self._admin.list_topics(timeout=_CONNECT_S)
+        except KafkaException as error:
+            raise KafkaFailed(
+                f"no broker answers at {self.address} ({error.args[0].str()}): is it the right "
+                "address, and do security.protocol and sasl.* fit?"
+            ) from None
+
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create a topic unless it exists. Raises KafkaFailed."""
+        topic = NewTopic(name, num_partitions=partitions, config=dict(configs))
+        try:
+            self._admin.create_topics([topic], request_timeout=ANSWER_S)[name].result(ANSWER_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise KafkaFailed(f"cannot create topic {name}: {error.args[0].str()}") from None
+
+    def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
+        """Return every partition of topics. Raises KafkaFailed if one is not there."""
+        existing = self.topics()
+        for topic in topics:
+            if topic not in existing:
+                raise KafkaFailed(f"there is no topic {topic} at {self.address}")
+        return [TopicPartition(topic, p) for topic in topics for p in range(existing[topic])]
+
+    def ends(
+        self, partitions: Sequence[TopicPartition], *, committed: bool = False
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the first offset and the one behind the last of each partition; `committed`: the
+        last before what open transactions have there. Raises KafkaFailed.
+        """
+        lows = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        highs = self._offsets(partitions, latest, committed=committed)
+        return {at: (lows[at], highs[at]) for at in partitions}
+
+    def _offsets(
+        self, partitions: Sequence[TopicPartition], which: Any, *, committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        asked = {Place(*at): which for at in partitions}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        try:
+            found = self._admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_S)
+            return {
+                TopicPartition(at.topic, at.partition): int(one.result(ANSWER_S).offset)
+                for at, one in found.items()
+            }
+        except KafkaException as error:
+            names = ", ".join(sorted({at.topic for at in partitions}))
+            raise KafkaFailed(f"cannot read {names}: {error.args[0].str()}") from None
+
+    def largest_record(self, topics: Sequence[str]) -> int | None:
+        """Return the least `max.message.bytes` of these topics; None if it may not be known."""
+        asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+        try:
+            found = self._admin.describe_configs(asked, request_timeout=ANSWER_S)
+            sizes = [one.result(ANSWER_S)["max.message.bytes"].value for one in found.values()]
+        except (KafkaException, KeyError):
+            return None
+        return min(map(int, sizes))

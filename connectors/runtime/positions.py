@@ -1,0 +1,138 @@
+"""Positions of a source as records of a compacted topic, in Kafka Connect's format.
+
+Key: JSON `["connector", {partition}]`; value: JSON of the position; a tombstone forgets one. They
+are written in the transaction that holds what was read, so a reader of committed records sees both
+or neither.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as Place
+
+from connectors.runtime.errors import KafkaFailed
+from connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
+from connectors.runtime.records import Partition, Position, Record
+from connectors.runtime.sink import TopicPartition
+from storage.clock import Clock
+from storage.errors import SettingsError
+
+_POLL_S = 0.1
+_AT_ONCE = 500
+
+
+def default_topic(name: str) -> str:
+    """Return the topic in which a connector keeps its positions."""
+    return f"lakehead-connect-{name}"
+
+
+class PositionTopic:
+    """The positions of one connector, as of the last `load` and `keep` since."""
+
+    def __init__(self, config: KafkaConfig, cluster: Cluster, topic: str, name: str) -> None:
+        self.topic = topic
+        self._config = config
+        self._cluster = cluster
+        self._name = name
+        self._known: dict[bytes, Position] = {}
+
+    def create(self) -> None:
+        """Create the topic unless it is there. Raises SettingsError for one that is not for this.
+
+        Raises KafkaFailed.
+        """
+        self._cluster.create_topic(self.topic, 1, {"cleanup.policy": "compact"})
+
+    def load(self, clock: Clock, *, wait_s: float) -> None:
+        """Read every position that was committed before now.
+
+        A transaction that another connector has open is waited for: behind it may lie positions of
+        ours. Raises KafkaFailed.
+        """
+        partitions = self._cluster.topics().get(self.topic, 0)
+        if not partitions:
+            self._known = {}
+            return
+        ends = self._ends(partitions)
+        reader: Any = made_client(
+            Consumer,
+            {
+                "enable.auto.commit": False,
+                **self._config,
+                "group.id": default_topic(self._name),
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            },
+        )
+        found: dict[bytes, bytes | None] = {}
+        try:
+            reader.assign([Place(self.topic, p, 0) for p in ends])
+            deadline = clock.monotonic() + wait_s
+            while ends:
+                for message in consumed(reader, _AT_ONCE, _POLL_S):
+                    self._take(message, ends, found)
+                if clock.monotonic() > deadline:
+                    raise KafkaFailed(
+                        f"topic {self.topic} could not be read to its end in {wait_s:.0f} s: "
+                        "another transaction is open in it, or a broker is away; try again"
+                    )
+        finally:
+            reader.close()
+        self._known = {key: _position(value, self.topic) for key, value in found.items() if value}
+
+    def __call__(self, partition: Partition) -> Position | None:
+        """Return how far a partition was read."""
+        return self._known.get(self._key(partition))
+
+    def all(self) -> Mapping[str, Position]:
+        """Return every position of this connector by its partition, as JSON."""
+        mine = {}
+        for key, position in self._known.items():
+            name, partition = msgspec.json.decode(key)
+            if name == self._name:
+                mine[msgspec.json.encode(partition).decode()] = position
+        return mine
+
+    def record(self, partition: Partition, position: Position) -> Record:
+        """Return the record that keeps a position."""
+        value = msgspec.json.encode(position)
+        return Record(value, self._key(partition), place="a position")
+
+    def keep(self, partition: Partition, position: Position) -> None:
+        """Know a position that was committed."""
+        self._known[self._key(partition)] = position
+
+    def _key(self, partition: Partition) -> bytes:
+        return msgspec.json.encode([self._name, dict(sorted(partition.items()))])
+
+    def _ends(self, partitions: int) -> dict[int, int]:
+        """Return the high watermark of each partition that holds anything."""
+        asked = [TopicPartition(self.topic, partition) for partition in range(partitions)]
+        ends = {at.partition: high for at, (_, high) in self._cluster.ends(asked).items()}
+        return {partition: end for partition, end in ends.items() if end > 0}
+
+    def _take(self, message: Any, ends: dict[int, int], found: dict[bytes, bytes | None]) -> None:
+        error = message.error()
+        if error is None:
+            found[message.key() or b""] = message.value()
+        elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+            if not error.retriable() and error.fatal():
+                raise KafkaFailed(f"cannot read topic {self.topic}: {error.str()}")
+            return
+        reached = message.offset() + (error is None)
+        if reached >= ends.get(message.partition(), reached + 1):
+            del ends[message.partition()]
+
+
+def _position(value: bytes, topic: str) -> Position:
+    try:
+        found: dict[str, Any] = msgspec.json.decode(value, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise SettingsError(
+            f"topic {topic} holds something else than positions ({error}): "
+            "name another with positions_topic"
+        ) from None
+    return found

@@ -1,0 +1,214 @@
+"""Topics into a sink: units of records, each with the offsets behind it."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as Place
+
+from connectors.runtime.errors import ConnectorError, InputLost, KafkaFailed, TransactionAborted
+from connectors.runtime.figures import ConnectFigures, Progress
+from connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
+from connectors.runtime.settings import RunSettings
+from connectors.runtime.sink import Consumed, Sink, TopicPartition
+from storage.clock import Clock
+from storage.failpoints import failpoint
+
+_AT_ONCE = 2_000
+_POLL_S = 0.2
+_ATTEMPTS = 6
+_FIRST_PAUSE_S = 0.5
+
+
+class Reading:
+    """Where a reader of topics is, and where it ends for once."""
+
+    def __init__(self) -> None:
+        self.next: dict[TopicPartition, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
+
+
+class SinkRun:
+    """Runs a sink. Not for two threads; `stop` may be set by another."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        topics: Sequence[str],
+        config: KafkaConfig,
+        group: str,
+        settings: RunSettings,
+        clock: Clock,
+        *,
+        start: Literal["earliest", "latest"],
+        when_lost: Literal["fail", "earliest"],
+        stop: threading.Event,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.figures = ConnectFigures()
+        self._sink = sink
+        self._topics = tuple(topics)
+        self._settings = settings
+        self._clock = clock
+        self._start = start
+        self._when_lost = when_lost
+        self._stop = stop
+        self._on_progress = on_progress
+        self._cluster = Cluster(config)
+        defaults: KafkaConfig = {"queued.max.messages.kbytes": 16 * 1024}
+        ours: KafkaConfig = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        self._reader: Any = made_client(Consumer, {**defaults, **config, **ours})
+        self._open_figures = ConnectFigures()
+        self._reading = Reading()
+        self._failures = 0
+        self._looked_s = 0.0
+
+    def run(self, *, follow: bool) -> ConnectFigures:
+        """Read up to the present ends of the topics, or until stopped.
+
+        Raises ConnectorError, and what the sink raises.
+        """
+        started = self._clock.monotonic()
+        try:
+            while not self._stop.is_set():
+                if self._round(follow=follow):
+                    break
+        finally:
+            self._reader.close()
+            self._sink.close()
+            seconds = self._clock.monotonic() - started
+            self.figures = replace(self.figures, seconds=seconds)
+        return self.figures
+
+    def _round(self, *, follow: bool) -> bool:
+        """Go on from what the target has; whether all is done."""
+        try:
+            self._begin()
+            while not self._stop.is_set() and (follow or self._reading.ends):
+                self._unit(follow=follow)
+                if follow and self._has_more_partitions():
+                    return False
+        except TransactionAborted as error:
+            self._sink.abort()
+            self._open_figures = ConnectFigures()
+            self.figures = self.figures.plus(ConnectFigures(aborted=1))
+            self._failures += 1
+            if self._failures >= _ATTEMPTS:
+                raise
+            if self._stop.wait(_FIRST_PAUSE_S * 2 ** (self._failures - 1)):
+                raise ConnectorError(f"stopped while it repeated: {error}") from None
+            return False
+        return True
+
+    def _begin(self) -> None:
+        partitions = self._cluster.partitions(self._topics)
+        known = self._sink.open(partitions)
+        self._reading = Reading()
+        for at, (low, high) in self._cluster.ends(partitions, committed=True).items():
+            position = known.get(at, low if self._start == "earliest" else high)
+            if not low <= position <= high:
+                position = self._lost(at, position, low, high)
+            self._reading.next[at] = position
+            if position < high:
+                self._reading.ends[at] = high
+        fresh = {at: offset for at, offset in self._reading.next.items() if at not in known}
+        if fresh:  # so that "latest" means that of the first run
+            self._sink.commit(fresh)
+        self._assign()
+
+    def _assign(self) -> None:
+        self._reader.assign([Place(*at, offset) for at, offset in self._reading.next.items()])
+
+    def _has_more_partitions(self) -> bool:
+        """Whether a topic has got partitions that are not read yet; asked now and then."""
+        now_s = self._clock.monotonic()
+        if now_s - self._looked_s < self._settings.poll_seconds:
+            return False
+        self._looked_s = now_s
+        return len(self._cluster.partitions(self._topics)) > len(self._reading.next)
+
+    def _lost(self, at: TopicPartition, position: int, low: int, high: int) -> int:
+        if self._when_lost == "earliest":
+            return low
+        if position > high:
+            raise InputLost(
+                f"{_shown(at)} ends at {high}, and was read to {position}: the topic was made "
+                "again; give the connector another name"
+            )
+        raise InputLost(
+            f"{_shown(at)}: offsets {position} to {low - 1} were removed by retention before "
+            'they were read: set when_lost = "earliest" to go on without them'
+        )
+
+    def _unit(self, *, follow: bool) -> None:
+        """Read until the unit is large or old enough, or there is no more; then commit it."""
+        begun_s, size = self._clock.monotonic(), 0
+        moved: dict[TopicPartition, int] = {}
+        wait_s = self._settings.transaction_seconds
+        while not self._stop.is_set() and size < self._settings.transaction_bytes:
+            messages = consumed(self._reader, _AT_ONCE, _POLL_S)
+            records = [one for message in messages if (one := self._consumed(message, moved))]
+            if records:
+                self._sink.write(records)
+                size += sum(len(one.key or b"") + len(one.value or b"") for one in records)
+                self._open_figures = self._open_figures.plus(ConnectFigures(records=len(records)))
+                failpoint("connect_unit_written")
+            self._reading.next |= moved
+            self._passed_ends()
+            is_over = not self._reading.ends if not follow else not messages
+            if is_over or self._clock.monotonic() - begun_s >= wait_s:
+                break
+        if moved:
+            self._sink.commit(moved)
+            self._failures = 0
+            self._open_figures = self._open_figures.plus(ConnectFigures(bytes=size, transactions=1))
+        self.figures = self.figures.plus(self._open_figures)
+        self._open_figures = ConnectFigures()
+        words = ", ".join(self._topics)
+        self._on_progress(Progress(self.figures, words, self.figures.records, 0))
+
+    def _passed_ends(self) -> None:
+        passed = [at for at, end in self._reading.ends.items() if self._reading.next[at] >= end]
+        for at in passed:
+            del self._reading.ends[at]
+            self._open_figures = self._open_figures.plus(ConnectFigures(finished=1))
+
+    def _consumed(self, message: Any, moved: dict[TopicPartition, int]) -> Consumed | None:
+        error = message.error()
+        if error is not None:
+            self._ended(message, error, moved)
+            return None
+        at = TopicPartition(message.topic(), message.partition())
+        moved[at] = message.offset() + 1
+        kind, timestamp = message.timestamp()
+        return Consumed(
+            at=at,
+            offset=message.offset(),
+            key=message.key(),
+            value=message.value(),
+            headers=tuple(message.headers() or ()),
+            timestamp_ms=timestamp if kind else None,
+        )
+
+    def _ended(self, message: Any, error: KafkaError, moved: dict[TopicPartition, int]) -> None:
+        """Take note of the end of a partition, behind the marks of transactions; or fail."""
+        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            at = TopicPartition(message.topic(), message.partition())
+            if message.offset() > moved.get(at, self._reading.next.get(at, 0)):
+                moved[at] = message.offset()
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            raise TransactionAborted(f"{message.topic()}: {error.str()}")
+        elif not error.retriable():
+            raise KafkaFailed(f"cannot read {message.topic()}: {error.str()}")
+
+
+def _shown(at: TopicPartition) -> str:
+    return f"partition {at.partition} of topic {at.topic}"

@@ -1,0 +1,187 @@
+"""A source into a topic: what was read and how far, in one transaction."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from connectors.runtime.errors import BadInput, TransactionAborted
+from connectors.runtime.figures import ConnectFigures, Progress
+from connectors.runtime.positions import PositionTopic
+from connectors.runtime.records import Batch, Letter, Partition, Position, Record, Work
+from connectors.runtime.settings import RunSettings
+from connectors.runtime.source import Source
+from connectors.runtime.transactions import RecordTooBig, Transactions
+from storage.clock import Clock
+from storage.errors import StoreRefused, StoreUnavailable
+from storage.failpoints import failpoint
+
+_ATTEMPTS = 6
+_FIRST_PAUSE_S = 0.5
+_LETTER_BYTES_MAX = 64 * 1024
+
+
+class OnError(StrEnum):
+    """What becomes of what cannot be a record."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
+
+
+class Target(NamedTuple):
+    """Where records go, and what cannot be one."""
+
+    topic: str
+    on_error: OnError
+    dead_letter_topic: str
+
+
+class SourceRun:
+    """Runs a source. Not for two threads; `stop` may be set by another."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        positions: PositionTopic,
+        transactions: Transactions,
+        settings: RunSettings,
+        clock: Clock,
+        *,
+        stop: threading.Event,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.figures = ConnectFigures()
+        self._source = source
+        self._target = target
+        self._positions = positions
+        self._transactions = transactions
+        self._settings = settings
+        self._clock = clock
+        self._stop = stop
+        self._on_progress = on_progress
+        self._pending: dict[str, tuple[Partition, Position]] = {}
+        self._open_figures = ConnectFigures()
+        self._begun_s = 0.0
+        self._is_whole = True
+        self._failures = 0
+
+    def run(self, *, follow: bool) -> ConnectFigures:
+        """Read what there is, or until stopped. Raises ConnectorError, StorageError."""
+        started = self._clock.monotonic()
+        self._transactions.open()
+        # Only now: the last transaction of a killed run has come to its end.
+        self._positions.load(self._clock, wait_s=self._settings.retry_seconds)
+        try:
+            while not self._stop.is_set():
+                if self._round() and (not follow or self._stop.wait(self._settings.poll_seconds)):
+                    break
+        finally:
+            self._transactions.close()
+            seconds = self._clock.monotonic() - started
+            self.figures = replace(self.figures, seconds=seconds)
+        return self.figures
+
+    def _round(self) -> bool:
+        """Read all that is there now; whether it came to its end."""
+        try:
+            works = self._source.work(self._positions)
+            total, done = sum(work.size_bytes for work in works), 0
+            for work in works:
+                for batch in self._source.read(work, self._positions(work.partition)):
+                    done += batch.read_bytes
+                    self._take(work, batch)
+                    self._on_progress(Progress(self.figures, work.name, done, total))
+                    if self._stop.is_set():
+                        break
+                else:
+                    self._open_figures = self._open_figures.plus(ConnectFigures(finished=1))
+                    continue
+                break
+            if self._is_whole:
+                self._commit()
+        except (TransactionAborted, StoreUnavailable) as error:
+            if isinstance(error, StoreRefused):
+                raise
+            self._begin_again(error)
+            return False
+        return True
+
+    def _take(self, work: Work, batch: Batch) -> None:
+        if not self._pending:
+            self._begun_s = self._clock.monotonic()
+        letters = list(batch.letters)
+        size = 0
+        for record in batch.records:
+            try:
+                self._transactions.send(self._target.topic, record)
+                size += record.size_bytes
+            except RecordTooBig:
+                reason = f"a record of {record.size_bytes} bytes is more than the topic takes"
+                letters.append(Letter(record.place, reason, record.value or b""))
+        sent = len(batch.records) - (len(letters) - len(batch.letters))
+        self._open_figures = self._open_figures.plus(ConnectFigures(records=sent, bytes=size)).plus(
+            self._dispose(letters)
+        )
+        failpoint("connect_batch_sent")
+        self._transactions.serve()
+        self._pending[work.name] = (work.partition, batch.position)
+        self._is_whole = batch.is_whole
+        age_s = self._clock.monotonic() - self._begun_s
+        is_due = (
+            self._open_figures.bytes >= self._settings.transaction_bytes
+            or age_s >= self._settings.transaction_seconds
+        )
+        if is_due and batch.is_whole:
+            self._commit()
+
+    def _dispose(self, letters: list[Letter]) -> ConnectFigures:
+        """Do with what cannot be a record what the user wants. Raises BadInput."""
+        if not letters:
+            return ConnectFigures()
+        if self._target.on_error == OnError.FAIL:
+            first = letters[0]
+            raise BadInput(
+                f"{first.place}: {first.reason}. Repair it, or set on_error to skip or dead_letter"
+            )
+        if self._target.on_error == OnError.SKIP:
+            return ConnectFigures(skipped=len(letters))
+        for letter in letters:
+            headers = (
+                ("lakehead.error", letter.reason.encode()),
+                ("lakehead.place", letter.place.encode()),
+            )
+            record = Record(letter.raw[:_LETTER_BYTES_MAX], headers=headers)
+            self._transactions.send(self._target.dead_letter_topic, record)
+        return ConnectFigures(dead_letters=len(letters))
+
+    def _commit(self) -> None:
+        if self._pending:
+            for partition, position in self._pending.values():
+                self._transactions.send(
+                    self._positions.topic, self._positions.record(partition, position)
+                )
+            self._transactions.commit()
+            for partition, position in self._pending.values():
+                self._positions.keep(partition, position)
+            self.figures = self.figures.plus(ConnectFigures(transactions=1))
+        self.figures = self.figures.plus(self._open_figures)
+        self._pending = {}
+        self._open_figures = ConnectFigures()
+        self._failures = 0
+
+    def _begin_again(self, error: TransactionAborted | StoreUnavailable) -> None:
+        """After an aborted transaction, or trouble of a store: what was in it is read again, after
+        a pause. Raises the error at last.
+        """
+        self._transactions.abort()
+        self._pending = {}
+        self._is_whole = True
+        self._open_figures = ConnectFigures()
+        self.figures = self.figures.plus(ConnectFigures(aborted=1))
+        self._failures += 1
+        if self._failures >= _ATTEMPTS:
+            raise error
+        self._stop.wait(_FIRST_PAUSE_S * 2 ** (self._failures - 1))

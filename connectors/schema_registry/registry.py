@@ -1,0 +1,324 @@
+"""What a schema registry does: registers, finds, compares and deletes schemas.
+
+Questions are answered from what this process has read. An answer "there is none" is a fact that
+clients keep, so it is given only after the topic was read to its end.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+from connectors.schema_registry import errors
+from connectors.schema_registry.compatibility import Earlier, problems
+from connectors.schema_registry.errors import InvalidSchema, RegistryError
+from connectors.schema_registry.log import Decision, SchemaLog
+from connectors.schema_registry.parsed import NamedText, ParsedSchema, schema_type
+from connectors.schema_registry.records import (
+    ContextRecord,
+    Record,
+    SchemaReference,
+    SchemaText,
+    Version,
+    VersionRecord,
+)
+from connectors.schema_registry.requested import LATEST, RequestedSchema
+from connectors.schema_registry.state import RegistryState
+from connectors.schema_registry.subjects import (
+    DEFAULT_CONTEXT,
+    Subject,
+    beside,
+    parse_subject,
+)
+
+_Answer = TypeVar("_Answer")
+_PARSED_MAX = 2000
+_REFERENCES_MAX = 1000
+READ_ONLY = ("READONLY", "READONLY_OVERRIDE")
+
+
+@lru_cache(maxsize=_PARSED_MAX)
+def _parsed(kind: str, text: str, others: tuple[NamedText, ...], normalize: bool) -> ParsedSchema:
+    return schema_type(kind).parse(text, others, normalize)
+
+
+class Registry:
+    """The registry over its log. Methods block, and may be called by many threads.
+
+    All raise RegistryError. What deletes and what sets configs and modes is in `upkeep`.
+    """
+
+    def __init__(self, log: SchemaLog) -> None:
+        self.log = log
+
+    def ask(self, question: Callable[[RegistryState], _Answer]) -> _Answer:
+        """Answer from the state; what is not found there, from the end of the topic."""
+        try:
+            with self.log.lock:
+                return question(self.log.state)
+        except RegistryError as error:
+            if error.status != 404:
+                raise
+        self.log.catch_up()
+        with self.log.lock:
+            return question(self.log.state)
+
+    # -------------------------------------------------------------------------- registering
+
+    def register(self, subject: Subject, given: RequestedSchema, *, normalize: bool) -> int:
+        """Make a schema a version of a subject, and return its id: the one it has, or a new one."""
+        if given.schema_id is None and given.version is None:
+            with self.log.lock:
+                normalizes = normalize or self.log.state.normalizes(subject)
+            schema, _ = self._canonical(subject, given, normalizes)
+            with self.log.lock:
+                held = _held(self.log.state.versions(subject), schema)
+            if held is not None:
+                return held.schema_id
+        return self.log.write(lambda: self._registration(subject, given, normalize))
+
+    def _registration(
+        self, subject: Subject, given: RequestedSchema, normalize: bool
+    ) -> Decision[int]:
+        with self.log.lock:
+            state = self.log.state
+            mode, level = state.mode_in_scope(subject), state.level_in_scope(subject)
+            normalizes = normalize or state.normalizes(subject)
+            versions = state.versions(subject, deleted=True)
+        _check_mode(subject, given, mode)
+        schema, parsed = self._canonical(subject, given, normalizes)
+        live = [version for version in versions if not version.is_deleted]
+        held = _held(live, schema)
+        is_wanted = held is not None and given.schema_id in (None, held.schema_id)
+        if held is not None and is_wanted and given.version in (None, held.version):
+            return (), held.schema_id
+        if mode != "IMPORT":
+            found = self._problems(level, parsed, live)
+            if found:
+                raise errors.incompatible(subject.qualified, f"[{', '.join(found)}]")
+        number = _new_version(given, versions, is_import=mode == "IMPORT")
+        with self.log.lock:
+            schema_id = _new_id(self.log.state, subject, schema, given.schema_id)
+            is_known = subject.context in self.log.state.contexts()
+        return [
+            *([] if is_known else [ContextRecord(context=subject.context)]),
+            *_superseded(versions, schema_id, number),
+            VersionRecord(
+                subject=subject.qualified,
+                version=number,
+                held=Version(
+                    subject=subject.qualified, version=number, schema_id=schema_id, schema=schema
+                ),
+            ),
+        ], schema_id
+
+    def _canonical(
+        self, subject: Subject, given: RequestedSchema, normalize: bool
+    ) -> tuple[SchemaText, ParsedSchema]:
+        """A schema in the one form that is kept and compared."""
+        others = self._others(subject, given.references)
+        try:
+            parsed = _parsed(given.kind, given.text, others, normalize)
+        except InvalidSchema as error:
+            raise errors.invalid_schema(f"Invalid schema: {error}") from None
+        text = SchemaText(
+            kind=given.kind,
+            text=parsed.text,
+            references=given.references,
+            metadata=given.metadata,
+            rule_set=given.rule_set,
+        )
+        return text, parsed
+
+    def _others(
+        self, subject: Subject, references: Sequence[SchemaReference]
+    ) -> tuple[NamedText, ...]:
+        """What a schema refers to, each after those it refers to itself."""
+        found: dict[str, NamedText] = {}
+
+        def follow(state: RegistryState) -> None:
+            found.clear()
+            for reference, version in _reached(state, subject, references, set()):
+                named = NamedText(name=reference.name, text=version.schema.text)
+                found.setdefault(reference.name, named)
+
+        try:
+            self.ask(follow)
+        except RegistryError as error:
+            raise errors.invalid_schema(f"Invalid schema: {error}") from None
+        return tuple(found.values())
+
+    def parsed(self, version: Version) -> ParsedSchema:
+        """Return a registered schema, read."""
+        schema = version.schema
+        others = self._others(parse_subject(version.subject), schema.references)
+        try:
+            return _parsed(schema.kind, schema.text, others, False)
+        except InvalidSchema as error:
+            raise errors.invalid_schema(
+                f"Version {version.version} of subject {version.subject} cannot be read: {error}"
+            ) from None
+
+    # ---------------------------------------------------------------------------- comparing
+
+    def _problems(self, level: str, parsed: ParsedSchema, versions: Sequence[Version]) -> list[str]:
+        if level == "NONE" or not versions:
+            return []
+        if not level.endswith("_TRANSITIVE"):
+            versions = versions[-1:]
+        earlier = [
+            Earlier(version=version.version, schema=self.parsed(version)) for version in versions
+        ]
+        try:
+            return problems(level, parsed, earlier)
+        except InvalidSchema as error:
+            raise errors.invalid_schema(f"Invalid schema: {error}") from None
+
+    def compatibility(
+        self, subject: Subject, number: int | None, given: RequestedSchema, *, normalize: bool
+    ) -> list[str]:
+        """Return why a schema is not compatible with a version of a subject, or (None) with those
+        that its level is about; empty: it is.
+        """
+
+        def question(state: RegistryState) -> tuple[str, bool, list[Version]]:
+            versions = state.versions(subject)
+            if number is not None and number != LATEST:
+                versions = [each for each in versions if each.version == number]
+                if not versions:
+                    raise errors.version_not_found(number)
+            elif number is not None:
+                versions = versions[-1:]
+            return state.level_in_scope(subject), state.normalizes(subject), versions
+
+        level, normalizes, versions = self.ask(question)
+        _, parsed = self._canonical(subject, given, normalize or normalizes)
+        return self._problems(level, parsed, versions)
+
+    # ------------------------------------------------------------------------------ finding
+
+    def lookup(
+        self, subject: Subject, given: RequestedSchema, *, normalize: bool, deleted: bool
+    ) -> Version:
+        """Return the version that a schema is of a subject."""
+
+        def question(state: RegistryState) -> Version:
+            if not state.versions(subject, deleted=deleted):
+                raise errors.subject_not_found(subject.qualified)
+            schema, _ = canonical
+            found = _held(state.versions(subject, deleted=deleted), schema)
+            if found is None:
+                raise errors.schema_not_found()
+            return found
+
+        def exists(state: RegistryState) -> bool:
+            if not state.versions(subject, deleted=deleted):
+                raise errors.subject_not_found(subject.qualified)
+            return state.normalizes(subject)
+
+        normalizes = self.ask(exists)
+        canonical = self._canonical(subject, given, normalize or normalizes)
+        return self.ask(question)
+
+    def version(self, subject: Subject, number: int, *, deleted: bool) -> Version:
+        """Return a version of a subject, or its last one."""
+
+        def question(state: RegistryState) -> Version:
+            versions = state.versions(subject, deleted=deleted)
+            if not versions:
+                raise errors.subject_not_found(subject.qualified)
+            if number == LATEST:
+                return versions[-1]
+            found = [each for each in versions if each.version == number]
+            if not found:
+                raise errors.version_not_found(number)
+            return found[0]
+
+        return self.ask(question)
+
+    def by_id(self, schema_id: int, subject: Subject | None) -> list[Version]:
+        """Return the versions, soft deleted or not, that have an id.
+
+        An id is of a context: that of the subject, or for one without a context the first where it
+        has the id, else the default one.
+        """
+
+        def question(state: RegistryState) -> list[Version]:
+            home = subject.context if subject else DEFAULT_CONTEXT
+            here = state.by_id(home, schema_id)
+            if subject is not None and home == DEFAULT_CONTEXT:
+                for context in state.contexts():
+                    name = Subject(context, subject.name).qualified
+                    found = state.by_id(context, schema_id)
+                    if any(each.subject == name for each in found):
+                        return found
+            if not here:
+                raise errors.schema_not_found(schema_id)
+            return here
+
+        return self.ask(question)
+
+
+def _reached(
+    state: RegistryState,
+    subject: Subject,
+    references: Sequence[SchemaReference],
+    seen: set[tuple[str, int]],
+) -> Iterator[tuple[SchemaReference, Version]]:
+    for reference in references:
+        target = beside(subject, reference.subject)
+        place = (target.qualified, reference.version)
+        if place in seen:
+            continue
+        seen.add(place)
+        if len(seen) > _REFERENCES_MAX:
+            raise errors.invalid_schema(f"it refers to more than {_REFERENCES_MAX} schemas")
+        found = state.version(target, reference.version)
+        if found is None:
+            raise RegistryError(
+                404,
+                40402,
+                f'No schema reference found for subject "{target.qualified}" and version '
+                f"{reference.version}",
+            )
+        yield from _reached(state, target, found.schema.references, seen)
+        yield reference, found
+
+
+def _held(versions: Sequence[Version], schema: SchemaText) -> Version | None:
+    """The last of the versions that is this schema."""
+    return next((each for each in reversed(versions) if each.schema == schema), None)
+
+
+def _check_mode(subject: Subject, given: RequestedSchema, mode: str) -> None:
+    if mode in READ_ONLY:
+        raise errors.not_permitted(f"Subject {subject.qualified} is in read-only mode")
+    if given.schema_id is not None and mode != "IMPORT":
+        raise errors.not_permitted(f"Subject {subject.qualified} is not in import mode")
+    if given.schema_id is None and mode != "READWRITE":
+        raise errors.not_permitted(f"Subject {subject.qualified} is not in read-write mode")
+
+
+def _new_version(given: RequestedSchema, versions: Sequence[Version], *, is_import: bool) -> int:
+    following = versions[-1].version + 1 if versions else 1
+    if given.version is None or given.version == following:
+        return following
+    if not is_import:
+        raise errors.invalid_schema("Version is not one more than previous version")
+    return given.version
+
+
+def _new_id(state: RegistryState, subject: Subject, schema: SchemaText, wanted: int | None) -> int:
+    if wanted is None:
+        known = state.id_of(subject.context, schema)
+        return state.next_id(subject.context) if known is None else known
+    others = state.by_id(subject.context, wanted)
+    if others and others[0].schema != schema:
+        raise errors.not_permitted(f"Overwrite new schema with id {wanted} is not permitted.")
+    return wanted
+
+
+def _superseded(versions: Sequence[Version], schema_id: int, number: int) -> Iterator[Record]:
+    """Deleted versions that are the schema which is a version again: nothing needs them."""
+    for each in versions:
+        if each.is_deleted and each.schema_id == schema_id and each.version < number:
+            yield VersionRecord(subject=each.subject, version=each.version, held=None)

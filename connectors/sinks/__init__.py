@@ -1,0 +1,1 @@
+"""Sinks: from topics to elsewhere."""

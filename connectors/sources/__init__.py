@@ -1,0 +1,1 @@
+"""Sources: from the outside world into a topic."""

@@ -1,0 +1,183 @@
+"""The change data feed of a Delta table, version by version.
+
+A version is in the topic as a whole or not at all: what it deletes comes first, as tombstones, then
+what it inserts and updates, so that the newest record of a key is the row that the table has. The
+position is the last version that was read.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from connectors.runtime.errors import BadInput, InputChanged, InputLost
+from connectors.runtime.records import Batch, Letter, Position, Record, Work
+from connectors.runtime.source import Positions
+from connectors.sources.delta.settings import DeltaSettings
+from connectors.sources.values import NoSuchValue, encoded, key_of, timestamp_of
+from storage.errors import SettingsError
+
+if TYPE_CHECKING:
+    from lake.tables.delta_table import Table
+
+T = TypeVar("T")
+
+_BATCH_BYTES = 512 * 1024
+_ROWS_AT_ONCE = 2_000
+_CHANGE = "_change_type"
+_VERSION = "_commit_version"
+_TIME = "_commit_timestamp"
+_NAMES = {"insert": b"insert", "update_postimage": b"update", "delete": b"delete"}
+_REMOVED = "_change_type = 'delete'"
+_REMOVED_BY_UPDATES = "_change_type IN ('delete', 'update_preimage')"
+_ADDED = "_change_type IN ('insert', 'update_postimage')"
+
+
+class DeltaSource:
+    """Reads the changes of one table; see `DeltaSettings`."""
+
+    def __init__(self, settings: DeltaSettings) -> None:
+        self._settings = settings
+        self._table: Table | None = None
+
+    def work(self, positions: Positions) -> Sequence[Work]:
+        """See `Source.work`. Raises SettingsError, InputChanged, TableUnavailable."""
+        table = self._opened()
+        self._table = table
+        position = positions(self._partition)
+        if position is not None and position["id"] != self._id(table):
+            raise InputChanged(
+                f"{self._settings.path} is another table than the one that was read: give the "
+                "connector another name"
+            )
+        if self._next(position, table) > table.version and position is not None:
+            return []
+        return [Work(self._partition, self._settings.path, 0)]
+
+    def read(self, work: Work, position: Position | None) -> Iterator[Batch]:  # noqa: ARG002
+        """See `Source.read`. Raises BadInput, InputLost, SettingsError."""
+        table = self._table
+        assert table is not None
+        first = self._next(position, table)
+        if position is None:  # so that "latest" means that of the first run
+            yield Batch((), self._at(table, first - 1))
+        for version in range(first, table.version + 1):
+            removed = _REMOVED_BY_UPDATES if self._settings.keys_change else _REMOVED
+            yield from self._changes(table, version, removed)
+            yield from self._changes(table, version, _ADDED)
+            yield Batch((), self._at(table, version))
+
+    def close(self) -> None:
+        """See `Source.close`: nothing is open."""
+
+    @property
+    def _partition(self) -> Mapping[str, str]:
+        return {"source": "delta"}  # one table for each connector; its id is in the position
+
+    def _next(self, position: Position | None, table: "Table") -> int:
+        if position is not None:
+            return int(position["version"]) + 1
+        start = self._settings.start
+        if start == "latest":
+            return table.version + 1
+        return 0 if start == "earliest" else start
+
+    def _at(self, table: "Table", version: int) -> Position:
+        return {"version": version, "id": self._id(table)}
+
+    def _id(self, table: "Table") -> str:
+        return str(table.handle.metadata().id)
+
+    def _opened(self) -> "Table":
+        try:
+            from lake.tables.delta_table import open_table
+        except ModuleNotFoundError as error:
+            raise SettingsError(
+                f"{error.name} is not installed; get it with: pip install 'lakehead[lake]'"
+            ) from None
+        path = self._settings.path
+        table = self._table.refreshed() if self._table is not None else open_table(path)
+        if table is None:
+            raise SettingsError(f"source.path: there is no Delta table at {path}")
+        names = {field.name for field in table.handle.schema().fields}
+        if absent := [name for name in self._settings.key if name not in names]:
+            raise SettingsError(f"source.key: table {path} has no column {absent[0]}")
+        return table
+
+    def _changes(self, table: "Table", version: int, predicate: str) -> Iterator[Batch]:
+        """Yield the changes of one version that a predicate names."""
+        records: list[Record] = []
+        letters: list[Letter] = []
+        size = 0
+        for columns in self._rows(table, version, predicate):
+            outcome = self._outcome(columns, version)
+            if isinstance(outcome, Letter):
+                letters.append(outcome)
+                size += len(outcome.raw)
+            else:
+                records.append(outcome)
+                size += outcome.size_bytes
+            if size >= _BATCH_BYTES or len(records) + len(letters) >= _ROWS_AT_ONCE:
+                yield Batch(tuple(records), {}, tuple(letters), size, is_whole=False)
+                records, letters, size = [], [], 0
+        if records or letters:
+            yield Batch(tuple(records), {}, tuple(letters), size, is_whole=False)
+
+    def _rows(self, table: "Table", version: int, predicate: str) -> Iterator[dict[str, Any]]:
+        import pyarrow as pa
+        from deltalake.exceptions import DeltaError
+
+        def loaded() -> Any:
+            feed = table.handle.load_cdf(
+                starting_version=version, ending_version=version, predicate=predicate
+            )
+            return pa.RecordBatchReader.from_stream(feed)
+
+        feed = self._explained(loaded, version, (DeltaError, OSError, pa.ArrowException))
+        while True:
+            batch = self._explained(
+                lambda: next(feed, None), version, (DeltaError, OSError, pa.ArrowException)
+            )
+            if batch is None:
+                return
+            for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
+
+    def _explained(
+        self, call: Callable[[], T], version: int, errors: tuple[type[Exception], ...]
+    ) -> T:
+        from lake.tables.delta_table import one_line
+
+        try:
+            return call()
+        except errors as error:
+            reason = one_line(error)
+            path = self._settings.path
+            if "change data enabled" in reason:
+                raise BadInput(
+                    f"version {version} of {path} has no change data feed: set the table property "
+                    "delta.enableChangeDataFeed = true, and source.start to a version since then"
+                ) from None
+            if "Invalid table version" in reason:
+                raise InputLost(
+                    f"version {version} of {path} is not in the table's log any more: the log was "
+                    "cleaned before it was read; give the connector another name and source.start "
+                    "the oldest version there is"
+                ) from None
+            raise BadInput(f"cannot read version {version} of {path}: {reason}") from None
+
+    def _outcome(self, columns: dict[str, Any], version: int) -> Record | Letter:
+        change = columns.pop(_CHANGE)
+        columns.pop(_VERSION)
+        moment = timestamp_of(columns, _TIME, "ms")
+        del columns[_TIME]
+        place = f"{self._settings.path}, version {version}"
+        try:
+            key = key_of(columns, self._settings.key)
+        except NoSuchValue as error:
+            return Letter(place, str(error), encoded(columns))
+        is_added = change in {"insert", "update_postimage"}
+        headers = (
+            ("lakehead.change", _NAMES.get(change, b"delete")),
+            ("lakehead.version", str(version).encode()),
+        )
+        value = encoded(columns) if is_added else None
+        return Record(value, key, headers, moment, None, place)

@@ -1,0 +1,208 @@
+"""Where files are: a local folder or a bucket, listed and read by ranges through obstore."""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import obstore
+from obstore.exceptions import PreconditionError
+
+from connectors.runtime.errors import InputChanged, InputLost
+from connectors.sources.files.settings import COMPRESSIONS, FORMATS, Compression, Format
+from storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
+from storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import LocalStore, S3Store
+
+T = TypeVar("T")
+
+READ_BYTES = 4 * 1024 * 1024
+_ATTEMPTS = 6
+_FIRST_PAUSE_S = 0.5
+_PIECES = re.compile(r"(\*\*/|\*\*|\*)")
+_MEANINGS = {"**/": r"(?:.*/)?", "**": r".*", "*": r"[^/]*"}
+
+
+class FoundFile(msgspec.Struct, frozen=True):
+    """A file as a listing shows it."""
+
+    path: str
+    """Below the place."""
+    uri: str
+    """For people, and the name that positions are kept under."""
+    size: int
+    modified_ms: int
+    etag: str | None
+    """Of a local file none: its time and size tell it."""
+
+
+class FilePlace:
+    """A folder or a prefix of a bucket. Opened at the first use."""
+
+    def __init__(self, path: str, pause: Callable[[float], object]) -> None:
+        self._pause = pause
+        self._store: LocalStore | S3Store | None = None
+        scheme = re.match(r"^([a-z][a-z0-9+.-]*):", path)
+        if scheme is not None and scheme[1] not in {"file", "s3"}:
+            raise SettingsError(
+                f"source.path: {path}: there are local paths, file:/path and s3://bucket/prefix"
+            )
+        self._is_local = scheme is None or scheme[1] == "file"
+        place, self._options = path, ""
+        if self._is_local:
+            local = Path(path.removeprefix("file:")).expanduser().absolute()
+            place = local.as_posix()
+        elif "?" in path:
+            place, _, options = path.partition("?")
+            self._options = f"?{options}"
+        is_file = self._is_local and Path(place).is_file()
+        self._root, self._glob = _split(place.rstrip("/"), is_file=is_file)
+        self._matches = re.compile(_pattern(self._glob)).fullmatch
+
+    @property
+    def name(self) -> str:
+        """What is looked for, for people."""
+        return f"{self._root}/{self._glob}".rstrip("/")
+
+    def list(self) -> Iterator[FoundFile]:
+        """Yield the files that are meant, in any order.
+
+        Those below the place whose name, or that of a folder, begins with a dot or an underscore
+        are not: so writers of many systems name what is not finished. Raises StorageError,
+        SettingsError.
+        """
+        if self._is_local and not Path(self._root).is_dir():
+            raise SettingsError(f"source.path: there is no folder {self._root}")
+        found = self._repeated(lambda: list(obstore.list(self._opened())), self._root)
+        for page in found:
+            for meta in page:
+                path = str(meta["path"])
+                if not self._matches(path) or any(p[0] in "._" for p in path.split("/") if p):
+                    continue
+                yield FoundFile(
+                    path=path,
+                    uri=f"{self._root}/{path}",
+                    size=int(meta["size"]),
+                    modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                    etag=None if self._is_local else meta["e_tag"],
+                )
+
+    def read(self, file: FoundFile, start: int, end: int, *, must_be_same: bool) -> bytes:
+        """Return bytes of a file; fewer if it has become shorter.
+
+        Raises InputChanged if it is not the one that was listed (in a bucket), InputLost,
+        StorageError.
+        """
+        options: GetOptions = {"range": (start, end)}
+        if must_be_same and file.etag:
+            options["if_match"] = file.etag
+
+        def read() -> bytes:
+            return bytes(obstore.get(self._opened(), file.path, options=options).bytes())
+
+        try:
+            return self._repeated(read, file.path)
+        except PreconditionError:
+            raise InputChanged(f"{file.uri} was replaced while it was read: run again") from None
+        except ObjectNotFound:
+            raise InputLost(f"{file.uri} was removed while it was read") from None
+
+    def _repeated(self, call: Callable[[], T], key: str) -> T:
+        """Wait out some seconds of trouble."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return call()
+            except PreconditionError:
+                raise
+            except FileNotFoundError:
+                raise ObjectNotFound(key) from None
+            except CLIENT_ERRORS as error:
+                failure = obstore_error(self._root, key, error)
+                if attempt == _ATTEMPTS - 1 or not isinstance(failure, StoreUnavailable):
+                    raise failure from None
+                self._pause(_FIRST_PAUSE_S * 2**attempt)
+        raise AssertionError
+
+    def _opened(self) -> "LocalStore | S3Store":
+        if self._store is None:
+            if self._is_local:
+                from obstore.store import LocalStore
+
+                self._store = LocalStore(self._root)
+            else:
+                from storage.object_store.s3.client import object_client
+                from storage.object_store.s3.settings import parse_uri
+
+                self._store = object_client(parse_uri(self._root + self._options))
+        return self._store
+
+
+class PlacedFile(io.RawIOBase):
+    """A file of a place up to the size that it was listed with, for what reads Python's files."""
+
+    def __init__(self, place: FilePlace, file: FoundFile, *, must_be_same: bool) -> None:
+        super().__init__()
+        self._place = place
+        self._file = file
+        self._must_be_same = must_be_same
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position of the next byte."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go somewhere."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer as far as the file goes."""
+        end = min(self._at + len(buffer), self._file.size)
+        if end <= self._at:
+            return 0
+        data = self._place.read(self._file, self._at, end, must_be_same=self._must_be_same)
+        if not data:
+            raise InputChanged(f"{self._file.uri} became shorter while it was read: run again")
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _split(place: str, *, is_file: bool) -> tuple[str, str]:
+    """Return the folder to list and what below it is meant: a pattern, a name, or all."""
+    parts = place.split("/")
+    first = next((n for n, part in enumerate(parts) if "*" in part), len(parts))
+    if first == len(parts) and (is_file or file_kind(place)[0] is not None):
+        first -= 1
+    return "/".join(parts[:first]) or "/", "/".join(parts[first:])
+
+
+def _pattern(glob: str) -> str:
+    """Return the regular expression of a pattern: it, and all that is below what it means."""
+    pieces = (_MEANINGS.get(piece) or re.escape(piece) for piece in _PIECES.split(glob))
+    meaning = "".join(pieces)
+    return rf"{meaning}(?:/.*)?" if meaning else r".*"
+
+
+def file_kind(path: str) -> tuple[Format | None, Compression | None]:
+    """Return format and compression that a name tells; None for what it does not."""
+    pure = PurePosixPath(path.lower())
+    compression = COMPRESSIONS.get(pure.suffix)
+    if compression is not None:
+        pure = pure.with_suffix("")
+    return FORMATS.get(pure.suffix), compression

@@ -1,0 +1,191 @@
+"""A Delta table's changes, and topics, into topics: each once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable, write_deltalake
+
+from connectors.runtime.errors import BadInput, InputChanged, InputLost
+from connectors.runtime.kafka_clients import Cluster
+from tests.support.broker_process import BrokerProcess
+from tests.support.connect_runs import ConnectFile, committed, values
+
+pytestmark = pytest.mark.xdist_group("connectors")  # they share a broker
+WITH_FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def feed(broker: BrokerProcess, folder: Path, name: str, source: str) -> ConnectFile:
+    text = f"""
+        name = "{name}"
+        kafka.bootstrap.servers = "{broker.bootstrap}"
+        source.type = "delta"
+        source.path = "{folder / name}"
+        source.key = ["id"]
+        {source}
+        sink.type = "topic"
+        sink.topic = "{name}"
+        sink.partitions = 1
+        """
+    return ConnectFile(folder / f"{name}.toml", text)
+
+
+def changes(broker: BrokerProcess, topic: str) -> list[tuple[str, int, Any]]:
+    """Kind, key and row of each record."""
+    found = []
+    for message in committed(broker.bootstrap, topic):
+        headers: dict[str, Any] = dict(message.headers() or [])
+        row = message.value()
+        shown = None if row is None else json.loads(row)["v"]
+        found.append((headers["lakehead.change"].decode(), int(message.key() or b""), shown))
+    return found
+
+
+def rows(*pairs: tuple[int, str]) -> pa.Table:
+    return pa.table({"id": [one for one, _ in pairs], "v": [two for _, two in pairs]})
+
+
+def test_changes_of_a_table_with_tombstones(broker: BrokerProcess, tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    write_deltalake(path, rows((1, "a"), (2, "b"), (3, "c")), configuration=WITH_FEED)
+    file = feed(broker, tmp_path, "table", "")
+    assert file.opened().plan().first_value == '{"id":1,"v":"a"}'
+    assert file.opened().run().records == 3
+    table = DeltaTable(path)
+    table.update(predicate="id = 1", updates={"v": "'z'"})
+    table.delete("id = 2")
+    merge = table.merge(rows((3, "cc"), (4, "d")), "s.id = t.id", "s", "t")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    table.optimize.compact()
+    assert file.opened().run().records == 4
+    assert file.opened().run().records == 0
+    found = changes(broker, "table")
+    assert sorted(found[:3]) == [("insert", 1, "a"), ("insert", 2, "b"), ("insert", 3, "c")]
+    assert found[3:5] == [("update", 1, "z"), ("delete", 2, None)]
+    assert sorted(found[5:]) == [("insert", 4, "d"), ("update", 3, "cc")]
+    (position,) = file.opened().positions().values()
+    assert position["version"] == table.version()
+
+
+def test_keys_that_change_and_a_start_at_the_latest(broker: BrokerProcess, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "keys", rows((1, "a"), (2, "b")), configuration=WITH_FEED)
+    file = feed(broker, tmp_path, "keys", 'source.start = "latest"\nsource.keys_change = true')
+    assert file.opened().run().records == 0
+    DeltaTable(tmp_path / "keys").update(predicate="id = 1", updates={"id": "7"})
+    assert file.opened().run().records == 2
+    assert changes(broker, "keys") == [("delete", 1, None), ("update", 7, "a")]
+
+
+def test_a_table_that_cannot_be_followed_says_why(broker: BrokerProcess, tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "mute", rows((1, "a")))
+    with pytest.raises(BadInput, match=r"version 0 of .*mute has no change data feed: set"):
+        feed(broker, tmp_path, "mute", "").opened().run()
+    write_deltalake(tmp_path / "old", rows((1, "a")), configuration=WITH_FEED)
+    file = feed(broker, tmp_path, "old", "")
+    assert file.opened().run().records == 1
+    write_deltalake(tmp_path / "old", rows((2, "b")), mode="append")
+    table = DeltaTable(tmp_path / "old")
+    table.create_checkpoint()
+    (tmp_path / "old" / "_delta_log" / "00000000000000000001.json").unlink()
+    with pytest.raises(InputLost, match=r"version 1 of .*old is not in the table's log any more"):
+        file.opened().run()
+    other = tmp_path / "another"
+    write_deltalake(other, rows((1, "a")), configuration=WITH_FEED)
+    file.path.write_text(file.path.read_text().replace(str(tmp_path / "old"), str(other)))
+    with pytest.raises(InputChanged, match="another is another table than the one that was read"):
+        file.opened().run()
+
+
+def copy(broker: BrokerProcess, path: Path, sink: str, source: str = "") -> ConnectFile:
+    text = f"""
+        name = "{path.name}"
+        kafka.bootstrap.servers = "{broker.bootstrap}"
+        source.type = "topic"
+        source.topics = ["orders"]
+        {source}
+        sink.type = "topic"
+        {sink}
+        run.transaction_bytes = 20_000
+        """
+    return ConnectFile(path, text)
+
+
+def fill(broker: BrokerProcess, numbers: range, *, transactional_id: str) -> None:
+    """Write records, and between them some that are aborted."""
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id}
+    )
+    producer.init_transactions(30)
+    for kind in ("aborted", "kept"):
+        producer.begin_transaction()
+        for n in numbers:
+            value = f"{kind} {n}".encode() + b"." * 40
+            producer.produce(
+                "orders", value, b"%d" % n, n % 4, timestamp=n + 1, headers={"n": b"%d" % n}
+            )
+        producer.commit_transaction(30) if kind == "kept" else producer.abort_transaction(30)
+
+
+def test_a_topic_is_copied_as_it_is(broker: BrokerProcess, tmp_path: Path) -> None:
+    Cluster({"bootstrap.servers": broker.bootstrap}).create_topic("orders", 4, {})
+    fill(broker, range(1000), transactional_id="writer")
+    file = copy(broker, tmp_path / "copies", 'sink.topic = "copy-of-{topic}"\nsink.partitions = 4')
+    plan = file.opened().plan()
+    assert len(plan.works) == 4
+    first = file.opened().run()
+    assert (first.records, first.finished) == (1000, 4)
+    assert first.transactions > 1
+    fill(broker, range(1000, 1200), transactional_id="writer")
+    assert file.opened().run().records == 200
+    assert file.opened().plan().works == ()
+    target = committed(broker.bootstrap, "copy-of-orders")
+    assert [(m.partition(), m.key(), m.value(), m.timestamp(), m.headers()) for m in target] == [
+        (m.partition(), m.key(), m.value(), m.timestamp(), m.headers())
+        for m in committed(broker.bootstrap, "orders")
+    ]
+    assert len(values(broker.bootstrap, "copy-of-orders")) == 1200
+
+
+@pytest.mark.slow
+def test_a_topic_that_was_made_again_or_cut_is_refused(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    cluster = Cluster({"bootstrap.servers": broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    cluster.create_topic("again", 1, {})
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for n in range(10):
+        producer.produce("again", b"%d" % n)
+    producer.flush()
+    file = copy(broker, tmp_path / "again", 'sink.topic = "target"\nsink.partitions = 1')
+    file.path.write_text(file.path.read_text().replace('["orders"]', '["again"]'))
+    assert file.opened().run().records == 10
+    for n in range(10, 20):
+        producer.produce("again", b"%d" % n)
+    producer.flush()
+    admin.delete_records([TopicPartition("again", 0, 15)])[TopicPartition("again", 0)].result(20)
+    with pytest.raises(InputLost, match="offsets 10 to 14 were removed by retention"):
+        file.opened().run()
+    text = file.path.read_text().replace(
+        '["again"]', '["again"]\n        source.when_lost = "earliest"'
+    )
+    again = ConnectFile(tmp_path / "earliest", text)
+    assert again.opened().run().records == 5
+    # As to another cluster: offsets of a group go with their topic, these do not.
+    text = text.replace("name =", f'sink.kafka.bootstrap.servers = "{broker.bootstrap}"\nname =', 1)
+    other = ConnectFile(tmp_path / "other", text.replace('topic = "target"', 'topic = "other"'))
+    assert other.opened().run().records == 5
+    assert other.opened().run().records == 0
+    admin.delete_topics(["again"])["again"].result(20)
+    cluster.create_topic("again", 1, {})
+    other = ConnectFile(other.path, other.path.read_text().replace('"earliest"', '"fail"'))
+    with pytest.raises(InputLost, match="ends at 0, and was read to 20: the topic was made again"):
+        other.opened().run()
+    assert file.opened().run().records == 0
+    found = values(broker.bootstrap, "target")
+    assert found == [b"%d" % n for n in (*range(10), *range(15, 20))]
+    assert values(broker.bootstrap, "other") == [b"%d" % n for n in range(15, 20)]

@@ -1,0 +1,271 @@
+"""The rules of compatibility, case by case, and the one form that equal schemas have."""
+
+import json
+from typing import Any
+
+import pytest
+
+from connectors.schema_registry.compatibility import Earlier, problems
+from connectors.schema_registry.errors import InvalidSchema
+from connectors.schema_registry.parsed import NamedText, ParsedSchema, schema_type
+from connectors.schema_registry.protobuf_schema import serialized
+
+TEXT, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
+CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
+OPEN: dict[str, Any] = {"type": "object"}
+
+
+def parse(kind: str, text: Any, *others: NamedText, normalize: bool = False) -> ParsedSchema:
+    given = text if isinstance(text, str) else json.dumps(text)
+    return schema_type(kind).parse(given, others, normalize)
+
+
+def kinds(kind: str, old: Any, new: Any) -> list[str]:
+    """The kinds of what the new schema does not read of the old one's."""
+    found = schema_type(kind).unreadable(parse(kind, new).model, parse(kind, old).model)
+    return [each.split("'")[1] for each in found]
+
+
+def props(base: dict[str, Any], **properties: Any) -> dict[str, Any]:
+    return {**base, "properties": properties}
+
+
+JSON_CASES: list[tuple[Any, Any, list[str]]] = [
+    # objects: open, closed, and what lies between
+    (props(OPEN, a=TEXT), props(OPEN, a=TEXT, b=TEXT), ["PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL"]),
+    (props(OPEN, a=TEXT), props(OPEN, a=TEXT, b={}), []),
+    (props(OPEN, a=TEXT, b=TEXT), props(OPEN, a=TEXT), []),
+    (props(CLOSED, a=TEXT), props(CLOSED, a=TEXT, b=TEXT), []),
+    (
+        props(CLOSED, a=TEXT, b=TEXT),
+        props(CLOSED, a=TEXT),
+        ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"],
+    ),
+    (
+        props(CLOSED, a=TEXT),
+        props({**CLOSED, "required": ["b"]}, a=TEXT, b=TEXT),
+        ["REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL"],
+    ),
+    (
+        props(CLOSED, a=TEXT),
+        props({**CLOSED, "required": ["b"]}, a=TEXT, b={**TEXT, "default": ""}),
+        [],
+    ),
+    (props({**OPEN, "additionalProperties": TEXT}), props(OPEN, a=TEXT), []),
+    (
+        {**OPEN, "additionalProperties": TEXT},
+        {**OPEN, "additionalProperties": TEXT, "properties": {"a": INTEGER}},
+        ["TYPE_CHANGED", "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"],
+    ),
+    (
+        {**CLOSED, "patternProperties": {"^x": TEXT}},
+        {**CLOSED, "patternProperties": {"^x": TEXT}, "properties": {"xy": TEXT}},
+        [],
+    ),
+    (props(OPEN, a=TEXT), props({**OPEN, "required": ["a"]}, a=TEXT), ["REQUIRED_ATTRIBUTE_ADDED"]),
+    (props({**OPEN, "required": ["a"]}, a=TEXT), props(OPEN, a=TEXT), []),
+    (OPEN, CLOSED, ["ADDITIONAL_PROPERTIES_REMOVED"]),
+    (CLOSED, OPEN, []),
+    # values
+    (INTEGER, NUMBER, []),
+    (NUMBER, INTEGER, ["TYPE_NARROWED"]),
+    (TEXT, INTEGER, ["TYPE_CHANGED"]),
+    (TEXT, {}, []),
+    ({}, TEXT, ["TYPE_CHANGED"]),
+    (False, TEXT, []),
+    (TEXT, {**TEXT, "maxLength": 3}, ["MAX_LENGTH_ADDED"]),
+    ({**TEXT, "maxLength": 3}, {**TEXT, "maxLength": 4}, []),
+    ({**TEXT, "minLength": 3}, {**TEXT, "minLength": 4}, ["MIN_LENGTH_INCREASED"]),
+    ({**TEXT, "pattern": "a"}, {**TEXT, "pattern": "b"}, ["PATTERN_CHANGED"]),
+    ({**NUMBER, "multipleOf": 4}, {**NUMBER, "multipleOf": 2}, []),
+    ({**NUMBER, "multipleOf": 0.2}, {**NUMBER, "multipleOf": 0.4}, ["MULTIPLE_OF_EXPANDED"]),
+    ({"enum": ["a"]}, {"enum": ["b", "a"]}, []),
+    ({"enum": ["a", 1]}, {"enum": ["a"]}, ["ENUM_ARRAY_NARROWED"]),
+    # several types
+    (TEXT, {"type": ["string", "null"]}, []),
+    ({"type": ["string", "null"]}, TEXT, ["TYPE_CHANGED"]),
+    ({"oneOf": [TEXT, OPEN]}, {"oneOf": [OPEN, TEXT, NUMBER]}, []),
+    ({"oneOf": [TEXT, NUMBER]}, {"oneOf": [TEXT]}, ["SUM_TYPE_NARROWED"]),
+    ({"allOf": [TEXT, {"maxLength": 3}]}, TEXT, []),
+    ({"not": TEXT}, {"not": {"type": ["string", "null"]}}, ["NOT_TYPE_EXTENDED"]),
+    ({"allOf": [{"enum": ["a"]}, TEXT]}, {"allOf": [TEXT]}, []),
+    ({"allOf": [TEXT]}, {"allOf": [{"enum": ["a"]}, TEXT]}, ["PRODUCT_TYPE_EXTENDED"]),
+    ({"oneOf": [TEXT]}, {"anyOf": [NUMBER, TEXT]}, []),
+    ({"anyOf": [NUMBER, TEXT]}, {"oneOf": [TEXT]}, ["COMBINED_TYPE_CHANGED"]),
+    ({"anyOf": [TEXT]}, {"allOf": [NUMBER, TEXT]}, ["COMBINED_TYPE_CHANGED"]),
+    ({"allOf": [TEXT, TEXT]}, {"allOf": [TEXT]}, []),
+    (TEXT, {"allOf": [NUMBER, TEXT]}, ["TYPE_CHANGED"]),
+    # arrays
+    ({"type": "array", "items": INTEGER}, {"type": "array", "items": NUMBER}, []),
+    ({"type": "array", "items": NUMBER}, {"type": "array", "items": TEXT}, ["TYPE_CHANGED"]),
+    (
+        {"type": "array", "items": [TEXT], "additionalItems": False},
+        {"type": "array", "items": [TEXT, TEXT], "additionalItems": False},
+        [],
+    ),
+    ({"type": "array"}, {"type": "array", "uniqueItems": True}, ["UNIQUE_ITEMS_ADDED"]),
+    ({"additionalItems": True}, {"additionalItems": False}, ["ADDITIONAL_ITEMS_REMOVED"]),
+    (
+        {"type": "array", "items": [TEXT, NUMBER], "additionalItems": False},
+        {"type": "array", "items": [TEXT], "additionalItems": NUMBER},
+        [],
+    ),
+    (
+        {"type": "array", "prefixItems": [TEXT], "items": False},
+        {"type": "array", "prefixItems": [NUMBER], "items": False},
+        ["TYPE_CHANGED"],
+    ),
+    # references, into the schema and around
+    ({"$ref": "#/definitions/t", "definitions": {"t": TEXT}}, TEXT, []),
+    (props(OPEN, n={"$ref": "#"}), props(OPEN, n={"$ref": "#"}), []),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "found"), JSON_CASES)
+def test_json_schema(old: Any, new: Any, found: list[str]) -> None:
+    assert kinds("JSON", old, new) == found
+
+
+PROTO_CASES: list[tuple[str, str, list[str]]] = [
+    ("int32 a = 1;", "int64 a = 1; string b = 2;", []),
+    ("int32 a = 1; string b = 2;", "bool a = 1;", []),
+    ("string a = 1;", "bytes z = 1;", []),
+    ("int32 a = 1;", "sint32 a = 1;", ["FIELD_SCALAR_KIND_CHANGED"]),
+    ("int32 a = 1;", "B a = 1;", ["FIELD_KIND_CHANGED"]),
+    ("int32 a = 1;", "repeated int32 a = 1;", ["FIELD_NUMERIC_LABEL_CHANGED"]),
+    ("string a = 1;", "repeated string a = 1;", []),
+    ("map<string, int32> a = 1;", "map<string, int64> a = 1;", []),
+    ("map<string, int32> a = 1;", "map<string, B> a = 1;", ["FIELD_KIND_CHANGED"]),
+    (
+        "message C { int32 i = 1; } C c = 1;",
+        "B c = 1;",
+        ["FIELD_NAMED_TYPE_CHANGED", "MESSAGE_REMOVED"],
+    ),
+    ("message C { int32 i = 1; }", "", ["MESSAGE_REMOVED"]),
+    ("int32 a = 1;", "oneof o { int32 a = 1; int32 c = 3; }", []),
+    (
+        "int32 a = 1; int32 b = 2;",
+        "oneof o { int32 a = 1; int32 b = 2; }",
+        ["MULTIPLE_FIELDS_MOVED_TO_ONEOF"],
+    ),
+    (
+        "int32 a = 1; oneof o { int32 b = 2; }",
+        "oneof o { int32 a = 1; int32 b = 2; }",
+        ["FIELD_MOVED_TO_EXISTING_ONEOF"],
+    ),
+    ("oneof o { bool a = 1; bool b = 2; }", "oneof o { bool a = 1; }", ["ONEOF_FIELD_REMOVED"]),
+    ("optional int32 a = 1;", "int32 a = 1;", []),
+    ("enum E { X = 0; } E e = 1;", "int32 e = 1;", []),
+]
+
+
+def test_protobuf() -> None:
+    """All cases in one file, a message for each: protoc is started twice and not for every case."""
+    old, new = (
+        'syntax = "proto3"; message B { int32 i = 1; } '
+        + " ".join(f"message Case{i} {{ {case[side]} }}" for i, case in enumerate(PROTO_CASES))
+        for side in (0, 1)
+    )
+    unreadable = schema_type("PROTOBUF").unreadable
+    reasons = unreadable(parse("PROTOBUF", new).model, parse("PROTOBUF", old).model)
+    for index, case in enumerate(PROTO_CASES):
+        of_case = [each.split("'")[1] for each in reasons if f"#/Case{index}/" in each]
+        assert of_case == case[2], case
+
+
+def test_protobuf_messages_of_other_files_and_required_fields() -> None:
+    old, new = (
+        NamedText(name="o.proto", text=f'syntax="proto3"; package o; message O {{ {kind} i = 1; }}')
+        for kind in ("int32", "string")
+    )
+    using = 'syntax="proto3"; import "o.proto"; message A { o.O o = 1; }'
+    unreadable = schema_type("PROTOBUF").unreadable
+    first, second = parse("PROTOBUF", using, old), parse("PROTOBUF", using, new)
+    found = [each.split("'")[1] for each in unreadable(second.model, first.model)]
+    assert found == ["FIELD_SCALAR_KIND_CHANGED", "FIELD_NAMED_TYPE_CHANGED"]
+    bare = 'syntax = "proto2"; message A { optional int32 a = 1; }'
+    more = 'syntax = "proto2"; message A { optional int32 a = 1; required int32 b = 2; }'
+    assert kinds("PROTOBUF", bare, more) == ["REQUIRED_FIELD_ADDED"]
+    assert kinds("PROTOBUF", more, bare) == ["REQUIRED_FIELD_REMOVED"]
+
+
+def test_levels_say_who_reads_whom_and_how_far_back() -> None:
+    def record(*fields: str) -> ParsedSchema:
+        listed = [{"name": name, "type": "int"} for name in fields]
+        return parse("AVRO", {"type": "record", "name": "R", "fields": listed})
+
+    first, second = record("a"), record("a", "b")
+    versions = [Earlier(version=1, schema=second), Earlier(version=2, schema=first)]
+    outcomes = {
+        level: not problems(level, record("a"), versions)
+        for level in ("NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FULL")
+    }
+    assert outcomes == dict.fromkeys(outcomes, True)
+    assert problems("FORWARD_TRANSITIVE", record("a"), versions)
+    assert problems("FULL_TRANSITIVE", record("a"), versions)
+    found = problems("BACKWARD", second, versions)
+    assert "READER_FIELD_MISSING_DEFAULT_VALUE" in found[0]
+    assert found[1] == "{oldSchemaVersion: 2}"
+    assert problems("FULL", parse("JSON", TEXT), versions)[0].startswith("Incompatible because")
+
+
+def test_avro_is_written_as_javas_library_writes_it() -> None:
+    given = """{"fields": [{"type": {"type": "int"}, "name": "x", "order": "ascending"},
+        {"name": "u", "default": null, "type": ["null", {"name": "n.In", "type": "record",
+        "fields": [], "aliases": ["n.Old"]}]}, {"name": "v", "type": "n.In", "doc": "d"}],
+        "name": "n.R", "type": "record", "extra": 1, "doc": "it"}"""
+    assert parse("AVRO", given).text == (
+        '{"type":"record","name":"R","namespace":"n","doc":"it","fields":['
+        '{"name":"x","type":"int"},'
+        '{"name":"u","type":["null",{"type":"record","name":"In","fields":[],"aliases":["Old"]}],'
+        '"default":null},{"name":"v","type":"In","doc":"d"}],"extra":1}'
+    )
+
+
+def test_a_proto_text_and_a_descriptor_are_one_schema() -> None:
+    text = """// a comment
+    syntax = "proto3"; package a.b; option java_package = "x";
+    message M { message N { bytes b = 1; } map<string, N> m = 4; oneof w { int32 x = 5; }
+      optional int32 z = 7 [json_name = "Z", deprecated = true]; reserved 20 to 30; E e = 1; }
+    enum E { A = 0; B = -1; } service S { rpc R (M) returns (stream M); }"""
+    first = parse("PROTOBUF", text)
+    assert parse("PROTOBUF", serialized(first)).text == first.text
+    assert parse("PROTOBUF", first.text).text == first.text
+    assert "comment" not in first.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("AVRO", "{"),
+        ("AVRO", '{"type":"record"}'),
+        ("AVRO", '["int","int"]'),
+        ("AVRO", '{"type":"fixed","name":"f","size":NaN}'),
+        ("AVRO", "[" * 9000 + "]" * 9000),
+        ("JSON", "[]"),
+        ("JSON", '{"type":"foo"}'),
+        ("JSON", '{"$ref":"#"}'),
+        ("JSON", '{"$ref":"elsewhere.json"}'),
+        ("JSON", '{"$ref":"http://127.0.0.1:9/x"}'),
+        ("JSON", '{"maxLength":1e999}'),
+        ("PROTOBUF", "message"),
+        ("PROTOBUF", 'syntax="proto3"; import "x.proto";'),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_a_reason(kind: str, text: str) -> None:
+    with pytest.raises(InvalidSchema, match=r"^no \w+"):
+        parse(kind, text)
+
+
+def test_a_pattern_that_takes_for_ever_elsewhere_does_not_here() -> None:
+    old = {**CLOSED, "patternProperties": {"(a+)+$": TEXT}}
+    new = {**old, "properties": {"a" * 5000 + "b": INTEGER}}
+    assert kinds("JSON", old, new) == []
+
+
+def test_types_that_double_at_each_level_are_compared_once() -> None:
+    inner: Any = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "int"}]}
+    for depth in range(1, 40):
+        fields = [{"name": "a", "type": inner}, {"name": "b", "type": f"R{depth - 1}"}]
+        inner = {"type": "record", "name": f"R{depth}", "fields": fields}
+    assert kinds("AVRO", inner, inner) == []
