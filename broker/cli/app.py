@@ -14,14 +14,19 @@ import typer
 from broker import __version__
 from broker.cli import (
     compact,
+    connect,
     demo,
     inspection,
+    local_airflow,
     maintain,
     materialize,
     nodes,
     rebuild,
     rebuild_table,
+    registry,
     replay,
+    rolling_update,
+    slot,
     sql,
     start,
     sweep,
@@ -66,8 +71,11 @@ def _root(
 
 start.register(app)
 app.command("demo")(demo.demo)
+app.command("airflow")(local_airflow.local_airflow)
 app.command("nodes")(nodes.list_nodes)
 app.command("drain")(nodes.drain)
+app.command("rolling-update")(rolling_update.rolling_update)
+app.add_typer(slot.app, name="slot")
 app.add_typer(topics.app, name="topics")
 app.command("sql")(sql.sql)
 app.command("tables")(tables.list_tables)
@@ -76,7 +84,9 @@ app.command("replay-dead-letters")(replay.replay)
 app.command("optimize")(table_upkeep.optimize)
 app.command("vacuum")(table_upkeep.vacuum)
 app.command("rebuild-table")(rebuild_table.rebuild_table)
+app.command("registry")(registry.registry)
 app.add_typer(inspection.app, name="inspect")
+app.add_typer(connect.app, name="connect")
 app.command("maintain")(maintain.maintain)
 app.command("compact")(compact.compact_objects)
 app.command("compact-topic")(compact.compact_topic)

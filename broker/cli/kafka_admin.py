@@ -35,6 +35,10 @@ class KafkaAdmin:
                 "or give another address with --bootstrap-server"
             ) from None
 
+    def topics(self) -> set[str]:
+        """Return the names of all topics."""
+        return set(self._client.list_topics(timeout=_ANSWER_S).topics)
+
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic."""
         topic = NewTopic(

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from broker.cli.demonstration.bound_process import bound
 from storage.errors import LakeheadError
 
 READY_LINE = re.compile(r"lakehead is ready at (?P<address>\S+),")
@@ -25,11 +26,15 @@ def running_broker(folder: Path, *settings: str) -> Iterator[str]:
     not come up.
     """
     log = folder / "broker.log"
-    command = [sys.executable, "-m", "broker.cli", "start", "--data", str(folder), "--port", "0"]
+    start = [sys.executable, "-m", "broker.cli", "start", "--data", str(folder), "--port", "0"]
     environment = {name: v for name, v in os.environ.items() if not name.startswith("LAKEHEAD_")}
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [*command, *settings], stdout=subprocess.PIPE, stderr=errors, env=environment
+            bound([*start, *settings]),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for us alone: it is stopped in its turn
         )
         try:
             yield _address(process, log)

@@ -25,9 +25,9 @@ class Stage:
         self._step = 0
         self._began = time.perf_counter()
 
-    def title(self, text: str) -> None:
+    def title(self, text: str, *, of: str = "Lakehead demo") -> None:
         """Print the first line."""
-        self.console.print(f"\n[bold]Lakehead demo[/]  [dim]{text}[/]")
+        self.console.print(f"\n[bold]{of}[/]  [dim]{text}[/]")
 
     def step(self, text: str) -> None:
         """Begin a numbered step."""

@@ -1,0 +1,21 @@
+"""Assets: topics and their tables, as what DAGs are scheduled on."""
+
+from connectors.airflow.assets.lakehead import (
+    events_extra,
+    growth,
+    sanitize_uri,
+    table_asset,
+    topic_asset,
+    watched_table,
+    watched_topic,
+)
+
+__all__ = [
+    "events_extra",
+    "growth",
+    "sanitize_uri",
+    "table_asset",
+    "topic_asset",
+    "watched_table",
+    "watched_topic",
+]

@@ -1,0 +1,116 @@
+"""Topics and tables as assets. Their URIs are `lakehead://CONNECTION/topics/TOPIC` and
+`lakehead://CONNECTION/tables/TOPIC`; that is their name too.
+
+What an event carries (`events_extra`) is the same whether a task made the data (the operators add
+it to `outlet_events`) or a watcher saw it: `topic`, `offsets` as [first, end) by partition, and
+`records`, their number. A watcher's lies in the event's `extra["payload"]`, where Airflow puts it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import SplitResult
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset
+
+CONN_ID = "lakehead_default"
+Of = Literal["topic", "table"]
+
+
+def topic_asset(topic: str, lakehead_conn_id: str = CONN_ID) -> "Asset":
+    """Return the asset of a topic. Its events come from tasks that name it as an outlet."""
+    return _asset("topic", topic, lakehead_conn_id)
+
+
+def table_asset(topic: str, lakehead_conn_id: str = CONN_ID) -> "Asset":
+    """Return the asset of the table that a topic declares. Materialising it makes its events."""
+    return _asset("table", topic, lakehead_conn_id)
+
+
+def watched_topic(
+    topic: str,
+    lakehead_conn_id: str = CONN_ID,
+    *,
+    records: int = 1,
+    poll_interval: float = 10.0,
+) -> "Asset":
+    """Return the asset of a topic, with events whenever at least so many more records lie in
+    objects: by the triggerer, whoever wrote them. `poll_interval` in seconds.
+    """
+    return _watched("topic", topic, lakehead_conn_id, records, poll_interval)
+
+
+def watched_table(
+    topic: str,
+    lakehead_conn_id: str = CONN_ID,
+    *,
+    records: int = 1,
+    poll_interval: float = 10.0,
+) -> "Asset":
+    """Return the asset of a topic's table, with events whenever at least so many more of the
+    topic's records are in it: by the triggerer, whoever materialised them. `poll_interval` in
+    seconds.
+    """
+    return _watched("table", topic, lakehead_conn_id, records, poll_interval)
+
+
+def growth(
+    topic: str, before: Mapping[str, int], after: Sequence[int] | Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what an event says of a topic, or table, that grew from end offsets to others;
+    partitions that did not grow are left out, and a partition that is new began at 0.
+    """
+    if not isinstance(after, Mapping):
+        after = {str(partition): offset for partition, offset in enumerate(after)}
+    grown = {
+        partition: (before.get(partition, 0), end)
+        for partition, end in after.items()
+        if end > before.get(partition, 0)
+    }
+    return events_extra(topic, grown)
+
+
+def events_extra(topic: str, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """Return what an event says: ranges of offsets, by partition."""
+    return {
+        "topic": topic,
+        "offsets": {partition: [first, end] for partition, (first, end) in ranges.items()},
+        "records": sum(end - first for first, end in ranges.values()),
+    }
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """Return a URI of the scheme as Airflow is to keep it. Raises ValueError, which Airflow tells
+    whoever wrote the DAG.
+    """
+    parts = uri.path.strip("/").split("/")
+    if not uri.netloc or len(parts) != 2 or parts[0] not in {"topics", "tables"} or not parts[1]:
+        raise ValueError(
+            f"{uri.geturl()!r} is no asset of Lakehead: write lakehead://CONNECTION/topics/TOPIC, "
+            "or tables/TOPIC"
+        )
+    return uri._replace(path="/" + "/".join(parts), query="", fragment="")
+
+
+def asset_uri(of: Of, topic: str, lakehead_conn_id: str) -> str:
+    """Return the URI of a topic, or of its table."""
+    return f"lakehead://{lakehead_conn_id}/{of}s/{topic}"
+
+
+def _asset(of: Of, topic: str, lakehead_conn_id: str, **more: Any) -> "Asset":
+    from airflow.sdk import Asset
+
+    uri = asset_uri(of, topic, lakehead_conn_id)
+    return Asset(name=uri, uri=uri, group="lakehead", **more)
+
+
+def _watched(
+    of: Of, topic: str, lakehead_conn_id: str, records: int, poll_interval: float
+) -> "Asset":
+    from airflow.sdk import AssetWatcher
+
+    from connectors.airflow.triggers.growth import GrowthTrigger
+
+    trigger = GrowthTrigger(lakehead_conn_id, topic, of, records, poll_interval)
+    name = f"{of}_{topic}_by_{records}"
+    return _asset(of, topic, lakehead_conn_id, watchers=[AssetWatcher(name=name, trigger=trigger)])

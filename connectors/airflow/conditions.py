@@ -1,0 +1,191 @@
+"""What sensors wait for, judged by a cluster's metadata alone. Pure values.
+
+Offsets and times are those of records that lie in objects: what a broker has acknowledged and not
+uploaded yet does not count, as it does not for tables and scans.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+if TYPE_CHECKING:
+    from lake.jobs.table_due import Lag
+    from storage.metadata.state import ClusterState, StreamState, TopicState
+
+
+class Verdict(NamedTuple):
+    """Whether a condition holds, one line about how far it is, and what is handed on once it does:
+    a small value of JSON.
+    """
+
+    is_met: bool
+    text: str
+    found: dict[str, Any]
+
+
+class TopicOffset(msgspec.Struct, frozen=True, kw_only=True, tag="topic_offset"):
+    """Partitions of a topic end at these offsets or beyond: one for all, or one for each partition
+    by its number in text. With `in_table` the records below them are in the topic's table.
+    """
+
+    topic: str
+    offsets: int | dict[str, int]
+    in_table: bool = False
+
+    def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
+        """Judge. Raises UnknownTopic, SettingsError for a partition that the topic does not have
+        and for a topic without a table.
+        """
+        del now_ms
+        topic = _topic(state, self.topic)
+        if self.in_table:
+            _declared(topic)
+        ends = held_offsets(state, topic) if self.in_table else end_offsets(state, topic)
+        wanted = self._wanted(len(ends))
+        late = [number for number, offset in wanted.items() if ends[number] < offset]
+        if not late:
+            return Verdict(True, f"{self.topic}: all offsets are reached", _found(topic, ends))
+        first = late[0]
+        where = "in its table" if self.in_table else "in objects"
+        return Verdict(
+            False,
+            f"{self.topic}: {len(late)} of {len(wanted)} partitions are behind; partition {first} "
+            f"is at offset {ends[first]} of {wanted[first]} {where}",
+            {},
+        )
+
+    def _wanted(self, partitions: int) -> dict[int, int]:
+        from storage.errors import SettingsError
+
+        if isinstance(self.offsets, int):
+            return dict.fromkeys(range(partitions), self.offsets)
+        wanted = {}
+        for text, offset in self.offsets.items():
+            if not text.isdecimal() or int(text) >= partitions:
+                raise SettingsError(
+                    f"offsets name partition {text!r} of topic {self.topic}, which has partitions "
+                    f"0 to {partitions - 1}"
+                )
+            wanted[int(text)] = offset
+        return wanted
+
+
+class TopicTime(msgspec.Struct, frozen=True, kw_only=True, tag="topic_time"):
+    """Partitions of a topic (`all` of them, or `any`) have a record whose timestamp, in
+    milliseconds since 1970, is this or later.
+    """
+
+    topic: str
+    timestamp_ms: int
+    partitions: Literal["all", "any"] = "all"
+
+    def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
+        """Judge. Raises UnknownTopic."""
+        del now_ms
+        topic = _topic(state, self.topic)
+        streams = _streams(state, topic)
+        reached = [self._is_reached(stream) for stream in streams]
+        is_met = any(reached) if self.partitions == "any" else all(reached)
+        text = f"{self.topic}: {sum(reached)} of {len(reached)} partitions have reached the time"
+        return Verdict(is_met, text, _found(topic, end_offsets(state, topic)) if is_met else {})
+
+    def _is_reached(self, stream: "StreamState") -> bool:
+        # The newest first: times grow, as a rule.
+        return any(one.max_timestamp >= self.timestamp_ms for one in reversed(stream.extents))
+
+
+class TableFresh(msgspec.Struct, frozen=True, kw_only=True, tag="table_fresh"):
+    """A topic's table lacks nothing that has lain in objects for longer than so many seconds."""
+
+    topic: str
+    seconds: float
+
+    def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
+        """Judge. Raises UnknownTopic, SettingsError for a topic without a table."""
+        topic, lag = _lag(state, self.topic)
+        behind = lag.seconds(now_ms)
+        is_met = behind <= self.seconds
+        text = f"the table of {self.topic} is {behind:.1f} s behind; wanted: {self.seconds:g} s"
+        return Verdict(is_met, text, _found(topic, held_offsets(state, topic)) if is_met else {})
+
+
+class LagUnder(msgspec.Struct, frozen=True, kw_only=True, tag="lag_under"):
+    """A topic's table lacks fewer than so many of the records that lie in objects."""
+
+    topic: str
+    records: int
+
+    def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
+        """Judge. Raises UnknownTopic, SettingsError for a topic without a table."""
+        del now_ms
+        topic, lag = _lag(state, self.topic)
+        is_met = lag.records < self.records
+        text = (
+            f"the table of {self.topic} is {lag.records} records behind; wanted: fewer than "
+            f"{self.records}"
+        )
+        return Verdict(is_met, text, _found(topic, held_offsets(state, topic)) if is_met else {})
+
+
+Condition = TopicOffset | TopicTime | TableFresh | LagUnder
+
+
+def encoded(condition: Condition) -> dict[str, Any]:
+    """Return a condition as a value of JSON, which names its kind as `type`."""
+    value: dict[str, Any] = msgspec.to_builtins(condition)
+    return value
+
+
+def decoded(value: Mapping[str, Any]) -> Condition:
+    """Return the condition that `encoded` gave. Raises msgspec.ValidationError."""
+    return msgspec.convert(dict(value), type=Condition)  # type: ignore[no-any-return]
+
+
+def end_offsets(state: "ClusterState", topic: "TopicState") -> list[int]:
+    """Return the offset after the last record of each partition that lies in objects."""
+    return [stream.end_offset for stream in _streams(state, topic)]
+
+
+def held_offsets(state: "ClusterState", topic: "TopicState") -> list[int]:
+    """Return the offset of each partition below which its table holds the records."""
+    from storage.metadata.state import TableState
+
+    table = state.tables.get(topic.topic_id, TableState())
+    return [table.end_offset(partition) for partition in range(len(topic.partitions))]
+
+
+def _streams(state: "ClusterState", topic: "TopicState") -> list["StreamState"]:
+    return [state.stream(stream_id) for stream_id in topic.partitions]
+
+
+def _topic(state: "ClusterState", name: str) -> "TopicState":
+    from storage.errors import UnknownTopic
+
+    try:
+        return state.topics[name]
+    except KeyError:
+        raise UnknownTopic(f"topic {name!r} does not exist in cluster {state.cluster_id}") from None
+
+
+def _declared(topic: "TopicState") -> None:
+    from storage.errors import SettingsError
+    from storage.metadata.table_declaration import is_declared
+
+    if not is_declared(topic):
+        raise SettingsError(
+            f"topic {topic.name} declares no table: set lakehead.table.enable=true on it"
+        )
+
+
+def _lag(state: "ClusterState", name: str) -> tuple["TopicState", "Lag"]:
+    from lake.jobs.table_due import lag_of
+
+    topic = _topic(state, name)
+    _declared(topic)
+    return topic, lag_of(state, topic, held_offsets(state, topic))
+
+
+def _found(topic: "TopicState", ends: list[int]) -> dict[str, Any]:
+    offsets = {str(partition): offset for partition, offset in enumerate(ends)}
+    return {"topic": topic.name, "offsets": offsets}

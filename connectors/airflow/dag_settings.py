@@ -1,0 +1,184 @@
+"""What the DAGs of `dags/` have in common, and what a deployment says otherwise: the Variable
+`lakehead_dags`, read when a DAG file is parsed. docs/airflow.md lists what it may hold.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import DAG, Param, Variable
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+VARIABLE = "lakehead_dags"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+"""The schedules' beginning. None of it is caught up with."""
+
+CONN_ID = Param(
+    "lakehead_default",
+    type="string",
+    minLength=1,
+    title="Connection",
+    description="The connection of the cluster.",
+)
+DRY_RUN = Param(
+    False,
+    type="boolean",
+    title="Dry run",
+    description="Tell what there is to do, and do nothing.",
+)
+TOPICS = Param(
+    [],
+    type="array",
+    items={"type": "string"},
+    title="Topics",
+    description="These alone, one a line. None: all of them.",
+)
+TOPIC = Param(type="string", minLength=1, title="Topic", description="The topic, by its name.")
+RUNNER = {
+    "runner": Param(
+        "local",
+        enum=["local", "spark", "connect"],
+        title="Runner",
+        description="Where the work is done: in the task, by a Spark session of the task's own, "
+        "or by a Spark Connect server.",
+    ),
+    "spark_master": Param(
+        "local[2]",
+        type="string",
+        title="Spark master",
+        description="Of the task's own session (spark).",
+    ),
+    "spark_remote": Param(
+        "",
+        type="string",
+        title="Spark Connect server",
+        description="sc://host:15002 (connect).",
+    ),
+}
+
+CLUSTER: dict[str, Any] = {"lakehead_conn_id": "{{ params.conn_id }}"}
+"""What operators get of `CONN_ID`, which every DAG has."""
+ON_RUNNER: dict[str, Any] = {name: f"{{{{ params.{name} }}}}" for name in RUNNER}
+"""What operators get of `RUNNER`."""
+
+_PLANNED = """\
+The dry run says:
+
+{% for name, value in (ti.xcom_pull(task_ids='plan') or {}).items() %}
+- {{ name | replace('_', ' ') }}: {{ value }}
+{%- endfor %}
+"""
+_CALLBACK = "connectors.airflow.deadlines.tell_missed"
+
+
+class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The Variable. By DAG: `schedules` (cron, a preset, or null: by hand only), `params` (what a
+    run has that nobody gives others), `deadline_minutes` (null: none). Of all DAGs: connection,
+    pool of the tasks that work, owner, tags beside their own, tries after the first and their
+    pause, and what is called for a missed deadline.
+    """
+
+    schedules: dict[str, str | None] = {}
+    params: dict[str, dict[str, Any]] = {}
+    deadline_minutes: dict[str, int | None] = {}
+    deadline_callback: str = _CALLBACK
+    conn_id: str = "lakehead_default"
+    pool: str = "default_pool"
+    owner: str = "lakehead"
+    tags: tuple[str, ...] = ()
+    retries: int = 2
+    retry_delay_s: int = 30
+
+    @classmethod
+    def read(cls) -> "DagSettings":
+        """Return what the Variable says. Raises ValueError, which Airflow shows as an import error
+        of the DAG.
+        """
+        text = Variable.get(VARIABLE, default=None)
+        if not text:
+            return cls()
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"Variable {VARIABLE}: {error}") from None
+
+    def params_of(self, dag_id: str, params: Mapping[str, Param]) -> dict[str, Param]:
+        """Return the params of a DAG with the defaults of the Variable. Raises ValueError."""
+        found = dict(params)
+        for name, value in self.params.get(dag_id, {}).items():
+            if name not in params:
+                known = ", ".join(params) or "none"
+                raise ValueError(
+                    f"Variable {VARIABLE}: {dag_id} has no param {name!r}: there are {known}"
+                )
+            old = params[name]
+            found[name] = Param(value, description=old.description, **old.schema)
+        return found
+
+
+def lakehead_dag(
+    dag_id: str,
+    *,
+    doc_md: str | None,
+    tags: tuple[str, ...],
+    schedule: str | None = None,
+    deadline: timedelta | None = None,
+    params: Mapping[str, Param] | None = None,
+) -> DAG:
+    """Return a DAG as all of Lakehead's are: one run at a time (what two runs do at once counts
+    once, but is paid twice), none for times that are past, an alert for a run that is not done
+    `deadline` after it was queued, a param `conn_id` beside `params`. The Variable `lakehead_dags`
+    goes before what is given here. Raises ValueError for one that makes no sense.
+    """
+    settings = DagSettings.read()
+    if dag_id in settings.deadline_minutes:
+        minutes = settings.deadline_minutes[dag_id]
+        deadline = None if minutes is None else timedelta(minutes=minutes)
+    own = {
+        "conn_id": Param(settings.conn_id, description=CONN_ID.description, **CONN_ID.schema),
+        **(params or {}),
+    }
+    return DAG(
+        dag_id,
+        schedule=settings.schedules.get(dag_id, schedule),
+        start_date=START,
+        catchup=False,
+        max_active_runs=1,
+        doc_md=doc_md,
+        tags=["lakehead", *tags, *settings.tags],
+        params=settings.params_of(dag_id, own),
+        deadline=None if deadline is None else _alert(deadline, settings.deadline_callback),
+        default_args={
+            "owner": settings.owner,
+            "pool": settings.pool,
+            "retries": settings.retries,
+            "retry_delay": timedelta(seconds=settings.retry_delay_s),
+            "retry_exponential_backoff": True,
+            "max_retry_delay": timedelta(minutes=10),
+        },
+    )
+
+
+def approval(subject: str) -> ApprovalOperator:
+    """Return the task `approve`, between a task `plan` and what it planned: it shows what that
+    returned and waits for somebody's word. Without one in a day it is a no.
+    """
+    return ApprovalOperator(
+        task_id="approve",
+        subject=subject,
+        body=_PLANNED,
+        defaults=ApprovalOperator.REJECT,
+        response_timeout=timedelta(days=1),
+    )
+
+
+def _alert(deadline: timedelta, callback: str) -> DeadlineAlert:
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=deadline,
+        callback=AsyncCallback(callback),
+        name="lakehead",
+    )

@@ -1,0 +1,21 @@
+"""What happens when a run of one of Lakehead's DAGs is not done by its deadline."""
+
+import logging
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+async def tell_missed(**kwargs: Any) -> None:
+    """Write it to the triggerer's log, as an error. The Variable `lakehead_dags` names another
+    function where somebody is to be called (`deadline_callback`).
+    """
+    context = kwargs.get("context") or {}
+    run = context.get("dag_run") or {}
+    _log.error(
+        "deadline missed: %s, run %s, is not done by %s: look at its tasks, and at what keeps the "
+        "pool or the store busy; the Variable lakehead_dags sets deadline_minutes",
+        run.get("dag_id", "a DAG"),
+        run.get("dag_run_id", "unknown"),
+        (context.get("deadline") or {}).get("deadline_time", "its deadline"),
+    )

@@ -1,0 +1,77 @@
+"""What a task fails with: one line with the reason and the next step; without another try where
+none can help.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import get_args
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from connectors.airflow.jobs.frame import IfTaken
+
+_HOPELESS = frozenset(
+    {
+        "BadInput",
+        "ConnectorFenced",
+        "CorruptObject",
+        "DamageFound",
+        "HistoryOnlyInTable",
+        "InputChanged",
+        "InputLost",
+        "RecordUnreadable",
+        "SchemaConflict",
+        "SettingsError",
+        "StoreRefused",
+        "UnknownTopic",
+        "UnsupportedFormat",
+    }
+)
+"""Errors that stay until somebody acts, by name: their modules are heavy."""
+
+_ADVICE = {
+    "StoreRefused": "check the connection's storage settings and what they are allowed to do",
+    "CorruptObject": "run the job verify: it names what is damaged and what to do",
+    "UnknownTopic": "check the topic's name, or create it",
+}
+_MESSAGE_MAX = 2000
+
+
+def checked_if_taken(value: str) -> IfTaken:
+    """Return it if it is one. Raises ValueError, for whoever reads the DAG."""
+    for known in get_args(IfTaken):
+        if value == known:
+            return known  # type: ignore[no-any-return]
+    raise ValueError(f"if_taken is {value!r}: use skip or retry")
+
+
+def airflow_error(error: Exception, *, if_taken: IfTaken = "retry") -> AirflowException:
+    """Return what a task is to raise for an error of Lakehead's."""
+    kind = type(error).__name__
+    text = " ".join(str(error).split())[:_MESSAGE_MAX] or kind
+    if kind == "TableTaken":
+        # The message ends with advice for a command line.
+        text = text.partition(": wait for it")[0]
+        if if_taken == "skip":
+            return AirflowSkipException(f"{text}: left to it")
+        return AirflowException(f"{text}: a later try may find it free (if_taken=skip leaves it)")
+    if kind in _HOPELESS:
+        advice = _ADVICE.get(kind)
+        return AirflowFailException(f"{text}: {advice}" if advice else text)
+    return AirflowException(f"{text}: what was done is kept, and another try goes on from there")
+
+
+@contextmanager
+def airflow_errors(*, if_taken: IfTaken = "retry") -> Iterator[None]:
+    """Turn errors of Lakehead's into Airflow's, without a traceback of ours around them."""
+    from storage.errors import LakeheadError
+
+    try:
+        yield
+    except LakeheadError as error:
+        raise airflow_error(error, if_taken=if_taken) from None
+    except ModuleNotFoundError as error:
+        raise AirflowFailException(
+            f"{error.name} is not installed on this worker; get it with: pip install "
+            "'lakehead[airflow,lake]'"
+        ) from None

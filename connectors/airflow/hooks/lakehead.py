@@ -1,0 +1,229 @@
+"""What a connection of type `lakehead` says, and whether it is true."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowRuntimeError,
+)
+from airflow.sdk.log import mask_secret
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from storage.metadata.state import ClusterState
+
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+_SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|PRIVATE")
+_ANSWER_S = 10.0
+
+
+class LakeheadHook(BaseHook):
+    """A cluster: its object store, its brokers, its schema registry.
+
+    :param lakehead_conn_id: the connection. Its host (and port) are the bootstrap servers, its
+        login and password those of SASL; its extra has ``path`` (required), and may have
+        ``storage``, ``registry_url``, ``security_protocol``, ``sasl_mechanism``,
+        ``ssl_ca_location``.
+
+    All that is wrong with the connection is told by AirflowFailException: no retry puts it right.
+    """
+
+    conn_name_attr = "lakehead_conn_id"
+    default_conn_name = "lakehead_default"
+    conn_type = "lakehead"
+    hook_name = "Lakehead"
+
+    def __init__(self, lakehead_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.lakehead_conn_id = lakehead_conn_id
+
+    def get_conn(self) -> "Connection":
+        """Return Airflow's connection."""
+        return self._connection
+
+    @property
+    def path(self) -> str:
+        """The URI of the cluster's object store."""
+        path = str(self._extra.get("path") or "").strip()
+        if not path:
+            raise self._wrong(
+                'extra has no path: set it to the cluster\'s store, {"path": "s3://bucket/prefix"}'
+            )
+        return path
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers as Kafka clients want them; empty where none are named."""
+        host, port = (self._connection.host or "").strip(), self._connection.port
+        return f"{host}:{port}" if host and port and ":" not in host else host
+
+    @property
+    def registry_url(self) -> str:
+        """The schema registry; empty where none is named."""
+        return str(self._extra.get("registry_url") or "").strip()
+
+    @property
+    def storage_settings(self) -> dict[str, str]:
+        """The variables by which the store is reached (AWS_ACCESS_KEY_ID and the like)."""
+        given = self._extra.get("storage") or {}
+        if isinstance(given, str):
+            try:
+                given = json.loads(given)
+            except ValueError:
+                raise self._wrong('storage is no JSON: write {"AWS_REGION": "…"}') from None
+        if not isinstance(given, Mapping):
+            raise self._wrong('storage is no JSON object: write {"AWS_REGION": "…"}')
+        settings = {}
+        for name, value in given.items():
+            if not _VARIABLE.fullmatch(str(name)) or isinstance(value, (dict, list)):
+                raise self._wrong(f"storage has {name!r}: give variables such as AWS_REGION")
+            if value is not None:
+                settings[str(name)] = _text(value)
+                if _SECRET.search(str(name)) and settings[str(name)]:
+                    mask_secret(settings[str(name)])
+        return settings
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """Have the store's variables in this process's environment, and its children's, while a
+        block runs.
+        """
+        settings = self.storage_settings
+        kept = {name: os.environ.get(name) for name in settings}
+        os.environ.update(settings)
+        try:
+            yield
+        finally:
+            for name, value in kept.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+    def state(self) -> "ClusterState":
+        """Return a snapshot of the cluster's metadata; from the store, not from a broker.
+
+        Raises SettingsError when there is no cluster, StoreUnavailable.
+        """
+        from storage.jobs.cluster import in_cluster
+        from storage.metadata.log import MetadataLog
+        from storage.object_store import ObjectStore
+
+        async def look(_: ObjectStore, log: MetadataLog) -> "ClusterState":
+            return log.state
+
+        with self.environment():
+            return in_cluster(self.path, "airflow", look)
+
+    def kafka_config(self) -> dict[str, str]:
+        """Return how confluent-kafka reaches the brokers."""
+        if not self.bootstrap_servers:
+            raise self._wrong("names no brokers: set host to broker-1:9092,broker-2:9092")
+        connection, extra = self._connection, self._extra
+        config = {"bootstrap.servers": self.bootstrap_servers}
+        usual = "SASL_SSL" if connection.login else "PLAINTEXT"
+        config["security.protocol"] = str(extra.get("security_protocol") or usual)
+        if config["security.protocol"].startswith("SASL"):
+            config["sasl.mechanism"] = str(extra.get("sasl_mechanism") or "SCRAM-SHA-512")
+            config["sasl.username"] = connection.login or ""
+            config["sasl.password"] = connection.password or ""
+        if location := extra.get("ssl_ca_location"):
+            config["ssl.ca.location"] = str(location)
+        return config
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Ask the store, the brokers and the registry, those that are named. Returns whether all
+        answered, and one line that says what was found or what is wrong.
+        """
+        from storage.errors import LakeheadError
+
+        try:
+            state = self.state()
+            found = f"cluster {state.cluster_id} with {len(state.topics)} topics in {self.path}"
+            if self.bootstrap_servers:
+                found += f"; {self._ask_brokers(state.cluster_id)}"
+            if self.registry_url:
+                found += f"; {self._ask_registry()}"
+        except (AirflowFailException, LakeheadError) as error:
+            return False, " ".join(str(error).split())
+        return True, found
+
+    # ------------------------------------------------------------------------------------ inside
+
+    @cached_property
+    def _connection(self) -> "Connection":
+        try:
+            return self.get_connection(self.lakehead_conn_id)
+        except (AirflowNotFoundException, AirflowRuntimeError):
+            raise AirflowFailException(
+                f"there is no connection {self.lakehead_conn_id}: add one of type lakehead (Admin, "
+                "Connections; or AIRFLOW_CONN_… in the environment)"
+            ) from None
+
+    @cached_property
+    def _extra(self) -> dict[str, Any]:
+        text = self._connection.extra
+        try:
+            extra = json.loads(text) if text else {}
+        except ValueError:
+            raise self._wrong('extra is no JSON: write {"path": "s3://bucket/prefix"}') from None
+        if not isinstance(extra, dict):
+            raise self._wrong('extra is no JSON object: write {"path": "s3://bucket/prefix"}')
+        return extra
+
+    def _wrong(self, what: str) -> AirflowFailException:
+        return AirflowFailException(f"connection {self.lakehead_conn_id}: {what}")
+
+    def _ask_brokers(self, cluster_id: str) -> str:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        config = self.kafka_config()
+        try:
+            # Its own log lines would go to standard error, beside the answer.
+            client = AdminClient({**config, "log_level": 0, "socket.timeout.ms": 5000})
+            found: Any = client.list_topics(timeout=_ANSWER_S)
+        except KafkaException as error:
+            reason = error.args[0].str() if error.args else "no answer"
+            raise self._wrong(
+                f"brokers {self.bootstrap_servers} do not answer ({reason}): check host, port, "
+                "security_protocol, login and password"
+            ) from None
+        if found.cluster_id != cluster_id:
+            raise self._wrong(
+                f"brokers {self.bootstrap_servers} serve cluster {found.cluster_id}, and "
+                f"{self.path} holds cluster {cluster_id}: set both to the same"
+            )
+        return f"{len(found.brokers)} brokers at {self.bootstrap_servers}"
+
+    def _ask_registry(self) -> str:
+        import urllib.error
+        import urllib.request
+
+        url = f"{self.registry_url.rstrip('/')}/subjects"
+        if not url.startswith(("http://", "https://")):
+            raise self._wrong(f"registry_url {self.registry_url!r} is no URL: http://host:port")
+        try:
+            with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:  # noqa: S310 - see above
+                subjects = json.load(answer)
+        except (OSError, ValueError) as error:
+            raise self._wrong(
+                f"the schema registry at {self.registry_url} does not answer as one ({error}): "
+                "check registry_url"
+            ) from None
+        return f"{len(subjects)} subjects in the registry"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,164 @@
+"""What every operator that runs a job has: a place for it, progress, errors, cancelling."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, Context
+
+from connectors.airflow.cancelling import Cancellation, Cancelled
+from connectors.airflow.errors import airflow_errors, checked_if_taken
+from connectors.airflow.hooks.lakehead import LakeheadHook
+from connectors.airflow.progress import ProgressLines
+from connectors.airflow.runners import RunnerSettings, checked_runner, opened_runner
+from connectors.airflow.table_changes import TABLES, add_events, lineage_of
+
+if TYPE_CHECKING:
+    from connectors.airflow.jobs.frame import Figures, Job, Place, TableChange
+
+
+_WRITES_TABLES = frozenset({"backfill", "materialize", "rebuild_table", "replay"})
+
+
+def with_table_events(job: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of an operator with the outlet that a job needs which writes tables."""
+    outlets = list(kwargs.get("outlets") or ())
+    if job in _WRITES_TABLES and TABLES not in outlets:
+        outlets.append(TABLES)
+    return {**kwargs, "outlets": outlets}
+
+
+class LakeheadOperator(BaseOperator):
+    """Base of the operators that work on a cluster.
+
+    :param lakehead_conn_id: the connection of the cluster.
+    :param runner: where work items run: ``local``, ``spark`` or ``connect``. (templated)
+    :param processes: with ``local``, how many processes work at once; 1: the task's own.
+    :param workers: threads that make a table's files at once.
+    :param spark_master: with ``spark``, the master of the task's own session. (templated)
+    :param spark_remote: with ``connect``, the server's address. (templated)
+    :param spark_config: with ``spark``, settings of the session. (templated)
+    :param wait_s: seconds to wait for a table that another process writes.
+    :param if_taken: what then: ``skip`` the table, or ``retry`` the task.
+    :param dry_run: tell what there is to do, and do nothing. (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *("lakehead_conn_id", "runner", "spark_master", "spark_remote", "spark_config"),
+        "is_dry_run",
+    )
+    ui_color = "#d7ecf5"
+
+    def __init__(
+        self,
+        *,
+        lakehead_conn_id: str = LakeheadHook.default_conn_name,
+        runner: str = "local",
+        processes: int = 1,
+        workers: int = 2,
+        spark_master: str = "local[2]",
+        spark_remote: str = "",
+        spark_config: Mapping[str, str] | None = None,
+        wait_s: float = 0.0,
+        if_taken: str = "skip",
+        dry_run: bool | str = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.lakehead_conn_id = lakehead_conn_id
+        self.runner = runner if "{{" in runner else checked_runner(runner)
+        self.processes = processes
+        self.workers = workers
+        self.spark_master = spark_master
+        self.spark_remote = spark_remote
+        self.spark_config = dict(spark_config or {})
+        self.wait_s = wait_s
+        self.if_taken = checked_if_taken(if_taken)
+        # BaseOperator has a method dry_run.
+        self.is_dry_run = dry_run
+        self._cancellation = Cancellation()
+        self._changes: list[TableChange] = []
+
+    @property
+    def hook(self) -> LakeheadHook:
+        """The cluster's hook."""
+        return LakeheadHook(self.lakehead_conn_id)
+
+    def on_kill(self) -> None:
+        """Stop the work, give leases back."""
+        self._cancellation.ask()
+
+    @property
+    def only_tells(self) -> bool:
+        """Whether this is a dry run, as templates have rendered it."""
+        return self.is_dry_run is True or str(self.is_dry_run).strip().lower() in {"true", "1"}
+
+    @contextmanager
+    def _work(self, what: str) -> Iterator["Place"]:
+        """Yield where a job runs, and turn what ends it into what Airflow knows."""
+        from airflow.sdk.exceptions import AirflowException
+
+        from connectors.airflow.jobs.frame import Place
+
+        hook = self.hook
+        settings = RunnerSettings(
+            name=checked_runner(self.runner),
+            processes=self.processes,
+            master=self.spark_master,
+            remote=self.spark_remote,
+            config=self.spark_config,
+        )
+        try:
+            with (
+                hook.environment(),
+                airflow_errors(if_taken=self.if_taken),
+                opened_runner(settings, hook.storage_settings) as runner,
+            ):
+                yield Place(
+                    path=hook.path,
+                    runner=runner,
+                    on_progress=ProgressLines(self.log, what),
+                    log=self.log,
+                    wait_s=self.wait_s,
+                    if_taken=self.if_taken,
+                    workers=self.workers,
+                    is_local=settings.name == "local",
+                    is_dry_run=self.only_tells,
+                    on_change=self._changes.append,
+                )
+        except Cancelled:
+            raise AirflowException(
+                f"{what} was asked to end and has: what was done is kept, another try goes on"
+            ) from None
+
+    @staticmethod
+    def _finish(job: "Job", figures: "Figures") -> None:
+        with airflow_errors():
+            job.finish(figures)
+
+    def _tell_changes(self, context: Context) -> None:
+        """Make events of what was done to tables."""
+        for change in self._changes:
+            add_events(context, self.lakehead_conn_id, change)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the lineage of the tables that were written, if OpenLineage asks for it."""
+        del task_instance
+        if not self._changes:
+            return None
+        hook = self.hook
+        return lineage_of(self._changes, path=hook.path, bootstrap_servers=hook.bootstrap_servers)
+
+    def _breaking_in(self, work: Callable[[], "Figures"]) -> "Figures":
+        with self._cancellation.breaks_in():
+            return work()
+
+    def _tell(self, what: str, figures: Mapping[str, Any]) -> None:
+        """Write figures to the log: a line, and one for each line of what a person is to read."""
+        plain = {name: value for name, value in figures.items() if not isinstance(value, list)}
+        words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in plain.items())
+        self.log.info("%s: %s", what, words or "nothing to do")
+        for name, lines in figures.items():
+            for line in lines if isinstance(lines, list) else ():
+                tell = self.log.info if name == "would_do" else self.log.warning
+                tell("%s: %s", name.replace("_", " "), line)

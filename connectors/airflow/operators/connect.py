@@ -1,0 +1,112 @@
+"""A connector as a task: what there is to read now, from where it was last."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from connectors.airflow.errors import airflow_errors
+from connectors.airflow.hooks.lakehead import LakeheadHook
+from connectors.airflow.progress import ProgressLines
+
+if TYPE_CHECKING:
+    from connectors.connector import Connector
+    from connectors.pipelines.plan import Plan
+
+_NAMES_MAX = 20
+
+
+class LakeheadConnectOperator(BaseOperator):
+    """Runs a connector once, and returns its figures.
+
+    :param config: what a connector's TOML file says, as a mapping; see docs/connect.md. (templated)
+    :param config_file: or that file, on the worker. (templated)
+    :param lakehead_conn_id: the connection whose brokers, with login and password, are meant where
+        the config has no ``kafka`` of its own; its storage settings hold while the task runs.
+    :param dry_run: tell what would be read, and write nothing.
+
+    Killed at any moment and run again, each record is in its topic once. A second run of the same
+    connector ends the first: use ``max_active_tis_per_dag=1``.
+    """
+
+    template_fields: Sequence[str] = ("config", "config_file", "lakehead_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"config": "json"}
+    ui_color = "#d7ecf5"
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, Any] | None = None,
+        config_file: str | None = None,
+        lakehead_conn_id: str = LakeheadHook.default_conn_name,
+        dry_run: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (config is None) == (config_file is None):
+            raise ValueError("a connector needs config, or config_file: one of them")
+        self.config = config
+        self.config_file = config_file
+        self.lakehead_conn_id = lakehead_conn_id
+        # BaseOperator has a method dry_run.
+        self.is_dry_run = dry_run
+        self._connector: Connector | None = None
+        self._is_killed = False
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the connector."""
+        del context
+        hook = LakeheadHook(self.lakehead_conn_id)
+        with hook.environment(), airflow_errors():
+            self._connector = self._opened(hook)
+            if self._is_killed:
+                self._connector.stop()
+            if self.is_dry_run:
+                return self._told(self._connector.plan())
+            figures = self._connector.run().as_fields()
+        words = ", ".join(f"{name} {value}" for name, value in figures.items())
+        self.log.info("%s", words)
+        if self._is_killed:
+            raise AirflowException(
+                "the connector was asked to end and has: what was read is kept, another try goes on"
+            )
+        return figures
+
+    def on_kill(self) -> None:
+        """Have the run end: what it has read is committed, the rest is for the next try."""
+        self._is_killed = True
+        if self._connector is not None:
+            self._connector.stop()
+
+    def _opened(self, hook: LakeheadHook) -> "Connector":
+        from pathlib import Path
+
+        from connectors.connector import Connector
+        from connectors.runtime.config_file import checked_settings, load_settings
+        from connectors.settings import ConnectorSettings
+        from storage.clock import SystemClock
+
+        if self.config_file is not None:
+            settings = load_settings(Path(self.config_file), ConnectorSettings)
+        elif isinstance(self.config, Mapping):
+            settings = checked_settings(self.config, ConnectorSettings, "config")
+        else:
+            raise AirflowFailException("config is rendered to something else than a mapping")
+        lines = ProgressLines(self.log, settings.name)
+        return Connector(
+            settings,
+            SystemClock(),
+            name=self.config_file or "config",
+            kafka=None if settings.kafka else hook.kafka_config(),
+            on_progress=lambda told: lines(told.done_bytes, told.total_bytes),
+        )
+
+    def _told(self, plan: "Plan") -> dict[str, Any]:
+        left = sum(work.size_bytes for work in plan.works)
+        self.log.info("would read %s partitions, %s %s", len(plan.works), left, plan.unit)
+        for work in plan.works[:_NAMES_MAX]:
+            self.log.info("would read: %s", work.name)
+        if plan.first_trouble is not None:
+            self.log.warning("cannot be a record: %s", plan.first_trouble)
+        return {"partitions": len(plan.works), plan.unit: left}

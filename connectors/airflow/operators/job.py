@@ -1,0 +1,50 @@
+"""A whole job in one task."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.sdk import Context
+
+from connectors.airflow.jobs import checked_job, job_named
+from connectors.airflow.operators.base import LakeheadOperator, with_table_events
+
+
+class LakeheadJobOperator(LakeheadOperator):
+    """Plans a job, does it, and returns its figures.
+
+    :param job: compact, verify and the like, see docs/airflow-provider.md.
+    :param options: the job's own options, by name. (templated)
+
+    The figures are logged and go to XCom.
+    """
+
+    template_fields: Sequence[str] = (*LakeheadOperator.template_fields, "options")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json"}
+
+    def __init__(
+        self, *, job: str, options: Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**with_table_events(job, kwargs))
+        self.job = checked_job(job)
+        self.options = dict(options or {})
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the job."""
+        from connectors.airflow.jobs.frame import Figures, figures_of_both
+
+        with self._work(self.job) as place:
+            job = job_named(self.job)
+            options = job.options_of(self.options)
+
+            def work() -> Figures:
+                planned = job.plan(place, options, again=False)
+                known = planned.told(is_dry_run=self.only_tells)
+                if self.only_tells:
+                    return known
+                return figures_of_both(known, job.work(place, options, planned.units))
+
+            figures = self._breaking_in(work)
+        self._tell(f"{self.job}, dry run" if self.only_tells else self.job, figures)
+        self._tell_changes(context)
+        self._finish(job, figures)
+        return figures

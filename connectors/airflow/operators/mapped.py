@@ -1,0 +1,204 @@
+"""A job mapped over its items: a task plans, as many as there are items work, one sums up.
+
+So each item has a state, a log and retries of its own in Airflow, and items run side by side on
+whatever workers there are.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.sdk import Context, TaskGroup, TriggerRule, XComArg
+
+from connectors.airflow.jobs import checked_job, job_named
+from connectors.airflow.operators.base import LakeheadOperator, with_table_events
+
+_MAX_TASKS = 64
+_LIMIT = 1024
+"""What Airflow maps at most, unless it is told otherwise (core.max_map_length)."""
+_PLANNED = "planned"
+_OF_OUR_RUNNERS = frozenset(
+    {"dry_run", "processes", "spark_config", "spark_master", "spark_remote", "workers"}
+)
+
+
+class LakeheadPlanOperator(LakeheadOperator):
+    """Plans a job, and returns its items for ``LakeheadWorkOperator.expand``.
+
+    :param job: see LakeheadJobOperator.
+    :param options: the job's own options, by name. (templated)
+    :param max_tasks: items at most. An item holds several units of work where there are more, and
+        where they are small: a task takes Airflow seconds. Tables have an item each.
+
+    An item names what it holds in some hundred bytes, whatever that is. What is known without work
+    goes to XCom under ``planned``. A dry run returns no items.
+    """
+
+    template_fields: Sequence[str] = (*LakeheadOperator.template_fields, "options")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json"}
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        options: Mapping[str, Any] | None = None,
+        max_tasks: int = _MAX_TASKS,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not 1 <= max_tasks <= _LIMIT:
+            raise ValueError(f"max_tasks is {max_tasks}: use 1 to {_LIMIT}")
+        self.job = checked_job(job)
+        self.options = dict(options or {})
+        self.max_tasks = max_tasks
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Plan the job."""
+        from connectors.airflow.jobs.chunks import cut
+
+        with self._work(f"plan of {self.job}") as place, self._cancellation.breaks_in():
+            job = job_named(self.job)
+            planned = job.plan(place, job.options_of(self.options), again=False)
+        figures = planned.told(is_dry_run=self.only_tells)
+        self._tell(f"plan of {self.job}", figures)
+        context["ti"].xcom_push(key=_PLANNED, value=figures)
+        if self.only_tells:
+            return []
+        tasks_max = min(self.max_tasks, job.tasks_worth(planned))
+        return [chunk.to_json() for chunk in cut(planned.units, tasks_max)]
+
+
+class LakeheadWorkOperator(LakeheadOperator):
+    """Does one item of a job: ``LakeheadWorkOperator.partial(…).expand(item=plan.output)``.
+
+    :param job: as the plan's.
+    :param options: as the plan's. (templated)
+    :param item: one that LakeheadPlanOperator returned.
+
+    It plans anew and does what is left of the item, so another try repeats nothing that is done.
+    """
+
+    template_fields: Sequence[str] = (*LakeheadOperator.template_fields, "options", "item")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json", "item": "json"}
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        item: Mapping[str, Any],
+        options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("map_index_template", "{{ task.item['label'] }}")
+        super().__init__(**with_table_events(job, kwargs))
+        self.job = checked_job(job)
+        self.options = dict(options or {})
+        self.item = item
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Do the item."""
+        from connectors.airflow.jobs.chunks import Chunk
+
+        with self._work(self.job) as place, self._cancellation.breaks_in():
+            job, chunk = job_named(self.job), Chunk.of_json(self.item)
+            options = job.options_of(self.options)
+            planned = job.plan(place, options, again=True)
+            units = [unit for unit in planned.units if chunk.has(unit.key)]
+            if len(units) < chunk.units:
+                self.log.info(
+                    "%d of %d units are done already", chunk.units - len(units), chunk.units
+                )
+            figures = job.work(place, options, units) if units else {}
+        self._tell(f"{self.job}, {chunk.label}", figures)
+        self._tell_changes(context)
+        return figures
+
+
+class LakeheadSummaryOperator(LakeheadOperator):
+    """Adds up the figures of a mapped job, and fails if they say so (damage that was found).
+
+    :param job: as the plan's.
+    :param planned: what the plan knew: ``XComArg(plan, key="planned")``. (templated)
+    :param results: the figures of the items: ``work.output``. (templated)
+    """
+
+    template_fields: Sequence[str] = ("planned", "results")
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        planned: Mapping[str, Any] | XComArg | None,
+        results: Iterable[Mapping[str, Any]] | XComArg | None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("trigger_rule", TriggerRule.NONE_FAILED)
+        super().__init__(**kwargs)
+        self.job = checked_job(job)
+        self.planned = planned
+        self.results = results
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - as Airflow calls it
+        """Sum up."""
+        from connectors.airflow.jobs.frame import Figures, figures_of_both
+
+        # Templates have been rendered: what was an XComArg is its value, fetched piece by piece.
+        planned: Any = self.planned
+        results: Any = self.results
+        figures: Figures = dict(planned or {})
+        for one in results or ():
+            figures = figures_of_both(figures, dict(one or {}))
+        self._tell(self.job, figures)
+        self._finish(job_named(self.job), figures)
+        return figures
+
+
+def lakehead_job(
+    job: str,
+    *,
+    group_id: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    max_tasks: int = _MAX_TASKS,
+    max_active_tis_per_dagrun: int | None = None,
+    runner: str = "local",
+    spark_submit: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> TaskGroup:
+    """Return a group of the tasks `plan`, `work` (mapped) and `summary` of a job.
+
+    :param max_active_tis_per_dagrun: how many items are worked on at once.
+    :param runner: also ``spark_submit``: each item is a Spark application, by Airflow's Spark
+        provider; figures are in its log then, and there is no summary.
+    :param spark_submit: with that, arguments of SparkSubmitOperator (``conn_id``, ``conf``, …).
+    :param kwargs: what all three get: those of LakeheadOperator, and Airflow's own such as
+        ``retries``, ``pool``.
+    """
+    is_submitted = runner == "spark_submit"
+    planning = {**kwargs, "runner": "local" if is_submitted else runner}
+    mapped = {
+        "task_id": "work",
+        "job": job,
+        "options": dict(options or {}),
+        "map_index_template": "{{ task.item['label'] }}",
+        "max_active_tis_per_dagrun": max_active_tis_per_dagrun,
+    }
+    with TaskGroup(group_id or checked_job(job)) as group:
+        plan = LakeheadPlanOperator(
+            task_id="plan", job=job, options=options, max_tasks=max_tasks, **planning
+        )
+        if is_submitted:
+            from connectors.airflow.operators.spark_submit import LakeheadSparkSubmitOperator
+
+            theirs = {name: kwargs[name] for name in kwargs if name not in _OF_OUR_RUNNERS}
+            submitted = {**mapped, **theirs, **(spark_submit or {})}
+            LakeheadSparkSubmitOperator.partial(**submitted).expand(item=plan.output)
+            return group
+        with_events = with_table_events(job, planning)
+        work = LakeheadWorkOperator.partial(**mapped, **with_events).expand(item=plan.output)
+        LakeheadSummaryOperator(
+            task_id="summary",
+            job=job,
+            planned=XComArg(plan, key=_PLANNED),
+            results=work.output,
+            **planning,
+        )
+    return group

@@ -1,0 +1,49 @@
+"""Progress of a job as lines of a task's log, few of them."""
+
+from typing import Any
+
+from storage.clock import Clock, SystemClock
+
+_EVERY_S = 5.0
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+class ProgressLines:
+    """Tells a log how many bytes of a job are done: at its first news, and then at most once in
+    `every_s` seconds.
+    """
+
+    def __init__(
+        self, log: Any, what: str, *, every_s: float = _EVERY_S, clock: Clock | None = None
+    ) -> None:
+        self._log = log
+        self._what = what
+        self._every_s = every_s
+        self._clock = clock or SystemClock()
+        self._begun = self._clock.monotonic()
+        self._told: float | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Take note that `done` of `total` bytes are done."""
+        now = self._clock.monotonic()
+        if not total or (self._told is not None and now - self._told < self._every_s):
+            return
+        self._told = now
+        seconds = now - self._begun
+        pace = f", {in_bytes(int(done / seconds))}/s" if done and seconds > 0 else ""
+        self._log.info(
+            "%s: %s of %s (%d %%)%s",
+            self._what,
+            in_bytes(done),
+            in_bytes(total),
+            done * 100 // total,
+            pace,
+        )
+
+
+def in_bytes(count: int) -> str:
+    """Return a number of bytes as people read it."""
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"

@@ -1,0 +1,82 @@
+"""Where work items run: in this task's process, in processes beside it, or on Spark."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from connectors.airflow.spark_secrets import executor_properties, submit_arguments
+
+if TYPE_CHECKING:
+    from storage.jobs.frame import Runner
+
+RunnerName = Literal["local", "spark", "connect"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerSettings:
+    """`local`: this process, or so many `processes` beside it. `spark`: a session at `master` that
+    lives as long as the task, with `config`. `connect`: the Spark Connect server at `remote`.
+    """
+
+    name: RunnerName = "local"
+    processes: int = 1
+    master: str = "local[2]"
+    remote: str = ""
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def checked_runner(value: str) -> RunnerName:
+    """Return it if it is one. Raises ValueError, for whoever reads the DAG."""
+    for known in get_args(RunnerName):
+        if value == known:
+            return known  # type: ignore[no-any-return]
+    raise ValueError(f"runner is {value!r}: use {', '.join(get_args(RunnerName))}")
+
+
+@contextmanager
+def opened_runner(settings: RunnerSettings, storage: Mapping[str, str]) -> Iterator["Runner"]:
+    """Yield a runner, and end what was started for it. `storage` are the variables by which
+    executors reach the store.
+
+    Raises SettingsError (no Java, no Spark), AirflowFailException.
+    """
+    if settings.name == "local":
+        from lake.jobs.local_pool import run_items
+
+        yield partial(run_items, processes=settings.processes)
+        return
+    from lake.jobs.spark_runner import spark_runner
+
+    session = _connected(settings) if settings.name == "connect" else _started(settings, storage)
+    try:
+        yield spark_runner(session)
+    finally:
+        session.stop()
+
+
+def _started(settings: RunnerSettings, storage: Mapping[str, str]) -> Any:
+    from lake.spark import spark_session
+
+    with executor_properties(storage) as properties, submit_arguments(properties):
+        return spark_session(
+            app_name="lakehead", master=settings.master, delta=False, config=settings.config
+        )
+
+
+def _connected(settings: RunnerSettings) -> Any:
+    if not settings.remote:
+        raise AirflowFailException(
+            "runner=connect needs spark_remote: the server's address, sc://host:15002"
+        )
+    try:
+        from pyspark.sql.connect.session import SparkSession
+    except ImportError as error:
+        raise AirflowFailException(
+            f"Spark Connect is not installed on this worker ({error}): pip install "
+            "'lakehead[connect]'"
+        ) from None
+    return SparkSession.builder.remote(settings.remote).getOrCreate()

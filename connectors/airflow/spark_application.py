@@ -1,0 +1,75 @@
+"""What `spark-submit` starts: a job of Lakehead's on the driver, its items on executors.
+
+The driver needs `lakehead[lake]` and no Airflow. It is told all by one argument, a JSON object with
+`job`, `path`, `options` and, for one item of a mapped job, `item`; credentials of the store are in
+its environment. Its figures are its last line of output, behind `lakehead figures: `.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+FIGURES = "lakehead figures: "
+
+_log = logging.getLogger("lakehead")
+
+
+def run(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the job that the argument names in the driver's session, and return its figures.
+
+    Raises what the job raises.
+    """
+    from pyspark.sql import SparkSession
+
+    from connectors.airflow.jobs import checked_job, job_named
+    from connectors.airflow.jobs.chunks import Chunk
+    from connectors.airflow.jobs.frame import Place, figures_of_both
+    from connectors.airflow.progress import ProgressLines
+    from lake.jobs.spark_runner import spark_runner
+
+    session = SparkSession.builder.appName("lakehead").getOrCreate()
+    try:
+        job = job_named(checked_job(told["job"]))
+        place = Place(
+            path=told["path"],
+            runner=spark_runner(session),
+            on_progress=ProgressLines(_log, job.name),
+            log=_log,
+            wait_s=float(told.get("wait_s", 0)),
+            if_taken=told.get("if_taken", "skip"),
+            is_local=False,
+        )
+        options = job.options_of(told.get("options", {}))
+        item = told.get("item")
+        planned = job.plan(place, options, again=item is not None)
+        if item is None:
+            known = planned.told(is_dry_run=False)
+            figures = figures_of_both(known, job.work(place, options, planned.units))
+        else:
+            chunk = Chunk.of_json(item)
+            units = [unit for unit in planned.units if chunk.has(unit.key)]
+            figures = job.work(place, options, units) if units else {}
+        job.finish(figures)
+        return figures
+    finally:
+        session.stop()
+
+
+def main() -> None:
+    """Run what the first argument says. Status 1 with one line on an error of ours."""
+    from storage.errors import LakeheadError
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    _log.setLevel(logging.INFO)
+    try:
+        figures = run(json.loads(sys.argv[1]))
+    except LakeheadError as error:
+        _log.error("%s: %s", type(error).__name__, " ".join(str(error).split()))
+        sys.exit(1)
+    _log.info("%s%s", FIGURES, json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

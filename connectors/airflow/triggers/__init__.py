@@ -1,0 +1,1 @@
+"""Triggers: what the triggerer polls for deferred sensors and for assets."""

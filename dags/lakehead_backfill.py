@@ -1,0 +1,47 @@
+"""By hand: has a topic's table begin earlier, and adds the records before its beginning.
+
+1. `plan` is a dry run: its log and its XCom say what would be done.
+2. `approve` shows that under *Required Actions* and waits for a day: *Approve* goes on, *Reject*
+   (or no answer) leaves all as it is.
+3. `backfill` adds records from the newest to the oldest, in commits of the table. One that is
+   killed goes on where it was when it is tried again. New records are added meanwhile.
+
+| Param | Meaning |
+| --- | --- |
+| `topic` | The topic of the table |
+| `begin` | `earliest`, a time (`2026-01-31T12:00:00Z`), or offsets by partition (`0:12,1:3`) |
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import Param
+
+from connectors.airflow.dag_settings import CLUSTER, TOPIC, approval, lakehead_dag
+from connectors.airflow.operators.job import LakeheadJobOperator
+
+with lakehead_dag(
+    "lakehead_backfill",
+    doc_md=__doc__,
+    tags=("tables", "by-hand"),
+    deadline=timedelta(hours=24),
+    params={
+        "topic": TOPIC,
+        "begin": Param(
+            "earliest",
+            type="string",
+            minLength=1,
+            title="Beginning",
+            description="earliest, a time, or offsets by partition (0:12,1:3).",
+        ),
+    },
+):
+    asked = {
+        "job": "backfill",
+        "options": {"topic": "{{ params.topic }}", "begin": "{{ params.begin }}"},
+        **CLUSTER,
+    }
+    (
+        LakeheadJobOperator(task_id="plan", dry_run=True, **asked)
+        >> approval("Backfill the table of {{ params.topic }} from {{ params.begin }}?")
+        >> LakeheadJobOperator(task_id="backfill", wait_s=300, if_taken="retry", **asked)
+    )

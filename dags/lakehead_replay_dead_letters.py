@@ -1,0 +1,34 @@
+"""By hand: brings the dead letters of a topic's table that can be rows now into it.
+
+After the declaration was put right (a schema, a registry that was away). What still cannot be a
+row stays a dead letter.
+
+1. `plan` is a dry run: its log and its XCom say how many letters would become rows, and why the
+   first of the others would not.
+2. `approve` shows that under *Required Actions* and waits for a day: *Approve* goes on, *Reject*
+   (or no answer) leaves all as it is.
+3. `replay` does it. A letter becomes a row once, however often that is killed and tried again.
+
+| Param | Meaning |
+| --- | --- |
+| `topic` | The topic of the table |
+"""
+
+from datetime import timedelta
+
+from connectors.airflow.dag_settings import CLUSTER, TOPIC, approval, lakehead_dag
+from connectors.airflow.operators.job import LakeheadJobOperator
+
+with lakehead_dag(
+    "lakehead_replay_dead_letters",
+    doc_md=__doc__,
+    tags=("tables", "by-hand"),
+    deadline=timedelta(hours=24),
+    params={"topic": TOPIC},
+):
+    asked = {"job": "replay", "options": {"topic": "{{ params.topic }}"}, **CLUSTER}
+    (
+        LakeheadJobOperator(task_id="plan", dry_run=True, **asked)
+        >> approval("Replay the dead letters of {{ params.topic }}?")
+        >> LakeheadJobOperator(task_id="replay", wait_s=300, if_taken="retry", **asked)
+    )

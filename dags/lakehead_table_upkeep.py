@@ -1,0 +1,49 @@
+"""Keeps the files of Delta tables: OPTIMIZE and VACUUM of the tables for which it is time.
+
+OPTIMIZE makes large files of small ones where `lakehead.table.optimize.*` of the topic asks for
+it, VACUUM deletes files that no version of the last `lakehead.table.vacuum.*` needs. Each table is
+a mapped task run, under the lease of the table: while another process writes it, it is waited for,
+five minutes at most, and then left for the next time.
+
+| Param | Meaning |
+| --- | --- |
+| `topics` | The tables of these topics alone |
+| `all_of_them` | Also those for which it is not time yet |
+| `dry_run` | Tell what is due |
+"""
+
+from datetime import timedelta
+
+from airflow.sdk import Param
+
+from connectors.airflow.dag_settings import CLUSTER, DRY_RUN, TOPICS, lakehead_dag
+from connectors.airflow.operators.mapped import lakehead_job
+
+with lakehead_dag(
+    "lakehead_table_upkeep",
+    doc_md=__doc__,
+    tags=("tables",),
+    schedule="20 * * * *",
+    deadline=timedelta(hours=3),
+    params={
+        "topics": TOPICS,
+        "all_of_them": Param(
+            False,
+            type="boolean",
+            title="All of them",
+            description="Tables for which it is not time yet, too.",
+        ),
+        "dry_run": DRY_RUN,
+    },
+):
+    for job in ("optimize", "vacuum"):
+        lakehead_job(
+            job,
+            options={
+                "topics": "{{ params.topics | join(' ') }}",
+                "all_of_them": "{{ params.all_of_them }}",
+            },
+            dry_run="{{ params.dry_run }}",
+            wait_s=300,
+            **CLUSTER,
+        )

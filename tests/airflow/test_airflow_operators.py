@@ -1,0 +1,271 @@
+"""Operators on a real cluster in a folder: what they do, what they fail with, how they end."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.airflow.jobs import JOB_NAMES
+from lake.jobs.table_lease import TableLeases
+from lake.store_reader import store_reader
+from lake.tables.delta_table import open_table
+from tests.support.airflow_runs import connect
+from tests.support.declared_topics import configure
+from tests.support.topic_writer import write_topic
+
+pytestmark = [
+    pytest.mark.xdist_group("airflow"),
+    pytest.mark.filterwarnings("ignore:Using `httpx` with"),  # of a library of Airflow's
+]
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two topics in many small objects, the first of which has a table."""
+    root = tmp_path_factory.mktemp("cluster")
+    for number in range(12):
+        values = [json.dumps({"id": number * 10 + one}).encode() for one in range(10)]
+        write_topic(root, "orders", {0: values, 1: values}, partitions=2)
+    write_topic(root, "other", {0: [b"x"]})
+    table = {"lakehead.table.enable": "true", "lakehead.table.value.format": "json"}
+    configure(root, "orders", {**table, "retention.ms": "-1"})
+    return root
+
+
+@pytest.fixture
+def cluster(made_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster of the test's own."""
+    shutil.copytree(made_once, tmp_path / "cluster")
+    connect(monkeypatch, str(tmp_path / "cluster"))
+    return tmp_path / "cluster"
+
+
+class _Instance:
+    """What an operator needs of its task instance."""
+
+    def __init__(self) -> None:
+        self.pushed: dict[str, Any] = {}
+
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self.pushed[key] = json.loads(json.dumps(value))
+
+
+class _Events:
+    def __init__(self) -> None:
+        self.added: list[tuple[str, dict[str, Any]]] = []
+
+    def __getitem__(self, alias: Any) -> "_Events":
+        assert alias.name == "lakehead_tables"
+        return self
+
+    def add(self, asset: Any, extra: dict[str, Any]) -> None:
+        self.added.append((asset.uri, extra))
+
+
+def context() -> dict[str, Any]:
+    return {"ti": _Instance(), "outlet_events": _Events()}
+
+
+def job(name: str, **options: Any) -> Any:
+    from connectors.airflow.operators.job import LakeheadJobOperator
+
+    more = {key: options.pop(key) for key in ("if_taken", "dry_run") if key in options}
+    return LakeheadJobOperator(task_id=name, job=name, options=options, **more)
+
+
+def run(name: str, **options: Any) -> Any:
+    return job(name, **options).execute(context())
+
+
+def rows(cluster: Path) -> list[int]:
+    table = open_table(str(cluster / "tables" / "orders"))
+    assert table is not None
+    found: list[int] = table.handle.to_pyarrow_table(columns=["id"]).column("id").to_pylist()
+    return sorted(found)
+
+
+WANTED = sorted(2 * list(range(120)))
+
+
+# --------------------------------------------------------------------------------- what they do
+
+
+def test_a_cluster_is_kept_by_the_jobs_one_after_the_other(cluster: Path) -> None:
+    found = run("verify")
+    assert (found["objects"], found["records"], found["damages_count"]) == (13, 241, 0)
+    done = run("compact", count_min="2")
+    assert (done["objects_before"], done["objects_after"]) == (24, 2)
+    made = run("materialize", topics="orders")
+    assert (made["records"], made["records_behind"], made["tables"]) == (240, 0, 1)
+    assert rows(cluster) == WANTED
+    assert run("materialize", all_of_them="true")["commits"] == 0
+    assert run("optimize", topics=["orders"])["files_after"] == 1
+    assert run("vacuum", topics=["orders"])["removed_files"] == 0
+    configure(cluster, "orders", {"retention.ms": "1"})
+    assert run("retain")["records"] == 241
+    assert run("sweep", grace_s=0)["objects"] == 15
+    assert run("verify")["objects"] == 0
+    assert rows(cluster) == WANTED
+
+
+@pytest.mark.parametrize("name", sorted(JOB_NAMES))
+def test_a_dry_run_tells_and_changes_nothing(cluster: Path, name: str) -> None:
+    run("materialize", all_of_them=True)
+    before = sorted(str(one) for one in cluster.rglob("*") if "/meta/log/" not in str(one))
+    options: dict[str, dict[str, Any]] = {
+        "backfill": {"topic": "orders", "begin": "earliest"},
+        "compact": {"count_min": 2},
+        "materialize": {"topics": "orders"},
+        "optimize": {"topics": "orders"},
+        "rebuild_table": {"topic": "orders"},
+        "replay": {"topic": "orders"},
+        "vacuum": {"topics": "orders"},
+    }
+    found = run(name, dry_run="True", **options.get(name, {}))
+    assert found["planned"] >= (0 if name == "compact_topics" else 1)
+    assert len(found["would_do"]) == min(found["planned"], 20)
+    assert len(json.dumps(found)) < 8192
+    assert sorted(str(one) for one in cluster.rglob("*") if "/meta/log/" not in str(one)) == before
+
+
+def test_a_table_that_grew_makes_an_event_of_its_asset(cluster: Path) -> None:
+    told = context()
+    job("materialize", topics="orders").execute(told)
+    uri = "lakehead://lakehead_default/tables/orders"
+    extra = {"topic": "orders", "offsets": {"0": [0, 120], "1": [0, 120]}, "records": 240}
+    assert told["outlet_events"].added == [(uri, extra)]
+    again = context()
+    job("materialize", topics="orders").execute(again)
+    assert again["outlet_events"].added == []
+
+
+# --------------------------------------------------------------------------- what they fail with
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("verify", {"topic": "nope"}, "'nope' does not exist .*: check the topic's name"),
+        ("verify", {"sample_percent": "many"}, "option sample_percent of job verify cannot be"),
+        ("verify", {"topics": "orders"}, "no option 'topics': there are topic, sample_percent"),
+        ("retain", {"topics": ["nope"]}, "nope"),
+        ("retain", {"defaults": {"log.nope": "1"}}, "log.nope is none of the brokers' defaults"),
+        ("materialize", {"topics": "other"}, "other declares no table"),
+        ("materialize", {"topics": "nope"}, "nope"),
+        ("optimize", {"topics": "other"}, "other declares no table"),
+        ("vacuum", {"topics": "orders", "retention_hours": 1}, "a table keeps 168 hours at least"),
+        ("replay", {}, "option topic is missing"),
+        ("replay", {"topic": "orders"}, "there is no table"),
+        ("backfill", {"topic": "orders"}, "option begin is missing"),
+        ("backfill", {"topic": "orders", "begin": "soon"}, "option begin .* cannot be 'soon'"),
+        ("backfill", {"topic": "orders", "begin": "7:1"}, "no partition 7"),
+        ("rebuild_catalog", {}, "the metadata in .* can be read"),
+    ],
+)
+def test_what_no_retry_puts_right_fails_at_once(
+    cluster: Path, name: str, options: dict[str, Any], words: str
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(AirflowFailException, match=words) as caught:
+        run(name, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [{"job": "nope"}, {"runner": "nope"}, {"if_taken": "nope"}])
+def test_what_is_wrong_in_a_dag_is_told_when_it_is_read(given: dict[str, Any]) -> None:
+    from connectors.airflow.operators.job import LakeheadJobOperator
+
+    with pytest.raises(ValueError, match=f"{next(iter(given))} is 'nope': use "):
+        LakeheadJobOperator(task_id="x", **{"job": "verify", **given})
+
+
+def test_damage_fails_the_task_with_its_place(cluster: Path) -> None:
+    victim = next(one for one in sorted((cluster / "data").rglob("*")) if one.is_file())
+    data = bytearray(victim.read_bytes())
+    data[60] ^= 1
+    victim.write_bytes(bytes(data))
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(
+        AirflowFailException, match=r"damage was found: topic o\w+, partition 0, offsets"
+    ):
+        run("verify")
+
+
+@pytest.fixture
+def taken(cluster: Path) -> Iterator[None]:
+    """Another writer has the table of orders."""
+    leases = TableLeases.open(str(cluster))
+    leases.take(store_reader(str(cluster)).open_catalog().topic("orders").topic_id)
+    yield
+    leases.close()
+
+
+@pytest.mark.parametrize("name", ["materialize", "optimize", "vacuum"])
+def test_a_table_that_another_writes_is_left_to_it(
+    cluster: Path, name: str, request: pytest.FixtureRequest
+) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+    run("materialize", topics="orders")
+    request.getfixturevalue("taken")
+    with pytest.raises(AirflowSkipException, match=r"orders is written by .*: left to it"):
+        run(name, topics="orders")
+    with pytest.raises(AirflowException, match="a later try may find it free") as caught:
+        run(name, topics="orders", if_taken="retry")
+    assert not isinstance(caught.value, AirflowFailException | AirflowSkipException)
+
+
+# ------------------------------------------------------------------------------- how they end
+
+
+class _Ends:
+    """Progress, at whose first news the task is asked to end: where a signal would come in."""
+
+    ask: Callable[[], None]
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __call__(self, _done: int, _total: int) -> None:
+        type(self).ask()
+
+
+@pytest.mark.parametrize("name", ["materialize", "compact", "verify"])
+def test_a_task_that_is_asked_to_end_does_and_another_try_goes_on(
+    cluster: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    given: dict[str, dict[str, Any]] = {
+        "materialize": {"topics": "orders"},
+        "compact": {"count_min": 2},
+    }
+    options = given.get(name, {})
+    task = job(name, **options)
+    with monkeypatch.context() as patched:
+        patched.setattr("connectors.airflow.operators.base.ProgressLines", _Ends)
+        _Ends.ask = task.on_kill
+        with pytest.raises(AirflowException, match="was asked to end and has") as caught:
+            task.execute(context())
+        task.on_kill()  # a second signal, when nothing runs any more
+    assert not isinstance(caught.value, AirflowFailException)
+    state = store_reader(str(cluster)).open_catalog().state
+    assert all(not table.until_ms for table in state.tables.values())
+    run(name, **options)
+    if name == "materialize":
+        assert rows(cluster) == WANTED
+    assert run("verify")["damages_count"] == 0
+
+
+def test_what_was_asked_to_end_before_it_began_does_not_begin(cluster: Path) -> None:
+    from airflow.sdk.exceptions import AirflowException
+
+    task = job("materialize", topics="orders")
+    task.on_kill()
+    with pytest.raises(AirflowException, match="was asked to end"):
+        task.execute(context())
+    assert open_table(str(cluster / "tables" / "orders")) is None

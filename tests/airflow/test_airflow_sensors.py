@@ -1,0 +1,212 @@
+"""Sensors, poked and deferred, and the assets and lineage that go with them."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.airflow.assets import events_extra, growth, sanitize_uri
+from connectors.airflow.lineage import materialize_lineage, table_dataset, topic_dataset
+from tests.support.declared_topics import configure
+from tests.support.record_batches import TestRecord
+from tests.support.topic_writer import write_topic
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.xdist_group("airflow"),
+    pytest.mark.filterwarnings("default"),  # Airflow's own
+]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cluster's store with records of a topic, which the default connection names."""
+    connection = {"conn_type": "lakehead", "extra": {"path": str(tmp_path)}}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKEHEAD_DEFAULT", json.dumps(connection))
+    records = [TestRecord(offset=0, timestamp=1_000_000, value=b"x")] * 10
+    write_topic(tmp_path, "orders", {0: records})
+    return tmp_path
+
+
+def sensors(**more: Any) -> dict[str, Any]:
+    """One of each, which is done at once."""
+    from connectors.airflow.sensors import lakehead
+
+    moment = datetime(1970, 1, 1, 0, 16, 40, tzinfo=UTC)
+    return {
+        "offsets": lakehead.TopicOffsetSensor(
+            task_id="offsets", topic="orders", offsets={0: "10"}, **more
+        ),
+        "time": lakehead.TopicTimeSensor(task_id="time", topic="orders", timestamp=moment, **more),
+        "fresh": lakehead.TableFreshSensor(
+            task_id="fresh", topic="orders", within=timedelta(days=1), **more
+        ),
+        "lag": lakehead.LagSensor(task_id="lag", topic="orders", under="11", **more),
+    }
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_what_is_there_is_not_waited_for(cluster: Path, deferrable: bool) -> None:
+    configure(cluster, "orders", {"lakehead.table.enable": "true"})
+    for name, sensor in sensors(deferrable=deferrable).items():
+        held = 10 if name in {"offsets", "time"} else 0
+        assert sensor.execute({}) == {"topic": "orders", "offsets": {"0": held}}, name
+
+
+def test_a_deferred_sensor_goes_on_with_what_its_trigger_found(cluster: Path) -> None:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+    from connectors.airflow.sensors.lakehead import TopicOffsetSensor
+
+    sensor = TopicOffsetSensor(
+        task_id="a", topic="orders", offsets=12, deferrable=True, poke_interval=3, timeout=60
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})
+    assert deferred.value.method_name == "execute_complete"
+    assert deferred.value.timeout == timedelta(seconds=60)
+    _, kwargs = deferred.value.trigger.serialize()
+    assert kwargs["poll_interval"] == 3
+    assert kwargs["condition"]["offsets"] == 12
+    found = {"topic": "orders", "offsets": {"0": 12}}
+    assert sensor.execute_complete({}, {"found": found}) == found
+    with pytest.raises(AirflowFailException, match="gone"):
+        sensor.execute_complete({}, {"error": "gone", "is_final": True})
+    with pytest.raises(AirflowException, match="slow") as passing:
+        sensor.execute_complete({}, {"error": "slow", "is_final": False})
+    assert not isinstance(passing.value, AirflowFailException)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "said"),
+    [
+        ("TopicOffsetSensor", {"offsets": "ten"}, "offsets has 'ten': give a whole number"),
+        ("TopicOffsetSensor", {"offsets": {3: 1}}, "partition '3' of topic orders"),
+        ("TopicOffsetSensor", {"offsets": 1, "topic": "order"}, "'order' does not exist"),
+        ("TopicTimeSensor", {"timestamp": "noon"}, "timestamp is 'noon': give a time such as"),
+        ("TopicTimeSensor", {"timestamp": "2026-01-01"}, "has no time zone"),
+        ("LagSensor", {"under": 1}, "declares no table: set lakehead.table.enable=true"),
+        ("LagSensor", {"under": 1, "lakehead_conn_id": "x"}, "there is no connection x"),
+    ],
+)
+def test_what_cannot_be_waited_for_fails_at_once(
+    cluster: Path, kind: str, arguments: dict[str, Any], said: str
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from connectors.airflow.sensors import lakehead
+
+    sensor = getattr(lakehead, kind)(task_id="a", **{"topic": "orders"} | arguments)
+    with pytest.raises(AirflowFailException, match=said) as failed:
+        sensor.execute({})
+    assert "\n" not in str(failed.value)
+
+
+def test_assets_are_named_by_connection_and_topic() -> None:
+    from airflow.sdk import AssetWatcher
+
+    from connectors.airflow.assets import table_asset, topic_asset, watched_table
+
+    assert topic_asset("orders").uri == "lakehead://lakehead_default/topics/orders"
+    assert table_asset("orders", "prod").uri == "lakehead://prod/tables/orders"
+    watched = watched_table("orders", "prod", records=100)
+    assert (watched.name, watched.uri) == (table_asset("orders", "prod").name,) * 2
+    [watcher] = watched.watchers
+    assert isinstance(watcher, AssetWatcher)
+    assert watcher.trigger.serialize()[1]["records"] == 100
+
+
+@pytest.mark.parametrize(
+    ("uri", "kept"),
+    [
+        ("lakehead://c/topics/a", "lakehead://c/topics/a"),
+        ("lakehead://c/tables/a/?x=1#y", "lakehead://c/tables/a"),
+        ("lakehead://c/topics", None),
+        ("lakehead:///topics/a", None),
+        ("lakehead://c/queues/a", None),
+        ("lakehead://c/topics/a/b", None),
+    ],
+)
+def test_uris_of_assets_are_checked(uri: str, kept: str | None) -> None:
+    from urllib.parse import urlsplit
+
+    if kept is None:
+        with pytest.raises(ValueError, match="is no asset of Lakehead: write lakehead://"):
+            sanitize_uri(urlsplit(uri))
+    else:
+        assert sanitize_uri(urlsplit(uri)).geturl() == kept
+
+
+def test_events_say_what_came_by_partition() -> None:
+    assert growth("orders", {"0": 5, "1": 7}, [9, 7, 2]) == {
+        "topic": "orders",
+        "offsets": {"0": [5, 9], "2": [0, 2]},
+        "records": 6,
+    }
+    assert events_extra("orders", {}) == {"topic": "orders", "offsets": {}, "records": 0}
+
+
+def test_datasets_are_named_as_openlineage_names_them() -> None:
+    path = "s3://lake/prod?region=eu-west-1"
+    assert topic_dataset("orders", bootstrap_servers="a:9092, b:9092", path=path) == (
+        "kafka://a:9092",
+        "orders",
+    )
+    assert topic_dataset("orders", bootstrap_servers="", path=path) == (
+        "lakehead://lake/prod",
+        "orders",
+    )
+    assert topic_dataset("orders", bootstrap_servers="", path="file:/data/store").namespace == (
+        "lakehead:///data/store"
+    )
+    assert table_dataset("s3://lake/prod/tables/orders?region=x") == (
+        "s3://lake",
+        "prod/tables/orders",
+    )
+    assert table_dataset("file:///data/tables/orders/") == ("file", "/data/tables/orders")
+    assert table_dataset("/data/tables/orders") == ("file", "/data/tables/orders")
+
+
+def test_lineage_names_topic_and_table_where_openlineage_is_installed() -> None:
+    found = materialize_lineage(
+        path="/data/store",
+        bootstrap_servers="a:9092",
+        tables={"orders": "/data/tables/orders"},
+        rows={"orders": 7},
+        bytes_written={"orders": 700},
+    )
+    try:
+        from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found]
+            OperatorLineage,
+        )
+    except ImportError:
+        assert found is None
+        return
+    assert isinstance(found, OperatorLineage)
+    assert [(one.namespace, one.name) for one in found.inputs] == [("kafka://a:9092", "orders")]
+    [output] = found.outputs
+    assert output.name == "/data/tables/orders"
+    assert output.outputFacets["outputStatistics"].rowCount == 7
+
+
+@pytest.mark.slow
+def test_sensors_wait_in_a_dag(cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """By dag.test(): one pokes, one is rescheduled by its trigger, and records come meanwhile."""
+    home = tmp_path_factory.mktemp("home")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.support.sensor_dag", str(home), str(cluster)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    said = json.loads(ended.stdout.splitlines()[-1])
+    assert said["states"] == {"poking": "success", "deferred": "success", "write": "success"}
+    assert said["poking"] == said["deferred"] == {"topic": "orders", "offsets": {"0": 15}}
