@@ -1,0 +1,20 @@
+variable "region" {
+  description = "AWS region."
+  type        = string
+  default     = "us-east-1"
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "region is a region's name, such as us-east-1."
+  }
+}
+
+variable "bucket" {
+  description = "Name of the bucket that is made for the cluster; the names of buckets are shared by all of AWS."
+  type        = string
+}
+
+variable "lakehead_wheel" {
+  description = "Lakehead's wheel, in a folder of a bucket of yours with the wheels that it needs, and the folder airflow with Airflow's and the DAGs."
+  type        = string
+}

@@ -1,0 +1,9 @@
+output "bootstrap_servers" {
+  description = "bootstrap.servers of Kafka clients."
+  value       = local.name == "" ? join(",", [for address in local.addresses : "${address}:${var.port}"]) : "${local.name}:${var.port}"
+}
+
+output "target_addresses" {
+  description = "Addresses behind the name; none without one."
+  value       = var.kind == "dns" ? tolist(aws_route53_record.brokers[0].records) : [for slot, target in aws_lb_target_group_attachment.host : target.target_id]
+}

@@ -1,0 +1,138 @@
+# A host is a slot: an address that stays (its network interface), a volume that stays (module wal),
+# and an instance that may be replaced at any time.
+
+locals {
+  ami_id = var.ami_id == null ? nonsensitive(data.aws_ssm_parameter.al2023[0].insecure_value) : var.ami_id
+
+  architecture = contains(data.aws_ec2_instance_type.this.supported_architectures, "arm64") ? "arm64" : "x86_64"
+
+  shared_settings = merge({ "ec2.notices" = "interruption" }, var.settings, {
+    "nodes"        = var.nodes_per_host
+    "host"         = "0.0.0.0"
+    "port"         = var.kafka_port
+    "metrics.port" = var.metrics_port
+    "data"         = "/var/lib/lakehead"
+    "store"        = "s3://${var.bucket}/${var.prefix}?region=${data.aws_region.current.name}"
+  })
+  settings = merge({
+    for slot, host in var.slots : slot => merge(local.shared_settings, {
+      "node.id"         = host.node_id
+      "broker.rack"     = host.zone
+      "host.id"         = "${var.name}-${slot}"
+      "advertised.host" = aws_network_interface.host[slot].private_ip
+      "wal"             = var.wal_uris[slot]
+    })
+    }, {
+    # What a slot's have beside, `lakehead slot claim` finds out.
+    for group in var.group_wal == null ? [] : ["group"] : group => merge(local.shared_settings, {
+      "ec2.notices" = "scaling"
+      "wal"         = var.group_wal
+    })
+  })
+
+  # Names are quoted: host and host.id, wal and wal.size are names of their own, not tables.
+  settings_toml = {
+    for slot, settings in local.settings :
+    slot => join("", [for key, value in settings : "${jsonencode(key)} = ${jsonencode(value)}\n"])
+  }
+
+  user_data = {
+    for slot in keys(local.settings) : slot => templatefile("${path.module}/user_data.yaml.tftpl", {
+      before_start   = slot == "group" ? "/opt/lakehead/bin/lakehead slot claim --write /var/lib/lakehead/slot.env" : "/usr/bin/true"
+      capabilities   = var.wal_mode == "io2-multi-attach" ? "CAP_SYS_ADMIN" : ""
+      hostname       = "${var.name}-${slot}"
+      settings       = jsonencode(local.settings_toml[slot])
+      wheel          = var.lakehead_wheel
+      wheel_folder   = trimsuffix(var.lakehead_wheel, "/${basename(var.lakehead_wheel)}")
+      wheel_basename = basename(var.lakehead_wheel)
+    })
+  }
+}
+
+data "aws_region" "current" {}
+
+data "aws_ec2_instance_type" "this" {
+  instance_type = var.instance_type
+
+  lifecycle {
+    postcondition {
+      condition     = self.bare_metal || self.hypervisor == "nitro"
+      error_message = "Instance type ${var.instance_type} is not built on Nitro: it has neither NVMe volumes nor reservations. Choose a newer one, such as m7i.large."
+    }
+    postcondition {
+      condition     = var.nodes_per_host > 0 || self.default_vcpus <= var.node_ids_per_host
+      error_message = "Instance type ${var.instance_type} has more cores than a host has node ids (${var.node_ids_per_host}). Give nodes_per_host a number, or choose a smaller type."
+    }
+  }
+}
+
+data "aws_ssm_parameter" "al2023" {
+  count = var.ami_id == null ? 1 : 0
+  name  = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-${local.architecture}"
+}
+
+# Keeps the image of the first apply, so that a release of Amazon's does not replace hosts.
+resource "terraform_data" "ami" {
+  input            = local.ami_id
+  triggers_replace = [var.ami_id, data.aws_ec2_instance_type.this.supported_architectures]
+
+  lifecycle {
+    ignore_changes = [input]
+  }
+}
+
+resource "aws_network_interface" "host" {
+  for_each        = var.slots
+  subnet_id       = each.value.subnet_id
+  security_groups = [var.security_group_id]
+  description     = "Lakehead ${var.name} ${each.key}"
+  tags            = merge(var.tags, { Name = "${var.name}-${each.key}", "lakehead:slot" = each.key })
+}
+
+resource "aws_instance" "host" {
+  #checkov:skip=CKV_AWS_126:status checks come each minute without it; brokers' own metrics are Prometheus pages
+  for_each                    = var.slots
+  ami                         = terraform_data.ami.output
+  instance_type               = data.aws_ec2_instance_type.this.instance_type
+  iam_instance_profile        = aws_iam_instance_profile.broker.name
+  user_data                   = local.user_data[each.key]
+  user_data_replace_on_change = true
+  ebs_optimized               = true
+
+  network_interface {
+    device_index         = 0
+    network_interface_id = aws_network_interface.host[each.key].id
+  }
+
+  metadata_options {
+    http_endpoint               = "enabled"
+    http_tokens                 = "required"
+    http_put_response_hop_limit = 1
+    instance_metadata_tags      = "enabled" # cluster, slot and first node id
+  }
+
+  root_block_device {
+    volume_type = "gp3"
+    volume_size = var.root_gib
+    encrypted   = true
+    kms_key_id  = var.kms_key_arn
+  }
+
+  tags = merge(var.tags, {
+    Name               = "${var.name}-${each.key}"
+    "lakehead:slot"    = each.key
+    "lakehead:node-id" = tostring(each.value.node_id)
+  })
+
+  lifecycle {
+    # Named here so that volumes are made before the hosts that look for them, and go after them.
+    precondition {
+      condition     = length(var.wal_volume_ids) == 0 || contains(keys(var.wal_volume_ids), each.key)
+      error_message = "Host ${each.key} has no WAL volume among wal_volume_ids."
+    }
+    precondition {
+      condition     = length(local.user_data[each.key]) < 16384
+      error_message = "User data of ${each.key} is longer than EC2's 16 KiB. Put fewer settings into `settings`."
+    }
+  }
+}

@@ -1,0 +1,59 @@
+output "instance_ids" {
+  description = "Instance of each slot."
+  value       = { for slot, instance in aws_instance.host : slot => instance.id }
+}
+
+output "private_ips" {
+  description = "Address of each slot; it stays when the instance is replaced."
+  value       = { for slot, interface in aws_network_interface.host : slot => interface.private_ip }
+}
+
+output "broker_policy_json" {
+  description = "IAM policy of the brokers."
+  value       = local.broker_policy_json
+}
+
+output "settings_toml" {
+  description = "Settings file of each slot."
+  value       = local.settings_toml
+}
+
+output "user_data" {
+  description = "Cloud-init user data of each slot."
+  value       = local.user_data
+}
+
+output "imds" {
+  description = "Metadata options of each instance."
+  value       = { for slot, instance in aws_instance.host : slot => instance.metadata_options[0].http_tokens }
+}
+
+output "vcpus" {
+  description = "Cores of the instance type."
+  value       = data.aws_ec2_instance_type.this.default_vcpus
+}
+
+output "role_name" {
+  description = "Role of the brokers."
+  value       = aws_iam_role.broker.name
+}
+
+output "instance_profile_name" {
+  description = "Instance profile with that role."
+  value       = aws_iam_instance_profile.broker.name
+}
+
+output "ami_id" {
+  description = "Image of the hosts."
+  value       = terraform_data.ami.output
+}
+
+output "group_user_data" {
+  description = "Cloud-init user data of hosts that an auto-scaling group starts; null without group_wal."
+  value       = lookup(local.user_data, "group", null)
+}
+
+output "architecture" {
+  description = "Architecture of the hosts and their packages."
+  value       = local.architecture
+}

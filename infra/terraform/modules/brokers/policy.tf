@@ -1,0 +1,137 @@
+# What a broker may do: its prefix, its key through S3, its own package, and with a block WAL the
+# volumes of its cluster.
+
+locals {
+  bucket_arn    = "arn:${data.aws_partition.current.partition}:s3:::${var.bucket}"
+  wheel_from_s3 = startswith(var.lakehead_wheel, "s3://")
+  wheel_place   = local.wheel_from_s3 ? split("/", trimprefix(var.lakehead_wheel, "s3://")) : ["none"]
+  wheel_bucket  = "arn:${data.aws_partition.current.partition}:s3:::${local.wheel_place[0]}"
+  wheel_folder  = join("/", slice(local.wheel_place, 1, max(1, length(local.wheel_place) - 1)))
+  wheel_keys    = local.wheel_folder == "" ? "*" : "${local.wheel_folder}/*"
+
+  store_statements = [
+    {
+      Sid      = "ClusterObjects"
+      Effect   = "Allow"
+      Action   = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+      Resource = "${local.bucket_arn}/${var.prefix}/*"
+    },
+    {
+      Sid      = "ClusterListing"
+      Effect   = "Allow"
+      Action   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
+      Resource = local.bucket_arn
+    },
+    {
+      Sid       = "KeyThroughS3"
+      Effect    = "Allow"
+      Action    = ["kms:GenerateDataKey", "kms:Decrypt"]
+      Resource  = var.kms_key_arn
+      Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" } }
+    },
+  ]
+  wheel_statements = [
+    {
+      Sid      = "PackageObjects"
+      Effect   = "Allow"
+      Action   = ["s3:GetObject"]
+      Resource = "${local.wheel_bucket}/${local.wheel_keys}"
+    },
+    {
+      Sid       = "PackageListing"
+      Effect    = "Allow"
+      Action    = ["s3:ListBucket"]
+      Resource  = local.wheel_bucket
+      Condition = { StringLike = { "s3:prefix" = local.wheel_keys } }
+    },
+  ]
+  ec2_arn = "arn:${data.aws_partition.current.partition}:ec2:${data.aws_region.current.name}:${data.aws_caller_identity.current.account_id}"
+  volume_statements = [
+    # EC2 knows no narrower permission for these two.
+    {
+      Sid      = "FindVolumes"
+      Effect   = "Allow"
+      Action   = ["ec2:DescribeVolumes", "ec2:DescribeInstances"]
+      Resource = "*"
+    },
+    # A volume that several instances can have is never detached by a broker.
+    {
+      Sid       = "MoveVolumes"
+      Effect    = "Allow"
+      Action    = var.wal_mode == "gp3" ? ["ec2:AttachVolume", "ec2:DetachVolume"] : ["ec2:AttachVolume"]
+      Resource  = ["${local.ec2_arn}:volume/*", "${local.ec2_arn}:instance/*"]
+      Condition = { StringEquals = { "aws:ResourceTag/lakehead:cluster" = var.name } }
+    },
+    # To attach an encrypted volume, EC2 takes a grant of its key in the name of who attaches.
+    {
+      Sid      = "GrantForVolumes"
+      Effect   = "Allow"
+      Action   = ["kms:CreateGrant"]
+      Resource = var.kms_key_arn
+      Condition = {
+        Bool = { "kms:GrantIsForAWSResource" = "true" }
+        StringEquals = {
+          "kms:ViaService"          = "ec2.${data.aws_region.current.name}.amazonaws.com"
+          "kms:GrantConstraintType" = "EncryptionContextSubset"
+        }
+      }
+    },
+  ]
+
+  # A directory bucket gives out sessions, and asks for no more after that.
+  express_statements = [
+    {
+      Sid      = "ExpressLog"
+      Effect   = "Allow"
+      Action   = ["s3express:CreateSession"]
+      Resource = "arn:${data.aws_partition.current.partition}:s3express:${data.aws_region.current.name}:${data.aws_caller_identity.current.account_id}:bucket/${coalesce(var.wal_bucket, "none")}"
+    },
+  ]
+
+  broker_policy_json = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      local.store_statements,
+      [for statement in local.wheel_statements : statement if local.wheel_from_s3],
+      [for statement in local.volume_statements : statement if var.wal_mode != "object"],
+      [for statement in local.express_statements : statement if var.wal_bucket != null],
+    )
+  })
+}
+
+data "aws_partition" "current" {}
+
+data "aws_caller_identity" "current" {}
+
+resource "aws_iam_role" "broker" {
+  name_prefix = "${var.name}-broker-"
+  description = "Lakehead brokers of ${var.name}"
+  tags        = var.tags
+
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Principal = { Service = "ec2.amazonaws.com" }
+      Action    = "sts:AssumeRole"
+    }]
+  })
+}
+
+resource "aws_iam_role_policy" "broker" {
+  name   = "lakehead"
+  role   = aws_iam_role.broker.id
+  policy = local.broker_policy_json
+}
+
+resource "aws_iam_role_policy_attachment" "session_manager" {
+  count      = var.session_manager ? 1 : 0
+  role       = aws_iam_role.broker.name
+  policy_arn = "arn:${data.aws_partition.current.partition}:iam::aws:policy/AmazonSSMManagedInstanceCore"
+}
+
+resource "aws_iam_instance_profile" "broker" {
+  name_prefix = "${var.name}-broker-"
+  role        = aws_iam_role.broker.name
+  tags        = var.tags
+}

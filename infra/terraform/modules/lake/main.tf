@@ -1,0 +1,141 @@
+# Spark reads the cluster's prefix in place and writes tables beside it. It never writes to the prefix.
+
+locals {
+  partition  = data.aws_partition.current.partition
+  account    = data.aws_caller_identity.current.account_id
+  bucket_arn = "arn:${local.partition}:s3:::${var.bucket}"
+  glue_arn   = "arn:${local.partition}:glue:${data.aws_region.current.name}:${local.account}"
+  role_arns  = "arn:${local.partition}:iam::${local.account}:role/${local.role_prefix}*"
+
+  role_prefix = "${var.name}-spark-"
+
+  lake_statements = [
+    {
+      Sid      = "ReadTopics"
+      Effect   = "Allow"
+      Action   = ["s3:GetObject"]
+      Resource = "${local.bucket_arn}/${var.prefix}/*"
+    },
+    {
+      Sid      = "WriteTables"
+      Effect   = "Allow"
+      Action   = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+      Resource = "${local.bucket_arn}/${var.tables_prefix}/*"
+    },
+    {
+      Sid      = "Listing"
+      Effect   = "Allow"
+      Action   = ["s3:ListBucket"]
+      Resource = local.bucket_arn
+    },
+    {
+      Sid       = "KeyThroughS3"
+      Effect    = "Allow"
+      Action    = ["kms:GenerateDataKey", "kms:Decrypt"]
+      Resource  = var.kms_key_arn
+      Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" } }
+    },
+  ]
+  glue_statements = [
+    {
+      Sid    = "Tables"
+      Effect = "Allow"
+      Action = [
+        "glue:GetDatabase", "glue:GetTable", "glue:GetTables", "glue:CreateTable", "glue:UpdateTable", "glue:DeleteTable",
+        "glue:GetPartition", "glue:GetPartitions", "glue:BatchGetPartition", "glue:BatchCreatePartition", "glue:BatchDeletePartition", "glue:UpdatePartition",
+      ]
+      Resource = ["${local.glue_arn}:catalog", "${local.glue_arn}:database/${var.glue_database == null ? "none" : var.glue_database}", "${local.glue_arn}:table/${var.glue_database == null ? "none" : var.glue_database}/*"]
+    },
+    {
+      # Spark's Glue catalog looks for its default database whenever a session begins.
+      Sid      = "DefaultDatabase"
+      Effect   = "Allow"
+      Action   = ["glue:GetDatabase"]
+      Resource = ["${local.glue_arn}:catalog", "${local.glue_arn}:database/default"]
+    },
+  ]
+  # Unity Catalog takes no role that cannot take itself.
+  databricks_statements = [
+    {
+      Sid      = "TakeItself"
+      Effect   = "Allow"
+      Action   = ["sts:AssumeRole"]
+      Resource = local.role_arns
+    },
+  ]
+
+  spark_policy_json = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      local.lake_statements,
+      [for statement in local.glue_statements : statement if var.glue_database != null],
+      [for statement in local.databricks_statements : statement if var.databricks != null],
+    )
+  })
+
+  principals = merge(
+    length(var.services) > 0 ? { Service = var.services } : {},
+    length(var.role_arns) > 0 ? { AWS = var.role_arns } : {},
+  )
+  # The role does not exist yet when its trust is written, so it is named by a condition.
+  databricks_trust = [for databricks in var.databricks == null ? [] : [var.databricks] : [
+    {
+      Sid       = "Databricks"
+      Effect    = "Allow"
+      Principal = { AWS = databricks.role_arn }
+      Action    = "sts:AssumeRole"
+      Condition = { StringEquals = { "sts:ExternalId" = databricks.external_id } }
+    },
+    {
+      Sid       = "Itself"
+      Effect    = "Allow"
+      Principal = { AWS = "arn:${local.partition}:iam::${local.account}:root" }
+      Action    = "sts:AssumeRole"
+      Condition = {
+        StringEquals = { "sts:ExternalId" = databricks.external_id }
+        ArnLike      = { "aws:PrincipalArn" = local.role_arns }
+      }
+    },
+  ]]
+  trust_json = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      [for principals in [local.principals] : { Effect = "Allow", Principal = principals, Action = "sts:AssumeRole" } if length(principals) > 0],
+      flatten(local.databricks_trust),
+    )
+  })
+}
+
+data "aws_partition" "current" {}
+
+data "aws_region" "current" {}
+
+data "aws_caller_identity" "current" {}
+
+resource "aws_iam_role" "spark" {
+  name_prefix        = local.role_prefix
+  description        = "Spark beside the Lakehead cluster ${var.name} in ${var.bucket}"
+  assume_role_policy = local.trust_json
+  tags               = var.tags
+}
+
+resource "aws_iam_role_policy" "spark" {
+  name   = "lakehead"
+  role   = aws_iam_role.spark.id
+  policy = local.spark_policy_json
+}
+
+resource "aws_iam_instance_profile" "spark" {
+  count       = contains(var.services, "ec2.amazonaws.com") ? 1 : 0
+  name_prefix = local.role_prefix
+  role        = aws_iam_role.spark.name
+  tags        = var.tags
+}
+
+resource "aws_glue_catalog_database" "tables" {
+  count        = var.glue_database == null ? 0 : 1
+  name         = var.glue_database
+  description  = "Tables of the Lakehead cluster ${var.name}"
+  location_uri = "s3://${var.bucket}/${var.tables_prefix}/"
+  tags         = var.tags
+}

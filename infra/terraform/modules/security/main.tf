@@ -1,0 +1,88 @@
+# One group for all brokers. Nothing is open to addresses outside private ranges.
+
+locals {
+  in_ports = { kafka = var.kafka_ports, metrics = var.metrics_ports }
+  in_rules = merge([
+    for what, ports in local.in_ports : {
+      for label, cidr in var.client_cidrs : "${what}-${label}" => { what = what, cidr = cidr, ports = ports }
+    }
+  ]...)
+}
+
+data "aws_region" "current" {}
+
+data "aws_ec2_managed_prefix_list" "s3" {
+  for_each = var.s3_services
+  name     = "com.amazonaws.${data.aws_region.current.name}.${each.key}"
+}
+
+resource "aws_security_group" "brokers" {
+  #checkov:skip=CKV2_AWS_5:the network interfaces of module brokers have it
+  name        = "${var.name}-brokers"
+  description = "Lakehead brokers of ${var.name}"
+  vpc_id      = var.vpc_id
+  tags        = merge(var.tags, { Name = "${var.name}-brokers" })
+}
+
+resource "aws_vpc_security_group_ingress_rule" "clients" {
+  for_each          = local.in_rules
+  security_group_id = aws_security_group.brokers.id
+  description       = "${each.value.what} from ${each.value.cidr}"
+  ip_protocol       = "tcp"
+  from_port         = each.value.ports.first
+  to_port           = each.value.ports.last
+  cidr_ipv4         = each.value.cidr
+  tags              = var.tags
+}
+
+resource "aws_vpc_security_group_ingress_rule" "brokers" {
+  security_group_id            = aws_security_group.brokers.id
+  description                  = "brokers to one another"
+  ip_protocol                  = "tcp"
+  from_port                    = var.kafka_ports.first
+  to_port                      = var.kafka_ports.last
+  referenced_security_group_id = aws_security_group.brokers.id
+  tags                         = var.tags
+}
+
+resource "aws_vpc_security_group_egress_rule" "brokers" {
+  security_group_id            = aws_security_group.brokers.id
+  description                  = "brokers to one another"
+  ip_protocol                  = "tcp"
+  from_port                    = var.kafka_ports.first
+  to_port                      = var.kafka_ports.last
+  referenced_security_group_id = aws_security_group.brokers.id
+  tags                         = var.tags
+}
+
+resource "aws_vpc_security_group_egress_rule" "s3" {
+  for_each          = var.s3_services
+  security_group_id = aws_security_group.brokers.id
+  description       = "${each.key} by the gateway endpoint"
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
+  prefix_list_id    = data.aws_ec2_managed_prefix_list.s3[each.key].id
+  tags              = var.tags
+}
+
+resource "aws_vpc_security_group_egress_rule" "https" {
+  for_each          = var.https_egress_cidrs
+  security_group_id = aws_security_group.brokers.id
+  description       = "HTTPS to ${each.key}"
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
+  cidr_ipv4         = each.value
+  tags              = var.tags
+}
+
+# Places only: their values are put in by hand, so that no secret passes through Terraform's state.
+resource "aws_secretsmanager_secret" "this" {
+  #checkov:skip=CKV2_AWS_57:places only; who puts values in rotates them
+  for_each    = var.secrets ? toset(["tls", "first-admin"]) : []
+  name        = "${var.name}/${each.key}"
+  description = "Lakehead ${var.name}: ${each.key}"
+  kms_key_id  = var.kms_key_arn
+  tags        = var.tags
+}

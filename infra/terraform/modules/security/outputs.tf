@@ -1,0 +1,21 @@
+output "security_group_id" {
+  description = "Security group of the brokers."
+  value       = aws_security_group.brokers.id
+}
+
+output "ingress" {
+  description = "Who may reach what: rule, range, first and last port."
+  value = {
+    for rule, what in local.in_rules : rule => { cidr = what.cidr, first_port = what.ports.first, last_port = what.ports.last }
+  }
+}
+
+output "https_egress" {
+  description = "Ranges that hosts reach by HTTPS beside S3."
+  value       = { for name, rule in aws_vpc_security_group_egress_rule.https : name => rule.cidr_ipv4 }
+}
+
+output "secret_arns" {
+  description = "ARNs of the places for secrets."
+  value       = { for what, secret in aws_secretsmanager_secret.this : what => secret.arn }
+}

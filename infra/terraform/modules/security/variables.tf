@@ -1,0 +1,52 @@
+variable "name" {
+  description = "Name of the cluster."
+  type        = string
+}
+
+variable "tags" {
+  description = "Tags of every resource."
+  type        = map(string)
+}
+
+variable "vpc_id" {
+  description = "VPC of the brokers."
+  type        = string
+}
+
+variable "client_cidrs" {
+  description = "Private IPv4 ranges whose clients may reach the brokers, by a name that does not change."
+  type        = map(string)
+}
+
+variable "kafka_ports" {
+  description = "First and last port of the nodes of a host."
+  type        = object({ first = number, last = number })
+}
+
+variable "metrics_ports" {
+  description = "First and last port of the nodes' metrics pages."
+  type        = object({ first = number, last = number })
+}
+
+variable "https_egress_cidrs" {
+  description = "Ranges that hosts may reach by HTTPS beside S3, such as a package mirror."
+  type        = map(string)
+  default     = {}
+}
+
+variable "kms_key_arn" {
+  description = "KMS key of the secrets."
+  type        = string
+}
+
+variable "secrets" {
+  description = "Whether places for TLS certificates and the first SCRAM administrator are made in Secrets Manager; brokers do not read them yet."
+  type        = bool
+  default     = false
+}
+
+variable "s3_services" {
+  description = "s3, and s3express for a directory bucket: services that hosts reach by their prefix lists."
+  type        = set(string)
+  default     = ["s3"]
+}

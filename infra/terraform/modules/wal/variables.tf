@@ -1,0 +1,49 @@
+variable "name" {
+  description = "Name of the cluster."
+  type        = string
+}
+
+variable "tags" {
+  description = "Tags of every volume."
+  type        = map(string)
+}
+
+variable "mode" {
+  description = "io2-multi-attach or gp3."
+  type        = string
+}
+
+variable "slots" {
+  description = "Hosts by slot, with their zone and their number in it."
+  type        = map(object({ zone = string, letter = string, number = number }))
+}
+
+variable "hosts_per_zone" {
+  description = "Hosts of a zone."
+  type        = number
+}
+
+variable "volume" {
+  description = "Size in GiB, IOPS and, of gp3, throughput in MiB/s of each volume."
+  type        = object({ gib = number, iops = number, mib_per_second = number })
+}
+
+variable "takers" {
+  description = "How many other hosts of the zone a volume is attached to, with io2-multi-attach."
+  type        = number
+}
+
+variable "final_snapshot" {
+  description = "Whether a volume that is removed leaves a snapshot: it may hold records that are nowhere else."
+  type        = bool
+}
+
+variable "kms_key_arn" {
+  description = "KMS key of the volumes."
+  type        = string
+}
+
+variable "instance_ids" {
+  description = "Instance of each slot."
+  type        = map(string)
+}

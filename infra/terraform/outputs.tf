@@ -1,0 +1,123 @@
+output "bootstrap_servers" {
+  description = "bootstrap.servers of Kafka clients: the first node of every host, or a name for them."
+  value       = module.bootstrap.bootstrap_servers
+}
+
+output "kcat" {
+  description = "A line that lists brokers and topics, from a machine inside the VPC."
+  value       = "kcat -L -b ${module.bootstrap.bootstrap_servers}"
+}
+
+output "store" {
+  description = "The cluster's place: path of Spark, lake.scan and the command line."
+  value       = "s3://${module.storage.bucket}/${var.prefix}"
+}
+
+output "tables" {
+  description = "Where Delta tables belong."
+  value       = "s3://${module.storage.bucket}/${var.tables_prefix}"
+}
+
+output "spark_options" {
+  description = "Options of spark.read.format(\"lakehead\"), beside the topic."
+  value       = { path = "s3://${module.storage.bucket}/${var.prefix}" }
+}
+
+output "airflow_connection_uri" {
+  description = "Value of AIRFLOW_CONN_LAKEHEAD_DEFAULT."
+  value       = "lakehead://${split(",", module.bootstrap.bootstrap_servers)[0]}/?path=${urlencode("s3://${module.storage.bucket}/${var.prefix}")}"
+}
+
+output "broker_policy_json" {
+  description = "IAM policy of the brokers."
+  value       = module.brokers.broker_policy_json
+}
+
+output "spark_policy_json" {
+  description = "IAM policy of Spark; null without spark."
+  value       = one(module.lake[*].spark_policy_json)
+}
+
+output "spark_role_arn" {
+  description = "Role of Spark; null without spark."
+  value       = one(module.lake[*].spark_role_arn)
+}
+
+output "spark_instance_profile" {
+  description = "Instance profile with Spark's role, for EMR on EC2; null unless spark.services has ec2.amazonaws.com."
+  value       = one(module.lake[*].spark_instance_profile)
+}
+
+output "glue_database" {
+  description = "Glue database of the tables; null without spark.glue_database."
+  value       = one(module.lake[*].glue_database)
+}
+
+output "airflow_policy_json" {
+  description = "IAM policy of Airflow's workers; null without Airflow."
+  value       = one(module.airflow[*].airflow_policy_json)
+}
+
+output "airflow_role_arn" {
+  description = "Role of Airflow's workers; null without Airflow."
+  value       = one(module.airflow[*].airflow_role_arn)
+}
+
+output "airflow" {
+  description = "Airflow's instance: its page inside the VPC, its id, and the secret that has its first password; null without airflow_host."
+  value = var.airflow_host == null ? null : {
+    url             = module.airflow[0].url
+    instance        = module.airflow[0].instance_id
+    password_secret = module.airflow[0].password_secret
+  }
+}
+
+output "prometheus_targets" {
+  description = "Metrics pages of all nodes, as targets of a Prometheus static_config; none without observability."
+  value       = var.observability ? module.observability[0].prometheus_targets : []
+}
+
+output "prometheus_config" {
+  description = "Configuration of a Prometheus that finds all nodes by itself; null without observability."
+  value       = one(module.observability[*].prometheus_config)
+}
+
+output "prometheus_rules" {
+  description = "Alerts for Prometheus, which prometheus_config loads as NAME.rules.yaml; null without observability."
+  value       = one(module.observability[*].prometheus_rules)
+}
+
+output "prometheus_policy_json" {
+  description = "IAM policy of such a Prometheus; null without observability."
+  value       = one(module.observability[*].prometheus_policy_json)
+}
+
+output "hosts" {
+  description = "Each host: zone, host.id, first node id, how many nodes, address, instance, WAL. `lakehead rolling-update` goes by it."
+  value = {
+    for slot, host in local.slots : slot => {
+      zone     = host.zone
+      host_id  = "${var.name}-${slot}"
+      node_id  = host.node_id
+      nodes    = var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus
+      address  = module.brokers.private_ips[slot]
+      instance = module.brokers.instance_ids[slot]
+      wal      = local.wal_uris[slot]
+    }
+  }
+}
+
+output "interface_endpoints" {
+  description = "Services with an interface endpoint in the new VPC."
+  value       = local.interface_endpoints
+}
+
+output "wal_volumes" {
+  description = "WAL volume of each host; none with an object WAL."
+  value       = local.block_wal ? module.wal[0].volumes : {}
+}
+
+output "wal_attachments" {
+  description = "Which WAL volume Terraform attaches to which taker. A host attaches its own by itself, and one of gp3 that it takes over."
+  value       = local.block_wal ? module.wal[0].attachments : {}
+}

@@ -1,0 +1,73 @@
+# Every example, as a user would apply it.
+
+mock_provider "aws" {
+  source = "./tests/mocks"
+}
+
+variables {
+  region         = "us-east-1"
+  bucket         = "lake-bucket"
+  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+}
+
+run "minimal" {
+  module {
+    source = "./examples/minimal"
+  }
+  assert {
+    condition     = length(output.cluster.hosts) == 2 && length(output.cluster.wal_attachments) == 2
+    error_message = "two hosts, each the taker of the other's volume"
+  }
+}
+
+run "multi_az_object_wal" {
+  module {
+    source = "./examples/multi-az-object-wal"
+  }
+  assert {
+    condition     = toset([for host in output.cluster.hosts : host.zone]) == toset(["us-east-1a", "us-east-1b", "us-east-1c"]) && length(output.cluster.wal_volumes) == 0
+    error_message = "a host in each of three zones, no volume"
+  }
+}
+
+run "existing_vpc" {
+  module {
+    source = "./examples/existing-vpc"
+  }
+  variables {
+    vpc_id    = "vpc-0123abcd"
+    subnet_id = "subnet-0123abcd"
+  }
+  assert {
+    condition     = length(output.cluster.wal_volumes) == 1
+    error_message = "one gp3 volume"
+  }
+}
+
+# 730 h x $0.1008 = 73.58; 16 GiB x $0.08 = 1.28; two nodes that may put for $20 each; 2 x 525,600 puts + 2 x 2,628,000 gets = $7.36;
+# 1 MiB/s for 7 days = 590.625 GiB x $0.023 = 13.58; Airflow as in beside.tftest.hcl = 76.54; key, 3 alarms, dashboard, 4 endpoints = 33.50.
+run "first_table" {
+  module {
+    source = "./examples/first-table"
+  }
+  assert {
+    condition = output.monthly_cost_estimate == {
+      instances = 73.58, root_volumes = 1.28, wal_volumes = 0, wal_puts = 40, requests = 7.36, storage = 13.58, airflow = 76.54, cross_zone = 0, fixed = 33.5, total = 245.84
+    }
+    error_message = jsonencode(output.monthly_cost_estimate)
+  }
+  assert {
+    condition     = output.cluster.airflow.password_secret == "lakehead/airflow" && length(output.cluster.interface_endpoints) == 4
+    error_message = "Airflow, and the ways to it"
+  }
+}
+
+run "elastic" {
+  module {
+    source = "./examples/elastic"
+  }
+  assert {
+    condition     = length(output.cluster.slots) == 24 && length(output.cluster.hosts) == 0
+    error_message = "room for twelve hosts when a zone is lost, and for those that replace others"
+  }
+}

@@ -1,0 +1,80 @@
+"""`make tf-test`: format, validity and the mocked tests of infra/terraform, without AWS or network.
+
+The provider comes from a folder (LAKEHEAD_TF_MIRROR): a filesystem mirror, as `terraform providers
+mirror` makes one. Everything runs in a copy, so that nothing is left in the checkout.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.terraform.policy_rendering import complaint, render, written
+from tests.terraform.terraform import (
+    STEP_SECONDS,
+    Failed,
+    NotHere,
+    Terraform,
+    copied,
+    environment,
+    program,
+)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="lakehead-tf-") as folder:
+        try:
+            given = os.environ | environment(Path(folder))
+            given["PATH"] = f"{empty_bucket(Path(folder))}:{given['PATH']}"
+            return run_all(program(), copied(Path(folder)), given)
+        except NotHere as error:
+            return failed(str(error))
+
+
+def empty_bucket(folder: Path) -> Path:
+    """Return a folder with an `aws` for the guard of destroy, to which every bucket is empty.
+
+    Mocked resources are destroyed after each test, and provisioners are not mocked.
+    """
+    program = folder / "bin" / "aws"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 0\n")
+    program.chmod(0o755)
+    return program.parent
+
+
+def run_all(terraform: str, copy: Path, environment: dict[str, str]) -> int:
+    def run(where: Path, *arguments: str) -> bool:
+        command = [terraform, *arguments]
+        done = subprocess.run(
+            command, cwd=where, env=environment, check=False, timeout=STEP_SECONDS
+        )
+        return done.returncode == 0
+
+    if not run(copy, "fmt", "-check", "-diff", "-recursive"):
+        return failed("Run 'terraform fmt -recursive infra/terraform'.")
+    for place in [copy, *sorted(copy.glob("examples/*/"))]:
+        print(place.relative_to(copy.parent), flush=True)
+        if not run(place, "init", "-input=false", "-no-color", "-backend=false"):
+            return failed(f"{place.name}: terraform init failed.")
+        if not run(place, "validate", "-no-color"):
+            return failed(f"{place.name}: terraform validate failed.")
+    # Tests of the root run the examples too.
+    if not run(copy, "test", "-no-color"):
+        return failed("terraform test failed.")
+    try:
+        policies = written(render(Terraform(folder=copy, environment=environment)))
+    except Failed as error:
+        return failed(f"The policies cannot be rendered: {error}")
+    told = complaint(policies)
+    return failed(told) if told else 0
+
+
+def failed(why: str) -> int:
+    print(why, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

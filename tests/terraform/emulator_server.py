@@ -1,0 +1,35 @@
+"""The process that serves moto with our changes: `python -m tests.terraform.emulator_server`.
+
+Runs in the emulator's own environment. Says its address on standard output, and ends when standard
+input does: with whoever started it.
+"""
+
+import os
+import sys
+
+# Read when moto is imported: policies of AWS' own can be attached.
+os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
+
+from moto.server import ThreadedMotoServer
+
+from tests.terraform import emulator_shim
+from tests.terraform.emulator_parts import ShimMisfit
+
+
+def main() -> int:
+    try:
+        emulator_shim.install()
+    except ShimMisfit as error:
+        print(f"The emulator does not start: {error}.", file=sys.stderr)
+        return 1
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    print(f"http://{host}:{port}", flush=True)
+    sys.stdin.read()
+    server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Tools that pin too much to live beside us have environments of their own, in the user's cache,
+made at the first use from a file of hashed requirements.
+"""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
+_INSTALL_S = 600
+
+
+class NotInstalled(Exception):
+    """A tool cannot be installed here. The message says why."""
+
+
+def environment_of(tool: str, requirements: str) -> Path:
+    """Return the folder of an environment with what `requirements/<requirements>.txt` lists; the
+    first call on a machine makes it. Raises NotInstalled.
+    """
+    wanted = REQUIREMENTS / f"{requirements}.txt"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead"
+    made_for = hashlib.sha256(wanted.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    folder = cache / f"{tool}-{made_for}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one of several workers installs, the others wait
+        if not (folder / "installed").exists():
+            venv.create(folder, with_pip=True)
+            _install(folder / "bin" / "python", wanted, tool)
+            (folder / "installed").touch()
+    return folder
+
+
+def _install(program: Path, wanted: Path, tool: str) -> None:
+    done = subprocess.run(
+        [program, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+         "--require-hashes", "-r", wanted],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_INSTALL_S,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise NotInstalled(f"{tool} cannot be installed: {done.stdout.strip().splitlines()[-1:]}")

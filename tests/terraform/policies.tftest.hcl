@@ -1,0 +1,48 @@
+# Applied with a mocked provider for what is rendered: policy_rendering.py reads the policies out of
+# the state. The module's own tests are in infra/terraform/tests.
+
+mock_provider "aws" {
+  source = "./tests/mocks"
+}
+
+variables {
+  bucket         = "lake-bucket"
+  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  zones          = ["us-east-1a"]
+  observability  = false
+  force_destroy  = true # else a guard asks AWS whether the bucket is empty
+}
+
+run "object" {
+  variables {
+    spark               = { services = ["emr-serverless.amazonaws.com"], glue_database = "lake" }
+    airflow_host        = {}
+    interface_endpoints = ["secretsmanager"]
+  }
+}
+
+run "io2" {
+  variables {
+    wal_mode       = "io2-multi-attach"
+    hosts_per_zone = 2
+  }
+}
+
+run "gp3" {
+  variables {
+    wal_mode = "gp3"
+  }
+}
+
+run "scaling" {
+  variables {
+    zones   = ["us-east-1a", "us-east-1b", "us-east-1c"]
+    scaling = { min = 1, max = 2 }
+  }
+}
+
+run "express" {
+  variables {
+    wal_express = true
+  }
+}

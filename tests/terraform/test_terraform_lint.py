@@ -1,0 +1,126 @@
+"""What can be said of infra/terraform without Terraform: declarations, READMEs, user data."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from docs import terraform_tables
+from docs.terraform_tables import ROOT, declarations, folders
+
+MODULES = [pytest.param(folder, id=folder.relative_to(ROOT).as_posix()) for folder in folders()]
+USER_DATA = ROOT / "modules" / "brokers" / "user_data.yaml.tftpl"
+USER_DATA_BYTES_MAX = 16 * 1024
+SETTINGS = '"host" = "0.0.0.0"\n"host.id" = "lakehead-a-0"\n"wal" = "object:"\n"wal.size" = "1g"\n'
+VALUES = {
+    "before_start": "/usr/bin/true",
+    "capabilities": "CAP_SYS_ADMIN",
+    "hostname": "lakehead-a-0",
+    # As Terraform's jsonencode writes it.
+    "settings": '"' + SETTINGS.replace('"', '\\"').replace("\n", "\\n") + '"',
+    "wheel": "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl",
+    "wheel_folder": "s3://packages/lakehead",
+    "wheel_basename": "lakehead-1.0-py3-none-any.whl",
+}
+
+
+def user_data() -> str:
+    """Return the user data as Terraform renders it: the template has names and no directives."""
+    template = USER_DATA.read_text()
+    assert set(re.findall(r"\$\{(\w+)\}", template)) == set(VALUES)
+    assert "%{" not in template
+    return re.sub(r"\$\{(\w+)\}", lambda found: VALUES[found[1]], template)
+
+
+def files_written() -> dict[str, dict[str, Any]]:
+    return {one["path"]: one for one in yaml.safe_load(user_data())["write_files"]}
+
+
+@pytest.mark.parametrize("folder", MODULES)
+def test_variables_are_typed_and_described_and_outputs_described(folder: Path) -> None:
+    variables = list(declarations(folder, "variable"))
+    assert [one.name for one in variables if not one.type or not one.description] == []
+    assert [one.name for one in declarations(folder, "output") if not one.description] == []
+    text = "".join(file.read_text() for file in folder.glob("*.tf"))
+    assert [one.name for one in variables if not re.search(rf"\bvar\.{one.name}\b", text)] == []
+    names = [one.name for kind in ("variable", "output") for one in declarations(folder, kind)]
+    assert [name for name in names if not re.fullmatch(r"[a-z][a-z0-9_]*", name)] == []
+
+
+def test_every_variable_of_the_root_is_validated() -> None:
+    free = {
+        one.name
+        for one in declarations(ROOT, "variable")
+        if "validation" not in one.body and one.type != "bool"
+    }
+    assert free == set()
+
+
+def test_every_validation_of_the_root_has_a_test_that_it_refuses() -> None:
+    refusals = "".join(file.read_text() for file in (ROOT / "tests").glob("*.tftest.hcl"))
+    for one in declarations(ROOT, "variable"):
+        if checks := one.body.get("validation"):
+            assert refusals.count(f"expect_failures = [var.{one.name}]") >= len(checks), one.name
+
+
+@pytest.mark.parametrize("folder", MODULES)
+def test_readmes_are_current(folder: Path) -> None:
+    assert (folder / "README.md").read_text() == terraform_tables.readme(folder), "run make docs"
+
+
+@pytest.mark.parametrize("folder", MODULES)
+def test_providers_are_pinned(folder: Path) -> None:
+    versions = (folder / "versions.tf").read_text()
+    assert 'source  = "hashicorp/aws"' in versions
+    assert 'version = "~> 5.100"' in versions
+    # Only the examples, which are roots, configure a provider.
+    assert ('provider "aws"' in versions) == (folder.parent.name == "examples")
+
+
+def test_user_data_is_cloud_config_and_short_enough_for_ec2() -> None:
+    text = user_data()
+    assert text.startswith("#cloud-config\n")
+    assert len(text.encode()) < USER_DATA_BYTES_MAX // 2, "settings need room too"
+    config = yaml.safe_load(text)
+    assert config["runcmd"][-1][:2] == ["systemctl", "enable"]
+
+
+def test_the_settings_file_survives_cloud_config_and_names_stay_names() -> None:
+    content = files_written()["/etc/lakehead/lakehead.toml"]["content"]
+    assert content == SETTINGS
+    assert tomllib.loads(content) == {
+        "host": "0.0.0.0",
+        "host.id": "lakehead-a-0",
+        "wal": "object:",
+        "wal.size": "1g",
+    }
+
+
+def test_the_unit_drains_on_stop_and_has_what_reservations_need() -> None:
+    unit = files_written()["/etc/systemd/system/lakehead.service"]["content"].splitlines()
+    assert "KillMode=mixed" in unit
+    assert "TimeoutStopSec=110" in unit
+    assert "AmbientCapabilities=CAP_SYS_ADMIN" in unit
+    (start,) = (line for line in unit if line.startswith("ExecStart="))
+    assert start.endswith("lakehead start --config /etc/lakehead/lakehead.toml")
+    before = [line.partition("=")[2] for line in unit if line.startswith("ExecStartPre=")]
+    assert before[-1] == VALUES["before_start"]
+    scripts = [files_written()[one.lstrip("+")] for one in before[:-1]]
+    assert [script["permissions"] for script in scripts] == ["0755"]
+
+
+def test_the_package_is_installed_by_root_before_each_start_until_it_is_there() -> None:
+    # Not by cloud-init, which passes over what fails and does it once in an instance's life.
+    unit = files_written()["/etc/systemd/system/lakehead.service"]["content"].splitlines()
+    (first, *_) = (line for line in unit if line.startswith("ExecStartPre="))
+    assert first == "ExecStartPre=+/usr/local/sbin/lakehead-install"
+    assert "Restart=always" in unit
+    assert not [line for line in unit if line.startswith("Condition")]
+    lines = files_written()["/usr/local/sbin/lakehead-install"]["content"].splitlines()
+    mark = next(line for line in lines if line.endswith("&& exit 0"))
+    said, _, marker = lines[-1].partition(" >")
+    assert said == f'echo "{VALUES["wheel"]}"'
+    assert f"cat {marker} " in mark
