@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim integration crashes chaos kills equality clients conformance differential tools reservations disks spark docs lock clean
+.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim integration crashes chaos kills upkeep-day changes equality clients connect-test conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test spark examples docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -48,6 +48,12 @@ ifeq ($(STORE),s3)
 else
 	@$(BIN)/lakehead demo $(if $(STORE),--store $(STORE)) $(DEMO_WAL)
 endif
+
+airflow: $(STAMP) ## Airflow with Lakehead's DAGs beside a demo cluster, until Ctrl-C; FOLDER=, CLUSTER=path of yours, PORT=8080
+	@LAKEHEAD_SUPERVISOR=$$PPID exec $(BIN)/lakehead airflow $(FOLDER) --port $(or $(PORT),8080) $(if $(CLUSTER),--path $(CLUSTER))
+
+airflow-test: $(STAMP) ## Tests of the DAGs by a real Airflow (about ten minutes); the web page is looked at where there is Chromium
+	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q --timeout 900 tests/airflow tests/terraform/test_airflow_instance.py
 
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory lint types imports
@@ -118,6 +124,12 @@ kills: $(STAMP) ## Jobs killed at every step, several at once, on a living clust
 	@$(BIN)/python -m tests.kills --count $(or $(COUNT),200) \
 		--seconds $(if $(filter command line,$(origin SECONDS)),$(SECONDS),3600) --seed $(or $(SEED),1)
 
+upkeep-day: $(STAMP) ## A day of the DAGs' schedules in compressed time, tasks killed at random; HOURS=24, MINUTES=12 that it lasts, SEED=1
+	@timeout $$(($(or $(MINUTES),12) * 60 + 1500)) $(BIN)/python -m tests.upkeep_day --hours $(or $(HOURS),24) --minutes $(or $(MINUTES),12) --seed $(or $(SEED),1)
+
+changes: $(STAMP) ## Row changes of a living PostgreSQL become Delta tables while every part is killed; ROWS=1000000, SEED=1 (apt: postgresql, wal2json)
+	@$(BIN)/python -m tests.changes --rows $(or $(ROWS),1000000) --seed $(or $(SEED),1)
+
 equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lake.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
 	@$(BIN)/python -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))
 
@@ -136,21 +148,47 @@ differential: $(STAMP) ## The same requests to Apache Kafka and to a node, answe
 tools: $(STAMP) ## Kafka's command-line tools on Apache Kafka and on a node, what they say compared; writes docs/kafka-tools.md (needs JDK 17)
 	@$(BIN)/python -m tests.tools
 
-reservations: $(STAMP) ## Fencing on a device with real SCSI reservations, in a QEMU guest (apt: QEMU, a kernel)
-	@$(BIN)/python tests/reservations/rig.py
+reservations: $(STAMP) ## Fencing on devices with real reservations, SCSI and NVMe, on machines of QEMU (apt: QEMU, two kernels)
+	@$(BIN)/python -m tests.reservations.rig
 
 disks: $(STAMP) ## The block WAL on disks that lie: FUSE file systems that lose, tear and refuse (apt: libfuse2)
 	@$(BIN)/python -m pytest -q tests/disks
 
+connect-test: $(STAMP) ## Connectors killed at random, brokers too; Kafka Connect's own worker on a broker (needs Java 17; Maven: cached); CONNECT_KILLS=12, CONNECT_SEED=1
+	@SLOW=1 $(BIN)/python -m pytest -q --timeout 900 tests/connectors tests/airflow/test_airflow_connect.py
+
 spark: $(STAMP) ## Tests with Spark, the slow ones too
 	@SLOW=1 $(BIN)/python -m pytest -q tests/spark
 
+examples: $(STAMP) ## The programs of examples/, those with Spark too
+	@SLOW=1 $(BIN)/python -m pytest -q tests/examples
+
+tf-test: $(STAMP) ## Terraform: format, validity and mocked tests of infra/terraform, then tf-cycle; without AWS (needs terraform and LAKEHEAD_TF_MIRROR)
+	@timeout 1800 $(BIN)/python -m tests.terraform
+	@$(MAKE) --no-print-directory tf-cycle
+
+boot-test: $(STAMP) ## Terraform's user data boots in a QEMU guest, or with CONTAINER=1 in containers (root; apt: debootstrap, qemu-system-x86, systemd-container)
+	@timeout 7200 $(BIN)/python -m tests.boot $(if $(CONTAINER),container)
+
+tf-cycle: $(STAMP) ## Terraform: every example applied to an emulated AWS, looked at by boto3, changed, destroyed (moto: cached)
+	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_rolling_steps.py
+
+roll-test: $(STAMP) ## Hosts made by a real Terraform are replaced, added and removed one after the other under load (needs terraform; some ten minutes)
+	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -s --timeout 900 tests/rolling
+
+policy-record: $(STAMP) ## What brokers, Spark and Airflow ask of S3, compared with what policies are tested with; WRITE=1 keeps it, WHO=broker (needs Go; Spark: the jars of s3a)
+	@timeout 3000 $(BIN)/python -m tests.terraform.recording $(WHO) $(if $(WRITE),--write)
+
+tf-lint: $(STAMP) ## Terraform: checkov over infra/terraform (an environment of its own, made once), tflint and promtool where they are
+	@timeout 900 $(BIN)/python -m tests.terraform.static_analysis
+
 docs: $(STAMP) ## Write the pages that are made from code (settings, metrics, command line)
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python docs/terraform_tables.py
 
 lock: $(STAMP) ## Resolve requirements/*.txt anew from pyproject.toml
 	@UV=$(BIN)/uv scripts/lock
 
 clean: ## Remove the environment, caches and what the demo left
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis lakehead-demo* chaos-* spark-warehouse metastore_db derby.log
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis lakehead-demo* lakehead-airflow* chaos-* spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

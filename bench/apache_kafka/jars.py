@@ -13,6 +13,11 @@ _ARTEFACTS = (
     Artefact("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
     Artefact("org.slf4j", "slf4j-simple", SLF4J_VERSION),
 )
+_CONNECT = (
+    Artefact("org.apache.kafka", "connect-runtime", KAFKA_VERSION),
+    Artefact("org.apache.kafka", "connect-file", KAFKA_VERSION),
+    Artefact("org.slf4j", "slf4j-simple", SLF4J_VERSION),
+)
 
 
 def jars_directory() -> Path:
@@ -21,3 +26,8 @@ def jars_directory() -> Path:
     Raises MissingTool if Java or Spark is missing, or the artefacts cannot be fetched.
     """
     return jars_folder(f"kafka-{KAFKA_VERSION}", _ARTEFACTS)
+
+
+def connect_jars_directory() -> Path:
+    """Folder with the jars of Kafka Connect's worker and its file connectors; as above."""
+    return jars_folder(f"kafka-connect-{KAFKA_VERSION}", _CONNECT)

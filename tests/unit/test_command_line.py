@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from tests.support.command_line import CommandLine
 from tests.support.record_batches import TestRecord, encode_batch
 from tests.support.wal_tools import opener
 
+ROOT = Path(__file__).resolve().parents[2]
 TOPIC_ID = "ab" * 16
 
 
@@ -213,3 +216,13 @@ def test_version_is_shown(lakehead: CommandLine) -> None:
     outcome = lakehead("--version")
     assert outcome.status == 0
     assert outcome.out.startswith("lakehead ")
+
+
+def test_commands_and_nodes_load_no_kernels_before_they_need_them() -> None:
+    """Compilers cost half a second and fifty megabytes: in each node, and in each command."""
+    heavy = "{'numba', 'llvmlite', 'pyarrow', 'deltalake', 'pyspark'} & set(sys.modules)"
+    script = f"import sys, broker.cli.app, broker.node; print(*{heavy})"
+    told = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert told.stdout.split() == []
