@@ -1,6 +1,6 @@
 """A call of AWS, by boto3, with its three ends.
 
-It is done when it returns. `Ec2Refused` says no, and nothing was changed. After `Ec2Unanswered` (a
+It is done when it returns. `AwsRefused` says no, and nothing was changed. After `AwsUnanswered` (a
 timeout, a lost answer, an error of the service, too many requests) it may or may not have been
 done: whoever asked looks what is so.
 """
@@ -26,16 +26,16 @@ _UNCLEAR = {
 }
 
 
-class Ec2Refused(StorageError):
-    """EC2 says no, and has changed nothing. `code` is its own name for the reason."""
+class AwsRefused(StorageError):
+    """AWS says no, and has changed nothing. `code` is its own name for the reason."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"EC2 refuses: {code}: {message}")
+        super().__init__(f"AWS refuses: {code}: {message}")
         self.code = code
 
 
-class Ec2Unanswered(StorageError):
-    """EC2 gave no answer that counts: what was asked for may have been done."""
+class AwsUnanswered(StorageError):
+    """AWS gave no answer that counts: what was asked for may have been done."""
 
 
 class AwsClient:
@@ -50,7 +50,7 @@ class AwsClient:
         self._client: Any = None
 
     async def call(self, call: Callable[[Any], Any]) -> Any:
-        """Return what `call` returns of the client. Raises Ec2Refused, Ec2Unanswered."""
+        """Return what `call` returns of the client. Raises AwsRefused, AwsUnanswered."""
         return await asyncio.to_thread(self._call_blocking, call)
 
     def _call_blocking(self, call: Callable[[Any], Any]) -> Any:
@@ -62,16 +62,16 @@ class AwsClient:
             code = str(error.response.get("Error", {}).get("Code", ""))
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if status >= 500 or code in _UNCLEAR:
-                raise Ec2Unanswered(f"EC2 did not answer: {error}") from error
+                raise AwsUnanswered(f"AWS did not answer: {error}") from error
             message = error.response.get("Error", {}).get("Message", "")
-            raise Ec2Refused(code, str(message)) from error
+            raise AwsRefused(code, str(message)) from error
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
             raise SettingsError(
-                f"EC2 cannot be asked ({error}): give the instance a profile with a role that may "
+                f"AWS cannot be asked ({error}): give the instance a profile with a role that may "
                 "do it"
             ) from error
         except exceptions.BotoCoreError as error:
-            raise Ec2Unanswered(f"EC2 did not answer: {error}") from error
+            raise AwsUnanswered(f"AWS did not answer: {error}") from error
 
     def _opened(self) -> Any:
         with self._lock:

@@ -46,7 +46,7 @@ class Ec2Instance:
 
 
 class Ec2(Protocol):
-    """The calls. Each raises Ec2Refused and Ec2Unanswered."""
+    """The calls. Each raises AwsRefused and AwsUnanswered."""
 
     async def volumes(
         self, *, volume_id: str = "", tags: Mapping[str, str] | None = None

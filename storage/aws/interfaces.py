@@ -28,7 +28,7 @@ class NetworkInterface:
 
 
 class NetworkInterfaces(Protocol):
-    """The calls. Each raises Ec2Refused and Ec2Unanswered."""
+    """The calls. Each raises AwsRefused and AwsUnanswered."""
 
     async def interfaces(self, tags: Mapping[str, str]) -> Sequence[NetworkInterface]:
         """Return the interfaces that have all of some tags."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from storage.aws.client import AwsClient, Ec2Refused, Ec2Unanswered
+from storage.aws.client import AwsClient, AwsRefused, AwsUnanswered
 from storage.aws.instance import Instance
 from storage.aws.volumes import instance_metadata
 from storage.errors import SettingsError
@@ -26,7 +26,7 @@ _log = structlog.get_logger("storage.lifecycle")
 
 
 class ScalingGroups(Protocol):
-    """The call. Raises Ec2Refused and Ec2Unanswered."""
+    """The call. Raises AwsRefused and AwsUnanswered."""
 
     async def complete(self, group: str, hook: str, instance_id: str) -> None:
         """Tell a group that a hook's work on an instance is done. Asked twice, it is refused."""
@@ -73,12 +73,12 @@ class Lifecycle:
             instance, groups = await self._opened()
             group = _group(instance)
             await groups.complete(group, hook, instance.instance_id)
-        except Ec2Refused as error:
+        except AwsRefused as error:
             # A policy's word is final too: the group goes on when the hook's time is up.
             log = _log.info if error.code == _NOTHING_WAITS else _log.error
             log("lifecycle_refused", hook=hook, reason=str(error))
             return True
-        except (Ec2Unanswered, SettingsError) as error:
+        except (AwsUnanswered, SettingsError) as error:
             if str(error) != self._trouble:
                 _log.warning("lifecycle_unanswered", hook=hook, reason=str(error))
             self._trouble = str(error)

@@ -20,7 +20,7 @@ from zlib import crc32
 
 import structlog
 
-from storage.aws.client import Ec2Refused, Ec2Unanswered
+from storage.aws.client import AwsRefused, AwsUnanswered
 from storage.aws.instance import Instance
 from storage.aws.interfaces import Boto3NetworkInterfaces, NetworkInterface, NetworkInterfaces
 from storage.aws.volumes import CLUSTER_TAG, SLOT_TAG, instance_metadata
@@ -163,9 +163,9 @@ async def _step(calls: NetworkInterfaces, instance: Instance, cluster: str) -> S
         for interface in sorted(free, key=lambda one: _slot(one).node_id):
             if await _attached(calls, interface, instance):
                 return _slot(interface)
-    except Ec2Unanswered as error:
+    except AwsUnanswered as error:
         return str(error)
-    except Ec2Refused as error:
+    except AwsRefused as error:
         if error.code in _PASSING:
             return str(error)
         raise SettingsError(f"no slot may be claimed by {instance.instance_id}: {error}") from error
@@ -178,7 +178,7 @@ async def _attached(
     """Try to take an interface; False: another instance, or this one, has it already."""
     try:
         await calls.attach(interface.interface_id, instance.instance_id, DEVICE_INDEX)
-    except Ec2Refused as error:
+    except AwsRefused as error:
         if error.code == _IN_USE:
             return False
         raise

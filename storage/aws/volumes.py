@@ -19,7 +19,7 @@ from zlib import crc32
 
 import structlog
 
-from storage.aws.client import Ec2Refused, Ec2Unanswered
+from storage.aws.client import AwsRefused, AwsUnanswered
 from storage.aws.devices import Devices, NvmeDevices
 from storage.aws.ec2 import Boto3Ec2, EbsVolume, Ec2
 from storage.aws.instance import ENDPOINT, ENDPOINT_VARIABLE, Instance, InstanceMetadata
@@ -98,7 +98,7 @@ class InstanceVolumes:
                 while True:
                     try:
                         return await self._find(name)
-                    except Ec2Unanswered as error:
+                    except AwsUnanswered as error:
                         reason = str(error)
                     await asyncio.sleep(next(pauses_s))
         except TimeoutError:
@@ -159,9 +159,9 @@ class InstanceVolumes:
                 while True:
                     try:
                         reason = await step(await self._find(volume_id))
-                    except Ec2Unanswered as error:
+                    except AwsUnanswered as error:
                         reason = str(error)
-                    except Ec2Refused as error:
+                    except AwsRefused as error:
                         if error.code not in _PASSING:
                             raise SettingsError(
                                 f"{volume_id} cannot be {done} here: {error}"
@@ -251,7 +251,7 @@ class InstanceVolumes:
         """Ask what changes nothing; a refusal is the policy's, and final."""
         try:
             return await call()
-        except Ec2Refused as error:
+        except AwsRefused as error:
             raise SettingsError(f"EC2 may not be asked which volumes there are: {error}") from error
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from storage.aws.client import Ec2Refused
+from storage.aws.client import AwsRefused
 from storage.aws.ec2 import Attachment, EbsVolume, Ec2Instance
 
 T = TypeVar("T")
@@ -95,22 +95,22 @@ class FakeEc2:
         volume = self.table[volume_id]
         held = self.holders(volume_id)
         if volume.zone != self.zone_of[instance_id]:
-            raise Ec2Refused("InvalidVolume.ZoneMismatch", "not in the same zone")
+            raise AwsRefused("InvalidVolume.ZoneMismatch", "not in the same zone")
         if self.state_of[instance_id] not in {"running", "stopped"}:
-            raise Ec2Refused("IncorrectState", "the instance is ending")
+            raise AwsRefused("IncorrectState", "the instance is ending")
         if instance_id in held or (held and not volume.is_shared):
-            raise Ec2Refused("VolumeInUse", f"{volume_id} is already attached to an instance")
+            raise AwsRefused("VolumeInUse", f"{volume_id} is already attached to an instance")
         if len(held) >= 16:
-            raise Ec2Refused("AttachmentLimitExceeded", "16 instances")
+            raise AwsRefused("AttachmentLimitExceeded", "16 instances")
         if name in self._names_of(instance_id):
-            raise Ec2Refused("InvalidParameterValue", f"{name} is already in use")
+            raise AwsRefused("InvalidParameterValue", f"{name} is already in use")
         self.names[instance_id, volume_id] = name
         self._change(volume_id, instance_id, "attaching")
         self._later(lambda: self._change(volume_id, instance_id, "attached"))
 
     def _detach(self, volume_id: str, instance_id: str) -> None:
         if instance_id not in self.holders(volume_id):
-            raise Ec2Refused("IncorrectState", f"{volume_id} is not attached")
+            raise AwsRefused("IncorrectState", f"{volume_id} is not attached")
         self._change(volume_id, instance_id, "detaching")
         self._later(lambda: self._change(volume_id, instance_id, ""))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from storage.aws.client import Ec2Refused
+from storage.aws.client import AwsRefused
 from storage.aws.interfaces import NetworkInterface
 
 T = TypeVar("T")
@@ -84,8 +84,8 @@ class FakeInterfaces:
 
     def _attach(self, interface_id: str, instance_id: str, device_index: int) -> None:
         if self.table[interface_id].instance_id:
-            raise Ec2Refused("InvalidNetworkInterface.InUse", f"{interface_id} is in use")
+            raise AwsRefused("InvalidNetworkInterface.InUse", f"{interface_id} is in use")
         if (instance_id, device_index) in self.indexes:
-            raise Ec2Refused("InvalidParameterValue", f"has an interface at index {device_index}")
+            raise AwsRefused("InvalidParameterValue", f"has an interface at index {device_index}")
         self.indexes[instance_id, device_index] = interface_id
         self.table[interface_id] = replace(self.table[interface_id], instance_id=instance_id)

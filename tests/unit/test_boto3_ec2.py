@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage.aws.client import Ec2Refused, Ec2Unanswered
+from storage.aws.client import AwsRefused, AwsUnanswered
 from storage.aws.ec2 import Boto3Ec2
 from storage.errors import SettingsError
 from tests.support.aws_answers import ERROR, Answers, serve_answers
@@ -45,15 +45,15 @@ async def test_what_ec2_answers_is_told_apart(answers: Answers) -> None:
 
     for status, code in ((500, "InternalError"), (503, "Unavailable"), (400, "Throttling")):
         answers.status, answers.text = status, ERROR.format(code, "later")
-        with pytest.raises(Ec2Unanswered, match=code):
+        with pytest.raises(AwsUnanswered, match=code):
             await ec2.attach("vol-00000001", "i-0", "/dev/sdf")
     answers.status, answers.text = 400, ERROR.format("VolumeInUse", "is attached")
-    with pytest.raises(Ec2Refused, match="VolumeInUse: is attached") as refused:
+    with pytest.raises(AwsRefused, match="VolumeInUse: is attached") as refused:
         await ec2.attach("vol-00000001", "i-0", "/dev/sdf")
     assert refused.value.code == "VolumeInUse"
     answers.text = None
     before = len(answers.asked)
-    with pytest.raises(Ec2Unanswered):
+    with pytest.raises(AwsUnanswered):
         await ec2.attach("vol-00000001", "i-0", "/dev/sdf")
     assert len(answers.asked) == before + 1  # a call is made once: who asked looks what it did
 
@@ -101,7 +101,7 @@ async def test_the_calls_are_those_that_motos_ec2_understands(credentials: None)
         assert known is not None
         assert known.state == "running"
         assert "/dev/sdf" in known.device_names
-        with pytest.raises(Ec2Refused):
+        with pytest.raises(AwsRefused):
             await ec2.attach("vol-00000000000000000", instance_id, "/dev/sdg")
         await ec2.detach(volume.volume_id, instance_id, by_force=True)
         (volume,) = await ec2.volumes(volume_id=volume.volume_id)

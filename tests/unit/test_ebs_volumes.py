@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.aws.client import Ec2Refused, Ec2Unanswered
+from storage.aws.client import AwsRefused, AwsUnanswered
 from storage.aws.devices import NvmeDevices
 from storage.aws.instance import Instance
 from storage.aws.volumes import InstanceVolumes
@@ -212,13 +212,13 @@ def test_without_an_answer_it_ends_in_time_with_the_reason() -> None:
         ec2 = world(is_shared=True)
 
         def silent(call: str, is_after: bool) -> None:
-            raise Ec2Unanswered("EC2 did not answer: timeout")
+            raise AwsUnanswered("AWS did not answer: timeout")
 
         ec2.trouble = silent
         volumes = volumes_of(ec2, "i-0")
         for call in (volumes.attach, volumes.find):
             began = asyncio.get_running_loop().time()
-            with pytest.raises(StorageError, match="within 60 s: EC2 did not answer: timeout"):
+            with pytest.raises(StorageError, match="within 60 s: AWS did not answer: timeout"):
                 await call(VOLUME)
             assert asyncio.get_running_loop().time() - began == pytest.approx(60)
         assert len(ec2.calls) < 80
@@ -232,7 +232,7 @@ def test_a_policy_that_forbids_it_is_said_at_once() -> None:
 
         def forbid(call: str, is_after: bool) -> None:
             if call == "attach":
-                raise Ec2Refused("UnauthorizedOperation", "you may not")
+                raise AwsRefused("UnauthorizedOperation", "you may not")
 
         ec2.trouble = forbid
         with pytest.raises(SettingsError, match="UnauthorizedOperation: you may not"):
@@ -257,7 +257,7 @@ def test_whatever_is_lost_the_volume_is_with_whom_it_was_promised(
 
         def lose(call: str, is_after: bool) -> None:
             if asyncio.get_running_loop().time() < 30 and rng.random() < odds:
-                raise Ec2Unanswered("lost")
+                raise AwsUnanswered("lost")
 
         ec2.trouble = lose
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.ec2_notices import Ec2Notices
-from storage.aws.client import Ec2Refused, Ec2Unanswered
+from storage.aws.client import AwsRefused, AwsUnanswered
 from storage.aws.instance import Instance, MetadataUnanswered, Notice
 from storage.aws.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle
 from storage.errors import SettingsError
@@ -35,9 +35,9 @@ class Groups:
     async def complete(self, group: str, hook: str, instance_id: str) -> None:
         self.told.append((group, hook, instance_id))
         if len(self.told) <= self.unanswered:
-            raise Ec2Unanswered("timeout")
+            raise AwsUnanswered("timeout")
         if self.code:
-            raise Ec2Refused(self.code, "no")
+            raise AwsRefused(self.code, "no")
 
 
 class Metadata:

@@ -11,7 +11,7 @@ import pytest
 
 from broker.cli.slot import kept_address
 from broker.setting_sources import load
-from storage.aws.client import Ec2Refused, Ec2Unanswered
+from storage.aws.client import AwsRefused, AwsUnanswered
 from storage.aws.interfaces import Boto3NetworkInterfaces
 from tests.support.aws_answers import ERROR, Answers, serve_answers
 from tests.support.fake_imds import FakeImds, serve_imds
@@ -120,7 +120,7 @@ def test_what_fails_is_one_line_and_leaves_no_file(
     file = tmp_path / "slot.env"
     done = lakehead("slot", "claim", "--write", str(file))
     assert done.returncode == 1
-    assert done.stderr.startswith("lakehead: no slot may be claimed by i-0a: EC2 refuses: Unauth")
+    assert done.stderr.startswith("lakehead: no slot may be claimed by i-0a: AWS refuses: Unauth")
     assert done.stderr.count("\n") == 1
     assert not file.exists()
 
@@ -141,10 +141,10 @@ async def test_what_ec2_says_of_interfaces_is_told_apart(ec2: Answers) -> None:
     assert foreign.instance_id
     assert (free.zone, free.address) == ("eu-west-1a", "127.0.0.1")
     ec2.status, ec2.text = 503, ERROR.format("RequestLimitExceeded", "later")
-    with pytest.raises(Ec2Unanswered):
+    with pytest.raises(AwsUnanswered):
         await calls.attach("eni-1", "i-0", 1)
     ec2.status, ec2.text = 400, ERROR.format("InvalidNetworkInterface.InUse", "is in use")
-    with pytest.raises(Ec2Refused) as refused:
+    with pytest.raises(AwsRefused) as refused:
         await calls.attach("eni-1", "i-0", 1)
     assert refused.value.code == "InvalidNetworkInterface.InUse"
 
@@ -175,5 +175,5 @@ async def test_the_calls_are_those_that_motos_ec2_understands(
         await calls.attach(found.interface_id, started["InstanceId"], 1)
         (found,) = await calls.interfaces({"lakehead:cluster": "c"})
         assert found.instance_id == started["InstanceId"]
-        with pytest.raises(Ec2Refused):
+        with pytest.raises(AwsRefused):
             await calls.attach("eni-00000000000000000", started["InstanceId"], 2)

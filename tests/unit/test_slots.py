@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.aws.client import Ec2Refused, Ec2Unanswered
+from storage.aws.client import AwsRefused, AwsUnanswered
 from storage.aws.instance import Instance
 from storage.aws.slots import Slot, SlotClaims, has_address
 from storage.errors import LakeheadError, SettingsError, StorageError
@@ -111,7 +111,7 @@ def test_what_the_policy_forbids_ends_at_once() -> None:
     ec2 = world(1)
 
     def forbid(call: str, is_after: bool) -> None:
-        raise Ec2Refused("UnauthorizedOperation", "You are not authorized")
+        raise AwsRefused("UnauthorizedOperation", "You are not authorized")
 
     ec2.trouble = forbid
     with pytest.raises(SettingsError, match=r"no slot may be claimed by i-0: .*Unauthorized"):
@@ -123,7 +123,7 @@ def test_a_service_that_does_not_answer_is_asked_until_the_time_is_up() -> None:
     ec2 = world(1)
 
     def lose(call: str, is_after: bool) -> None:
-        raise Ec2Unanswered("timeout")
+        raise AwsUnanswered("timeout")
 
     ec2.trouble = lose
     with pytest.raises(StorageError, match="within 60 s: timeout"):
@@ -186,7 +186,7 @@ def test_whoever_races_for_slots_each_gets_one_of_its_own(
 
     def lose(call: str, is_after: bool) -> None:
         if asyncio.get_running_loop().time() < 60 and random.random() < odds:
-            raise Ec2Unanswered("lost")
+            raise AwsUnanswered("lost")
 
     async def scene() -> None:
         ec2.trouble = lose
@@ -219,7 +219,7 @@ def test_instances_come_and_go_and_each_gets_a_slot(seed: int, odds: float) -> N
 
     def lose(call: str, is_after: bool) -> None:
         if random.random() < odds:
-            raise Ec2Unanswered("lost")
+            raise AwsUnanswered("lost")
 
     async def scene() -> None:
         ec2.trouble = lose

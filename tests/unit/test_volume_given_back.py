@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from storage.aws.client import Ec2Unanswered
+from storage.aws.client import AwsUnanswered
 from storage.errors import LakeheadError, StorageError
 from storage.metadata.state import ClusterState, NodeState, StreamState
 from storage.metadata.table import Table
@@ -93,7 +93,7 @@ def test_whatever_answers_are_lost_a_volume_comes_back(seed: int, odds: float) -
 
         def lose(call: str, is_after: bool) -> None:
             if asyncio.get_running_loop().time() < began + 30 and rng.random() < odds:
-                raise Ec2Unanswered("lost")
+                raise AwsUnanswered("lost")
 
         async def leave(after_s: float) -> None:
             await asyncio.sleep(after_s)
