@@ -38,9 +38,16 @@ def _rules(aws: Emulator) -> Iterable[str]:
 
 
 def _keys(aws: Emulator) -> Iterable[str]:
-    """Those that are not about to be deleted: a key of KMS goes after its time to come back."""
+    """Those that are ours (AWS makes `aws/ebs` and its like by itself) and not about to be deleted:
+    a key of KMS goes after its time to come back.
+    """
     kms = aws.client("kms")
-    ids = [one["KeyId"] for one in kms.list_keys()["Keys"]]
+    of_aws = {
+        one.get("TargetKeyId")
+        for one in kms.list_aliases()["Aliases"]
+        if one["AliasName"].startswith("alias/aws/")
+    }
+    ids = [one["KeyId"] for one in kms.list_keys()["Keys"] if one["KeyId"] not in of_aws]
     told = [kms.describe_key(KeyId=key)["KeyMetadata"] for key in ids]
     return [one["KeyId"] for one in told if one["KeyState"] != "PendingDeletion"]
 
