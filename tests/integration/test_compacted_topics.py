@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     from kafka import TopicPartition as PythonPartition
 
 EAGER = ("--maintenance.interval.ms", "50", "--log.retention.check.interval.ms", "200")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 Pair = tuple[int, bytes | None, bytes | None]
 
 

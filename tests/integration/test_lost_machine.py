@@ -24,7 +24,7 @@ from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import QUICK_RECONNECT
 from tests.support.waiting import wait_until
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 FLAGS = (
     *HASTY,
     *("--broker.heartbeat.interval.ms", "100", "--broker.session.timeout.ms", "1500"),

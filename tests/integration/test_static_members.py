@@ -18,7 +18,7 @@ from tests.support.broker_process import server_under_test
 from tests.support.traffic import create_topic
 from tests.support.waiting import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 TOPIC = "shared"
 EVERY = [0, 1, 2, 3]
 """The topic's partitions."""

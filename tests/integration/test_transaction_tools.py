@@ -14,7 +14,7 @@ from bench.process import ServerProcess
 from tests.support.broker_process import HASTY, server_under_test
 from tests.support.kafka_tools import require_kafka_tools, run
 
-LIMIT_S = 20
+LIMIT_S = 60
 RECORDS = 60
 READING = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
 

@@ -1,6 +1,7 @@
 """Clients that are not ours, each with the same two verbs: write records, read them back."""
 
 import asyncio
+import contextlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ with warnings.catch_warnings():
     from kafka import codec as python_codec
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 FIRST_TIMESTAMP = 1_700_000_000_000
 
 
@@ -109,17 +110,17 @@ def _kafka_python_writes(bootstrap: str, topic: str, codec: str) -> None:
         compression_type=None if codec == "none" else codec,
         linger_ms=20,
     )
-    for item in ITEMS:
-        producer.send(
-            topic,
-            item.value,
-            item.key,
-            headers=list(item.headers),
-            partition=0,
-            timestamp_ms=item.timestamp,
-        )
-    producer.flush(DEADLINE_S)
-    producer.close()
+    with contextlib.closing(producer):
+        for item in ITEMS:
+            producer.send(
+                topic,
+                item.value,
+                item.key,
+                headers=list(item.headers),
+                partition=0,
+                timestamp_ms=item.timestamp,
+            )
+        producer.flush(DEADLINE_S)
 
 
 def _kafka_python_reads(bootstrap: str, topic: str) -> list[Item]:
@@ -135,8 +136,8 @@ def _kafka_python_reads(bootstrap: str, topic: str) -> list[Item]:
             items.append(Item(message.key, message.value, headers, message.timestamp))
         return len(items) >= len(ITEMS)
 
-    assert wait_until(poll, DEADLINE_S)
-    consumer.close()
+    with contextlib.closing(consumer):
+        assert wait_until(poll, DEADLINE_S)
     return items
 
 

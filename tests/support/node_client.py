@@ -17,7 +17,7 @@ from broker.node import Node
 from broker.protocol.api import schema
 from broker.protocol.messages import entity
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 _connected: "list[Client]" = []
 
 

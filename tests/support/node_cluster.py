@@ -11,7 +11,7 @@ from storage.clock import SystemClock
 from storage.object_store import MemoryStore
 from tests.support.api_client import ApiClient
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 FLAGS: dict[str, object] = {
     "port": 0,
     "wal": "memory:?size=64MiB",

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from tests.support.waiting import wait_until
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 def settle(bootstrap: str, transactional_id: str) -> None:

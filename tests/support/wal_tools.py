@@ -11,7 +11,7 @@ from storage.wal.block_format import RING_OFFSET, SLICES_START
 from storage.wal.memory_device import MemoryDevice
 from storage.wal.volume import format_device, open_slice, volume_image
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 RING_START = SLICES_START + RING_OFFSET
 SMALL = BlockWalSettings(block_size=16 * 1024, window_size=32 * 1024)
 

@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.waiting import wait_until
 
 TOPIC = "barrier"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 _SETTING = "file.delete.delay.ms"
 
 

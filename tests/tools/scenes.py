@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from confluent_kafka import Consumer, Producer
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 RECORDS = 26
 """What topic `read` still has when a group looks at it."""
 
