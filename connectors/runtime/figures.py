@@ -1,11 +1,13 @@
 """What a run did."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
+
+from storage.jobs.frame import Figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectFigures:
+class ConnectFigures(Figures):
     """Of one run. Counts only what was committed."""
 
     records: int = 0
@@ -22,11 +24,6 @@ class ConnectFigures:
     aborted: int = 0
     """Transactions that came to nothing and were done again."""
     seconds: float = 0.0
-
-    def plus(self, other: "ConnectFigures") -> "ConnectFigures":
-        """Return the sum."""
-        mine, theirs = asdict(self), asdict(other)
-        return replace(self, **{name: mine[name] + theirs[name] for name in mine})
 
     def as_fields(self) -> dict[str, Any]:
         """Return name and figure, as a command or a task shows them."""

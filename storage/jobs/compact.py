@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from storage.clock import SystemClock
 from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings
 from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Progress, Runner, here, untold, worked_through
+from storage.jobs.frame import Figures, Progress, Runner, here, untold, worked_through
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
 from storage.upkeep.configs import UpkeepDefaults
@@ -37,7 +37,7 @@ class CompactSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactFigures:
+class CompactFigures(Figures):
     """What a run has done, in bytes of batches. `superseded` items came too late: another run, a
     trim, a deletion was quicker.
     """
@@ -65,11 +65,6 @@ class CompactFigures:
             batches_before=result.batches_before,
             batches_after=result.batches_after,
         )
-
-    def plus(self, more: "CompactFigures") -> "CompactFigures":
-        """Return the figures of both."""
-        both = {name: getattr(self, name) + getattr(more, name) for name in self.__slots__}
-        return CompactFigures(**both)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 
 from storage.clock import SystemClock
 from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Attempt, Failed, Progress, Runner, here, untold, worked_through
+from storage.jobs.frame import (
+    Attempt,
+    Failed,
+    Figures,
+    Progress,
+    Runner,
+    here,
+    untold,
+    worked_through,
+)
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
 from storage.upkeep.configs import UpkeepDefaults
@@ -60,7 +69,7 @@ class CompactTopicsResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactTopicsFigures:
+class CompactTopicsFigures(Figures):
     """What a run has done, in bytes of batches. `superseded` partitions were compacted, trimmed or
     deleted by others meanwhile; `waiting` ones have an open transaction, or more keys in one batch
     than log.cleaner.dedupe.buffer.size has room for. `unreadable` batches stay as they are.
@@ -90,11 +99,6 @@ class CompactTopicsFigures:
             bytes_after=done.bytes_after,
             unreadable=done.unreadable,
         )
-
-    def plus(self, more: "CompactTopicsFigures") -> "CompactTopicsFigures":
-        """Return the figures of both."""
-        both = {name: getattr(self, name) + getattr(more, name) for name in self.__slots__}
-        return CompactTopicsFigures(**both)
 
 
 def plan_compact_topics(settings: CompactTopicsSettings) -> tuple[CompactTopicsItem, ...]:

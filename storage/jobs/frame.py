@@ -6,8 +6,8 @@ must be picklable. What an item does is durable, or visible, by itself: a runner
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from typing import Generic, Protocol, Self, TypeVar
 
 from storage.errors import LakeheadError
 
@@ -16,6 +16,16 @@ Result = TypeVar("Result")
 
 Progress = Callable[[int, int], None]
 """Told (bytes that are done, bytes of all work items)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a run has done, in fields that add up: each kind of job has its own."""
+
+    def plus(self, more: Self) -> Self:
+        """Return the figures of both."""
+        names = [one.name for one in fields(self)]
+        return type(self)(**{name: getattr(self, name) + getattr(more, name) for name in names})
 
 
 class Runner(Protocol):

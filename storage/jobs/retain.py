@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 
 from storage.clock import SystemClock
 from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Attempt, Failed, Progress, Runner, here, untold, worked_through
+from storage.jobs.frame import (
+    Attempt,
+    Failed,
+    Figures,
+    Progress,
+    Runner,
+    here,
+    untold,
+    worked_through,
+)
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
 from storage.upkeep.configs import UpkeepDefaults
@@ -51,7 +60,7 @@ class RetainItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetainFigures:
+class RetainFigures(Figures):
     """What a run has removed. `records` counts offsets, `objects` those that a partition refers to
     no more, `bytes` those of batches. `failures` says in words which items could not be done.
     """
@@ -71,11 +80,6 @@ class RetainFigures:
             objects=sum(one.objects for one in result),
             bytes=sum(one.size for one in result),
         )
-
-    def plus(self, more: "RetainFigures") -> "RetainFigures":
-        """Return the figures of both."""
-        both = {name: getattr(self, name) + getattr(more, name) for name in self.__slots__}
-        return RetainFigures(**both)
 
 
 def plan_retain(settings: RetainSettings) -> tuple[RetainItem, ...]:

@@ -20,7 +20,7 @@ from storage.garbage.sweep import (
     perform,
 )
 from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Progress, Runner, here, untold, worked_through
+from storage.jobs.frame import Figures, Progress, Runner, here, untold, worked_through
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
 
@@ -52,7 +52,7 @@ class SweepItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFigures:
+class SweepFigures(Figures):
     """What a run has done: objects deleted and their bytes, how many of them the metadata have
     `dropped`, and how many abandoned `uploads` were given up. Of two runs at once, both may count
     an object.
@@ -72,11 +72,6 @@ class SweepFigures:
             dropped=result.dropped,
             uploads=result.uploads,
         )
-
-    def plus(self, more: "SweepFigures") -> "SweepFigures":
-        """Return the figures of both."""
-        both = {name: getattr(self, name) + getattr(more, name) for name in self.__slots__}
-        return SweepFigures(**both)
 
 
 def plan_sweep(settings: SweepSettings) -> tuple[SweepItem, ...]:
