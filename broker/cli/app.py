@@ -1,4 +1,4 @@
-"""The `lakehead` command as a whole: its commands, and what a failure looks like.
+"""The `lakehead` command as a whole, and what a failure looks like.
 
 A user's mistake, a missing file or a refused connection is one line on standard error and exit
 status 1. A traceback is a defect of Lakehead.
@@ -12,33 +12,12 @@ from typing import Annotated
 import typer
 
 from broker import __version__
-from broker.cli import (
-    compact,
-    connect,
-    demo,
-    inspection,
-    local_airflow,
-    maintain,
-    materialize,
-    nodes,
-    rebuild,
-    rebuild_table,
-    registry,
-    replay,
-    rolling_update,
-    slot,
-    sql,
-    start,
-    sweep,
-    table_upkeep,
-    tables,
-    topics,
-    verify,
-)
+from broker.cli.commands import LazyGroup
 from storage.errors import LakeheadError
 
 app = typer.Typer(
     name="lakehead",
+    cls=LazyGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -67,34 +46,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-start.register(app)
-app.command("demo")(demo.demo)
-app.command("airflow")(local_airflow.local_airflow)
-app.command("nodes")(nodes.list_nodes)
-app.command("drain")(nodes.drain)
-app.command("rolling-update")(rolling_update.rolling_update)
-app.add_typer(slot.app, name="slot")
-app.add_typer(topics.app, name="topics")
-app.command("sql")(sql.sql)
-app.command("tables")(tables.list_tables)
-app.command("materialize")(materialize.materialize)
-app.command("replay-dead-letters")(replay.replay)
-app.command("optimize")(table_upkeep.optimize)
-app.command("vacuum")(table_upkeep.vacuum)
-app.command("rebuild-table")(rebuild_table.rebuild_table)
-app.command("registry")(registry.registry)
-app.add_typer(inspection.app, name="inspect")
-app.add_typer(connect.app, name="connect")
-app.command("maintain")(maintain.maintain)
-app.command("compact")(compact.compact_objects)
-app.command("compact-topic")(compact.compact_topic)
-app.command("retain")(compact.retain)
-app.command("sweep")(sweep.sweep)
-app.command("leak-check")(sweep.leak_check)
-app.command("verify")(verify.verify_cluster)
-app.command("rebuild-catalog")(rebuild.rebuild)
 
 
 def main() -> None:

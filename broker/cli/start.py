@@ -36,15 +36,6 @@ Sizes take k, m, g and t (64MiB).
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command, with a flag for each setting."""
-    app.command(
-        "start",
-        help=_HELP,
-        context_settings={"token_normalize_func": _dotted},
-    )(_command())
-
-
 def _dotted(name: str) -> str:
     return name.replace("-", ".").replace("_", ".")
 
@@ -78,6 +69,10 @@ def _command() -> Any:
     ]
     start.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     start.__annotations__ = annotations
+    start.command_options = {  # type: ignore[attr-defined]
+        "help": _HELP,
+        "context_settings": {"token_normalize_func": _dotted},
+    }
     return start
 
 
@@ -145,3 +140,6 @@ def _supervise(settings: Settings, flags: Mapping[str, str | None], config: str 
 
 def _announce(address: str, settings: Settings) -> None:
     typer.echo(f"lakehead is ready at {address}, data in {settings.store_uri}")
+
+
+start = _command()

@@ -221,7 +221,8 @@ def test_version_is_shown(lakehead: CommandLine) -> None:
 def test_commands_and_nodes_load_no_kernels_before_they_need_them() -> None:
     """Compilers cost half a second and fifty megabytes: in each node, and in each command."""
     heavy = "{'numba', 'llvmlite', 'pyarrow', 'deltalake', 'pyspark'} & set(sys.modules)"
-    script = f"import sys, broker.cli.app, broker.node; print(*{heavy})"
+    commands = "dict(typer.main.get_command(broker.cli.app.app).commands)"
+    script = f"import sys, typer, broker.cli.app, broker.node; {commands}; print(*{heavy})"
     told = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )

@@ -1,0 +1,94 @@
+"""The commands by name. A command's module is imported when the command is run, or shown.
+
+A node is started again after each failure and update: what it does not need costs time each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+# The module of broker.cli and the function in it, or the Typer with commands of its own.
+_PLACES = {
+    "start": "start.start",
+    "demo": "demo.demo",
+    "airflow": "local_airflow.local_airflow",
+    "nodes": "nodes.list_nodes",
+    "drain": "nodes.drain",
+    "rolling-update": "rolling_update.rolling_update",
+    "slot": "slot.app",
+    "topics": "topics.app",
+    "sql": "sql.sql",
+    "tables": "tables.list_tables",
+    "materialize": "materialize.materialize",
+    "replay-dead-letters": "replay.replay",
+    "optimize": "table_upkeep.optimize",
+    "vacuum": "table_upkeep.vacuum",
+    "rebuild-table": "rebuild_table.rebuild_table",
+    "registry": "registry.registry",
+    "inspect": "inspection.app",
+    "connect": "connect.app",
+    "maintain": "maintain.maintain",
+    "compact": "compact.compact_objects",
+    "compact-topic": "compact.compact_topic",
+    "retain": "compact.retain",
+    "sweep": "sweep.sweep",
+    "leak-check": "sweep.leak_check",
+    "verify": "verify.verify_cluster",
+    "rebuild-catalog": "rebuild.rebuild",
+}
+
+
+class LazyGroup(TyperGroup):
+    """The `lakehead` command: a group whose commands are built one by one, when they are wanted."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as Typer calls it
+        """Return the names, in the order in which they are shown."""
+        return list(self.commands)
+
+
+class _Commands(MutableMapping[str, Any]):
+    def __init__(self) -> None:
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = _built(name, _PLACES[name])
+        return self._built[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._built[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_PLACES)
+
+    def __len__(self) -> int:
+        return len(_PLACES)
+
+
+def _built(name: str, place: str) -> Any:
+    module, _, attribute = place.partition(".")
+    found = getattr(import_module(f"broker.cli.{module}"), attribute)
+    parent = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    parent.callback()(_group)
+    if isinstance(found, typer.Typer):
+        parent.add_typer(found, name=name)
+    else:
+        parent.command(name, **getattr(found, "command_options", {}))(found)
+    group: Any = typer.main.get_command(parent)
+    return group.commands[name]
+
+
+def _group() -> None:
+    """Make a group of an application with one command."""
