@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim integration crashes chaos kills upkeep-day changes equality clients connect-test conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test spark examples docs lock clean
+.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim integration crashes chaos kills upkeep-day changes equality clients connect-test conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test s3-server spark examples docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -56,9 +56,11 @@ airflow-test: $(STAMP) ## Tests of the DAGs by a real Airflow (about ten minutes
 	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q --timeout 900 tests/airflow tests/terraform/test_airflow_instance.py
 
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
-	@$(MAKE) --no-print-directory lint types imports
-	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports s3-server
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --durations=20
+
+s3-server: $(STAMP)
+	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
 
 bench: $(STAMP) ## Lakehead and Apache Kafka in turn, with Kafka's own tools, then the storage engine alone, clusters, the lake; tables and JSON
 	@$(BIN)/python -m bench

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.lakehead_server import ROOT
+from bench.lakehead_server import PYTHON_PATH
 from bench.process import ServerFailed, ServerProcess, free_port, log_tail
 
 READY_S = 60.0
@@ -53,7 +53,7 @@ class ClusterNode:
             ],
             port=place.port,
             log=folder / f"node-{node_id}.log",
-            environment={"PYTHONPATH": str(ROOT)} | dict(place.environment),
+            environment={"PYTHONPATH": PYTHON_PATH} | dict(place.environment),
             host=place.host,
         )
 

@@ -1,5 +1,6 @@
 """A Lakehead broker on its embedded default: local object store, block WAL in a file."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 from bench.process import ServerProcess, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTHON_PATH = os.pathsep.join(str(folder) for folder in (ROOT / "bench" / "without", ROOT))
+"""Of a broker of this checkout, with what users install."""
 
 
 def lakehead_server(
@@ -34,5 +37,5 @@ def lakehead_server(
         command,
         port=port,
         log=folder / "lakehead.log",
-        environment={"PYTHONPATH": str(ROOT)} | dict(environment or {}),
+        environment={"PYTHONPATH": PYTHON_PATH} | dict(environment or {}),
     )

@@ -49,6 +49,8 @@ REBUILD_ALONE = {"rebuild_bridged", "rebuild_copied", "rebuild_published"}
 """Fail-points that only rebuilding the catalog comes to: test_rebuild_crashes."""
 CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
 """Fail-points that a node alone never comes to: test_takeover_processes."""
+TRIES = 4
+"""Whether a kill leaves something to recover is a matter of moments."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -167,13 +169,17 @@ def test_a_kill_at_every_failpoint(tmp_path: Path, name: str) -> None:
             running.broker.kill()
         running.broker.start()
         running.start_clients()
-        running.wait_progress(100)
-        running.broker.kill()
-        deaths.append(die_while_starting(running, name))
-        if running.broker.is_running:
-            deaths.append(die_at_work(running))
-        if running.broker.is_running:
-            deaths.append(running.broker.stop() == KILLED)
+        for _ in range(TRIES):
+            running.wait_progress(100)
+            running.broker.kill()
+            deaths.append(die_while_starting(running, name))
+            if running.broker.is_running:
+                deaths.append(die_at_work(running))
+            if running.broker.is_running:
+                deaths.append(running.broker.stop() == KILLED)
+            if any(deaths):
+                break
+            running.broker.start()
         assert any(deaths), f"{name} was not reached"
         running.broker.kill()
         running.broker.start()

@@ -30,7 +30,7 @@ from tests.support.s3_proxy import (
 from tests.support.traffic import IDEMPOTENT, ProducerThread, create_topic, read_log
 from tests.support.waiting import wait_until
 
-OUTAGE_S = float(os.environ.get("S3_OUTAGE_S", "20"))
+OUTAGE_S = float(os.environ.get("S3_OUTAGE_S", "10"))
 TOPIC = "outage"
 PARTITIONS = 3
 VALUE_BYTES = 20_000

@@ -17,7 +17,7 @@ from tests.simulation.quiet import silence_logs
 from tests.simulation.wals import WALS
 from tests.simulation.world import run_world
 
-SEEDS = int(os.environ.get("LAKEHEAD_WORLDS", "200"))
+SEEDS = int(os.environ.get("LAKEHEAD_WORLDS", "120"))
 CHUNK = 20
 ROOT = Path(__file__).resolve().parents[2]
 
