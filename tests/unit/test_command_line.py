@@ -227,3 +227,17 @@ def test_commands_and_nodes_load_no_kernels_before_they_need_them() -> None:
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert told.stdout.split() == []
+
+
+def test_a_command_brings_no_other_along() -> None:
+    script = (
+        "import sys, typer, broker.cli.app as cli\n"
+        "typer.main.get_command(cli.app).commands['start']\n"
+        "print(*(name for name in sys.modules if name.startswith('broker.cli.')))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert set(told.stdout.split()) == {
+        f"broker.cli.{name}" for name in ("app", "commands", "process", "sections", "start")
+    }
