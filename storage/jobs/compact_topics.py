@@ -13,11 +13,11 @@ from storage.clock import SystemClock
 from storage.jobs.cluster import in_cluster
 from storage.jobs.frame import (
     Attempt,
-    Failed,
     Figures,
     Progress,
     Runner,
     here,
+    tallied,
     untold,
     worked_through,
 )
@@ -153,16 +153,16 @@ def compact_topics(
 
     Raises what `plan_compact_topics` raises.
     """
-    figures = CompactTopicsFigures()
-    for result in worked_through(
+    results = worked_through(
         Attempt(compact_topics_item, CompactTopicsItem.words),
         plan_compact_topics(settings),
         size=lambda item: item.size,
         runner=runner,
         on_progress=on_progress,
-    ):
-        if isinstance(result, Failed):
-            figures = figures.plus(CompactTopicsFigures(failures=(result.reason,)))
-        else:
-            figures = figures.plus(CompactTopicsFigures.of(result))
-    return figures
+    )
+    return tallied(
+        CompactTopicsFigures(),
+        results,
+        CompactTopicsFigures.of,
+        lambda reason: CompactTopicsFigures(failures=(reason,)),
+    )

@@ -5,7 +5,7 @@ processes of this machine, or as tasks of Spark (both in `lake.jobs`). Function,
 must be picklable. What an item does is durable, or visible, by itself: a runner may run it again.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -13,6 +13,7 @@ from storage.errors import LakeheadError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Counted = TypeVar("Counted", bound="Figures")
 
 Progress = Callable[[int, int], None]
 """Told (bytes that are done, bytes of all work items)."""
@@ -89,3 +90,16 @@ class Attempt(Generic[Item, Result]):
             return self.work(item)
         except LakeheadError as error:
             return Failed(reason=f"{self.words(item)}: {error}")
+
+
+def tallied(
+    figures: Counted,
+    results: Iterable[Result | Failed],
+    of: Callable[[Result], Counted],
+    failed: Callable[[str], Counted],
+) -> Counted:
+    """Return `figures` and those `of` each result; `failed` makes them of a failure's reason."""
+    for result in results:
+        more = failed(result.reason) if isinstance(result, Failed) else of(result)
+        figures = figures.plus(more)
+    return figures

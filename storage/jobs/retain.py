@@ -12,11 +12,11 @@ from storage.clock import SystemClock
 from storage.jobs.cluster import in_cluster
 from storage.jobs.frame import (
     Attempt,
-    Failed,
     Figures,
     Progress,
     Runner,
     here,
+    tallied,
     untold,
     worked_through,
 )
@@ -114,16 +114,16 @@ def retain(
 
     Raises what `plan_retain` raises.
     """
-    figures = RetainFigures()
-    for result in worked_through(
+    results = worked_through(
         Attempt(retain_item, RetainItem.words),
         plan_retain(settings),
         size=lambda item: item.size,
         runner=runner,
         on_progress=on_progress,
-    ):
-        if isinstance(result, Failed):
-            figures = figures.plus(RetainFigures(failures=(result.reason,)))
-        else:
-            figures = figures.plus(RetainFigures.of(result))
-    return figures
+    )
+    return tallied(
+        RetainFigures(),
+        results,
+        RetainFigures.of,
+        lambda reason: RetainFigures(failures=(reason,)),
+    )

@@ -1,16 +1,16 @@
 """Waits until a condition holds: what a deferred sensor leaves to the triggerer."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable
-from contextlib import aclosing
+from collections.abc import AsyncIterator
 from typing import Any
 
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from connectors.airflow.conditions import Condition, decoded, encoded
-from connectors.airflow.triggers.cluster_looks import ClusterLook, cluster_looks
+from connectors.airflow.triggers.cluster_looks import ClusterLook
+from connectors.airflow.triggers.cluster_trigger import ClusterTrigger
 
 
-class ConditionTrigger(BaseEventTrigger):
+class ConditionTrigger(ClusterTrigger):
     """Fires once, when a condition holds, with `{"found": …}`; or when it never will without
     somebody's doing, with `{"error": …, "is_final": …}`.
 
@@ -24,10 +24,8 @@ class ConditionTrigger(BaseEventTrigger):
     def __init__(
         self, lakehead_conn_id: str, condition: dict[str, Any], poll_interval: float = 5.0
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.lakehead_conn_id = lakehead_conn_id
+        super().__init__(lakehead_conn_id, poll_interval)
         self.condition: Condition = decoded(condition)
-        self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and its arguments."""
@@ -39,18 +37,6 @@ class ConditionTrigger(BaseEventTrigger):
                 "poll_interval": self.poll_interval,
             },
         )
-
-    def shared_stream_key(self) -> Hashable | None:
-        """Triggers of the same connection and interval share their looks."""
-        return ("lakehead", self.lakehead_conn_id, self.poll_interval)
-
-    @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[ClusterLook, None]:
-        """Yield looks at the cluster."""
-        every = cluster_looks(kwargs["lakehead_conn_id"], kwargs["poll_interval"])
-        async with aclosing(every) as looks:
-            async for look in looks:
-                yield look
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[ClusterLook]
@@ -65,13 +51,6 @@ class ConditionTrigger(BaseEventTrigger):
             if event is not None:
                 yield event
                 return
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll alone, where nobody shares looks."""
-        _, kwargs = self.serialize()
-        async with aclosing(self.open_shared_stream(kwargs)) as looks:
-            async for event in self.filter_shared_stream(looks):
-                yield event
 
     def _judged(self, look: ClusterLook) -> tuple[TriggerEvent | None, str]:
         """What to fire, if anything, and what to tell."""

@@ -5,20 +5,20 @@ triggerer ran is told when one does. That is written at the look after the one t
 Airflow has long stored the event: growth may be told twice, and is not left out.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable
-from contextlib import aclosing
+from collections.abc import AsyncIterator
 from typing import Any
 
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from connectors.airflow.assets.lakehead import Of, growth
 from connectors.airflow.conditions import end_offsets, held_offsets
-from connectors.airflow.triggers.cluster_looks import ClusterLook, cluster_looks
+from connectors.airflow.triggers.cluster_looks import ClusterLook
+from connectors.airflow.triggers.cluster_trigger import ClusterTrigger
 
 _KEY = "offsets"
 
 
-class GrowthTrigger(BaseEventTrigger):
+class GrowthTrigger(ClusterTrigger):
     """Fires whenever a topic or its table has at least so many more records, with what
     `connectors.airflow.assets.growth` says. A topic that does not exist is waited for.
 
@@ -37,14 +37,12 @@ class GrowthTrigger(BaseEventTrigger):
         records: int = 1,
         poll_interval: float = 10.0,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(lakehead_conn_id, poll_interval)
         if records < 1:
             raise ValueError(f"records is {records}: give a number from 1")
-        self.lakehead_conn_id = lakehead_conn_id
         self.topic = topic
         self.of: Of = of
         self.records = records
-        self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and its arguments."""
@@ -58,18 +56,6 @@ class GrowthTrigger(BaseEventTrigger):
                 "poll_interval": self.poll_interval,
             },
         )
-
-    def shared_stream_key(self) -> Hashable | None:
-        """Triggers of the same connection and interval share their looks."""
-        return ("lakehead", self.lakehead_conn_id, self.poll_interval)
-
-    @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[ClusterLook, None]:
-        """Yield looks at the cluster."""
-        every = cluster_looks(kwargs["lakehead_conn_id"], kwargs["poll_interval"])
-        async with aclosing(every) as looks:
-            async for look in looks:
-                yield look
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[ClusterLook]
@@ -103,13 +89,6 @@ class GrowthTrigger(BaseEventTrigger):
             if found["records"] >= self.records:
                 yield TriggerEvent(found)  # type: ignore[no-untyped-call]
                 told, is_kept = ends, False
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll alone, where nobody shares looks."""
-        _, kwargs = self.serialize()
-        async with aclosing(self.open_shared_stream(kwargs)) as looks:
-            async for event in self.filter_shared_stream(looks):
-                yield event
 
     async def _kept(self) -> tuple[str, dict[str, int]]:
         """The topic's id and how far it was told; nothing where that is not known."""
