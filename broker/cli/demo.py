@@ -28,7 +28,7 @@ from broker.cli.demonstration.broker_process import running_broker
 from broker.cli.demonstration.dataset import DATASETS, messages, read_table
 from broker.cli.demonstration.loading import Loaded, load
 from broker.cli.demonstration.stage import Stage
-from broker.cli.materialize import missing_extra
+from broker.cli.extras import missing_extra
 from storage.errors import LakeheadError, SettingsError
 from storage.metadata.table_declaration import default_table_uri
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.progress import ByteProgress
 from broker.cli.table_engine import Engine, MergeEngineOption
@@ -366,10 +367,3 @@ def _beginning(text: str) -> "Beginning":
 
 _OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 _NOTHING_DUE = {"": "no table is due"}
-
-
-def missing_extra(error: ModuleNotFoundError) -> SettingsError:
-    """Return what to tell a user whose environment lacks the packages of the lake."""
-    return SettingsError(
-        f"{error.name} is not installed; get it with: pip install 'lakehead[lake]'"
-    )

@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, show_fields
-from broker.cli.materialize import DryRunOption, WaitOption, WorkersOption, missing_extra
+from broker.cli.materialize import DryRunOption, WaitOption, WorkersOption
 from broker.cli.progress import ByteProgress
 from broker.cli.table_engine import Engine, MergeEngineOption
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.materialize import missing_extra
+from broker.cli.extras import missing_extra
 
 
 class RowFormat(StrEnum):

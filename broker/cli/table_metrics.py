@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli.cluster import store_uri
+from broker.cli.extras import missing_extra
 from storage.clock import SystemClock
 from storage.errors import SettingsError
 
@@ -44,8 +45,6 @@ def shown_metrics(path: str, address: str | None) -> Iterator[None]:
         from lake.jobs.table_status import table_statuses
         from lake.store_reader import store_reader
     except ModuleNotFoundError as error:
-        from broker.cli.materialize import missing_extra
-
         raise missing_extra(error) from None
     clock, reader = SystemClock(), store_reader(store_uri(path))
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, show_rows
-from broker.cli.materialize import WaitOption, missing_extra
+from broker.cli.materialize import WaitOption
 from broker.cli.table_engine import Engine, EngineOption
 from storage.errors import SettingsError
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, moment, show_rows
-from broker.cli.materialize import missing_extra
 from storage.clock import SystemClock
 
 if TYPE_CHECKING:
