@@ -86,6 +86,15 @@ def add_address(address: str) -> None:
     run("ip", "address", "add", f"{address}/32", "dev", "lo")
 
 
+def add_guest_address(address: str) -> None:
+    """Give this network the address of a guest. Who connects to it comes from another one: QEMU
+    passes that on, and a guest takes no packet that comes from itself.
+    """
+    add_address(address)
+    local = ("local", address, "dev", "lo", "src", ADDRESS)
+    run("ip", "route", "replace", "table", "local", *local)
+
+
 @contextmanager
 def running_cloud(folder: Path, example: str, wal_mode: str) -> Iterator[Cloud]:
     """Apply an example and serve its bucket; the wheels are put where it names them."""

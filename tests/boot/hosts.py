@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.boot.cloud import NODES, Cloud, Described, add_address
+from tests.boot.cloud import NODES, Cloud, Described, add_guest_address
 from tests.boot.container import GATEWAY, contained, mount_image
 from tests.boot.guest import booted, host_address
 from tests.boot.image import Image
@@ -49,7 +49,7 @@ class Hosts:
         )
 
     def _guest(self, described: Described) -> Machine:
-        add_address(described.address)
+        add_guest_address(described.address)
         others = [one.address for one in self.cloud.instances.values() if one != described]
         variables = self.cloud.variables(host_address(described.address, others))
         hardware = self._hardware(described, variables, self._volume(described))
