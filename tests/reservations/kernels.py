@@ -22,7 +22,8 @@ TOOLS = ("qemu-system-x86_64", "busybox", "cpio", "depmod", "dpkg", "iscsistart"
 BACKPORTS = "trixie-backports"
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _PARTS = (
-    *("arch", "block", "crypto", "lib", "net", "fs/9p", "fs/netfs", "fs/configfs"),
+    *("arch", "block", "crypto", "lib", "net", "fs/9p", "fs/fscache", "fs/netfs"),
+    "fs/configfs",
     *("drivers/nvme", "drivers/target", "drivers/scsi", "drivers/block", "drivers/virtio"),
     *("drivers/net/virtio_net", "drivers/net/net_failover"),
 )
