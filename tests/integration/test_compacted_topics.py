@@ -170,9 +170,12 @@ class Answers:
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.errors: dict[bytes, int] = {}
+        # What is sent to a partition before `wait` is one batch: it lingers, and is not sent
+        # piecemeal while the client learns of leaders.
         self._producer = Producer(
-            {"bootstrap.servers": broker.bootstrap, "linger.ms": 200, "acks": "all"}
+            {"bootstrap.servers": broker.bootstrap, "linger.ms": 30_000, "acks": "all"}
         )
+        self._producer.list_topics(timeout=DEADLINE_S)
 
     def send(self, topic: str, partition: int, key: bytes | None, value: bytes) -> None:
         self._producer.produce(topic, value, key, partition, on_delivery=self._settle)
