@@ -150,7 +150,7 @@ def test_of_two_nodes_of_an_id_that_start_at_once_one_is_left(nodes: Cluster) ->
     twins = [subprocess.Popen(command(nodes, nodes.folder / f"twin-{n}", 2)) for n in range(2)]
     try:
         assert wait_until(lambda: any(twin.poll() is not None for twin in twins), 30)
-        assert wait_until(lambda: sum(twin.poll() is None for twin in twins) == 1, 5)
+        assert wait_until(lambda: sum(twin.poll() is None for twin in twins) == 1, 30)
         nodes.goes_on()
         assert sum(twin.poll() is None for twin in twins) == 1
         assert 1 in {twin.poll() for twin in twins}
@@ -282,8 +282,8 @@ def test_a_controller_with_a_wrong_clock(tmp_path: Path) -> None:
         assert not [n for n, node in made.state().nodes.items() if node.is_fenced]
         made.nodes[2].kill()
         made.goes_on()
-        assert wait_until(lambda: made.registered(2).is_fenced, 10)
+        assert wait_until(lambda: made.registered(2).is_fenced, 30)
         made.nodes[0].kill()
         made.goes_on()
-        assert wait_until(lambda: made.state().controller.node_id == 1, 10)
+        assert wait_until(lambda: made.state().controller.node_id == 1, 30)
         made.judge()

@@ -92,7 +92,7 @@ class Campaign:
         self._tail = TailThread(bootstrap, TOPIC, partitions=PARTITIONS, history=self.history)
         self._tail.start()
 
-    def wait_progress(self, records: int = 1, deadline_s: float = 30.0) -> None:
+    def wait_progress(self, records: int = 1, deadline_s: float = 60.0) -> None:
         """Wait until each producer has `records` more acknowledged; a heal must bring progress."""
         marks = {producer: producer.acknowledged + records for producer in self.producers}
         assert wait_until(

@@ -43,12 +43,12 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """Create a topic and wait until each of its partitions answers."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK_RECONNECT})
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
-    admin.create_topics([new])[topic].result(20)
+    admin.create_topics([new])[topic].result(60)
     consumer = new_consumer(bootstrap, {})
     try:
         for index in range(partitions):
             ask = functools.partial(_answers, consumer, TopicPartition(topic, index))
-            assert wait_until(ask, 20), f"partition {index} of {topic} does not answer"
+            assert wait_until(ask, 60), f"partition {index} of {topic} does not answer"
     finally:
         consumer.close()
 

@@ -237,7 +237,7 @@ async def test_a_running_node_collects_its_garbage_by_itself() -> None:
         await engine.upload_now()
         await engine.metadata.commit([DeleteTopic(topic_id=TOPIC)])
         engine.close_deleted(streams[0])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while data_keys(store):  # noqa: ASYNC110 - another task's work
                 await asyncio.sleep(0.01)
 

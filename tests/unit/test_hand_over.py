@@ -110,7 +110,7 @@ async def test_states_are_read_while_the_entry_that_opens_is_on_its_way() -> Non
         await old.hand_over([0])
         await new.metadata.refresh()
         others.is_slow = True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             [moved] = await new.open_streams([0])
         assert (await moved.load_state())[0] == b"state"
         assert new.reader.indexes.reads == 1, "and they are read once"

@@ -83,7 +83,7 @@ async def test_a_cancelled_commit_that_landed_is_not_planned_again() -> None:
     store = FaultyStore(inner, rng=random.Random(0), profile=FaultProfile(latency_s_max=0.02))
     log = await open_log(store)
     task = asyncio.create_task(log.commit_with(plan_topic("a")))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not inner.objects:  # noqa: ASYNC110 - a store tells nobody
             await asyncio.sleep(0)
     task.cancel()

@@ -53,7 +53,7 @@ async def held(count: int) -> tuple[HeldStore, ObjectWal, Listener, list[int]]:
 
 async def arrived(store: HeldStore, count: int) -> None:
     """Wait until so many puts are held: they are repeated by the log's own clock."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(store.held) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
@@ -101,7 +101,7 @@ async def test_a_put_that_hangs_is_repeated_beside_it_and_either_may_land() -> N
     wal, listener = await begun(store, ObjectWalSettings(put_timeout_s=0.01, batching=batching))
     end = wal.append(1, 0, 0, 1, b"slow")
     await arrived(store, 2)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while listener.positions != [end]:
             while store.numbers():  # the first one lands when nobody waits for it any more
                 store.settle(0)
@@ -279,7 +279,7 @@ async def test_a_full_log_and_a_slow_store_say_so_and_go_on() -> None:
         offset += 1
         await turns(3)
     assert offset == 30
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while listener.positions[-1:] != [30_000]:
             for number in store.numbers():
                 store.settle(number)

@@ -47,7 +47,7 @@ def produce(partition: Partition, sequence: int, answers: Answers, *, epoch: int
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 - another task's work
             await asyncio.sleep(0)
 

@@ -99,7 +99,7 @@ async def test_uploads_that_overtake_each_other_are_committed_in_order() -> None
     store = OvertakingStore()
     async with running(store, MemoryWal(), settings=SMALL) as (engine, streams):
         bases = [await append(streams[0], size=500) for _ in range(8)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while sum(key.startswith("data/") for key in store.objects) < 1:
                 await asyncio.sleep(0.01)
                 bases.append(await append(streams[0], size=500))

@@ -109,7 +109,7 @@ async def test_a_lost_machine_is_fenced_by_its_disk_and_recovered_elsewhere() ->
         assert [await read_all(stream) for stream in opened] == written
         # The machine was only cut off. It acknowledges nothing, whatever it believes.
         with pytest.raises((Fenced, StorageError)):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await append(streams[0])
         assert isinstance(await lost.wait_failed(), Fenced)
         assert await read_all(opened[0]) == written[0]

@@ -73,7 +73,7 @@ async def write(partition: Partition, number: int) -> None:
         )
         records = memoryview(bytearray(batch.encode()))
         partition.perform(partition.plan(records, read_header(records)), done.set_result)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await done is None
 
 
