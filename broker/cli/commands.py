@@ -5,7 +5,8 @@ A node is started again after each failure and update: what it does not need cos
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -48,27 +49,16 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = _Commands()
+        self.commands: Any = _Commands()
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as Typer calls it
         """Return the names, in the order in which they are shown."""
         return list(self.commands)
 
 
-class _Commands(MutableMapping[str, Any]):
-    def __init__(self) -> None:
-        self._built: dict[str, Any] = {}
-
+class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
-        if name not in self._built:
-            self._built[name] = _built(name, _PLACES[name])
-        return self._built[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._built[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._built[name]
+        return _built(name, _PLACES[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(_PLACES)
@@ -77,6 +67,7 @@ class _Commands(MutableMapping[str, Any]):
         return len(_PLACES)
 
 
+@cache
 def _built(name: str, place: str) -> Any:
     module, _, attribute = place.partition(".")
     found = getattr(import_module(f"broker.cli.{module}"), attribute)
