@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from storage.clock import SystemClock
 from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings
 from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Figures, Progress, Runner, here, untold, worked_through
+from storage.jobs.frame import Figures, Progress, Runner, here, tallied, untold, worked_through
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
 from storage.upkeep.configs import UpkeepDefaults
@@ -105,13 +105,11 @@ def compact(
     settings: CompactSettings, *, runner: Runner = here, on_progress: Progress = untold
 ) -> CompactFigures:
     """Merge all that is due, and return figures. Whatever it raises, run it again."""
-    figures = CompactFigures()
-    for result in worked_through(
+    results = worked_through(
         compact_item,
         plan_compact(settings),
         size=lambda item: item.merge.size,
         runner=runner,
         on_progress=on_progress,
-    ):
-        figures = figures.plus(CompactFigures.of(result))
-    return figures
+    )
+    return tallied(CompactFigures(), map(CompactFigures.of, results))

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from storage.clock import SystemClock
 from storage.jobs.cluster import in_cluster
+from storage.jobs.due_works import due_works
 from storage.jobs.frame import (
     Attempt,
+    Failed,
     Figures,
     Progress,
     Runner,
@@ -24,7 +26,7 @@ from storage.jobs.frame import (
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
 from storage.upkeep.configs import UpkeepDefaults
-from storage.upkeep.rules import DueWork, due_in, due_of_stream, topic_rules
+from storage.upkeep.rules import DueWork, due_of_stream, topic_rules
 
 if TYPE_CHECKING:  # its kernels are for those alone who compact
     from storage.compaction.job import CompactionResult
@@ -86,8 +88,10 @@ class CompactTopicsFigures(Figures):
     failures: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, result: CompactTopicsResult) -> "CompactTopicsFigures":
+    def of(cls, result: CompactTopicsResult | Failed) -> "CompactTopicsFigures":
         """Return the figures of one item."""
+        if isinstance(result, Failed):
+            return cls(failures=(result.reason,))
         done = result.compaction
         if done is None:
             return cls(superseded=1)
@@ -105,15 +109,10 @@ def plan_compact_topics(settings: CompactTopicsSettings) -> tuple[CompactTopicsI
     """Return what is due: what a dry run shows. Raises SettingsError, UnknownTopic,
     StoreUnavailable.
     """
-    settings.defaults.check()
-
-    async def plan(_: ObjectStore, log: MetadataLog) -> list[DueWork]:
-        values = settings.defaults.values(log.state)
-        return list(due_in(log.state, values, SystemClock().now_ms(), settings.topics))
-
+    works = due_works(settings.path, _WRITER, settings.topics, settings.defaults)
     return tuple(
         CompactTopicsItem(path=settings.path, work=work, defaults=settings.defaults)
-        for work in in_cluster(settings.path, _WRITER, plan)
+        for work in works
         if work.is_compaction
     )
 
@@ -160,9 +159,4 @@ def compact_topics(
         runner=runner,
         on_progress=on_progress,
     )
-    return tallied(
-        CompactTopicsFigures(),
-        results,
-        CompactTopicsFigures.of,
-        lambda reason: CompactTopicsFigures(failures=(reason,)),
-    )
+    return tallied(CompactTopicsFigures(), map(CompactTopicsFigures.of, results))

@@ -92,14 +92,8 @@ class Attempt(Generic[Item, Result]):
             return Failed(reason=f"{self.words(item)}: {error}")
 
 
-def tallied(
-    figures: Counted,
-    results: Iterable[Result | Failed],
-    of: Callable[[Result], Counted],
-    failed: Callable[[str], Counted],
-) -> Counted:
-    """Return `figures` and those `of` each result; `failed` makes them of a failure's reason."""
-    for result in results:
-        more = failed(result.reason) if isinstance(result, Failed) else of(result)
-        figures = figures.plus(more)
+def tallied(figures: Counted, more: Iterable[Counted]) -> Counted:
+    """Return `figures` with all of `more` added."""
+    for one in more:
+        figures = figures.plus(one)
     return figures

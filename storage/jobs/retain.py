@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from storage.clock import SystemClock
 from storage.jobs.cluster import in_cluster
+from storage.jobs.due_works import due_works
 from storage.jobs.frame import (
     Attempt,
+    Failed,
     Figures,
     Progress,
     Runner,
@@ -24,7 +26,7 @@ from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
 from storage.upkeep.configs import UpkeepDefaults
 from storage.upkeep.retention import Trimmed, trim, trim_groups
-from storage.upkeep.rules import DueWork, due_in
+from storage.upkeep.rules import DueWork
 
 _WRITER = "retain"
 
@@ -72,8 +74,10 @@ class RetainFigures(Figures):
     failures: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, result: Sequence[Trimmed]) -> "RetainFigures":
+    def of(cls, result: Sequence[Trimmed] | Failed) -> "RetainFigures":
         """Return the figures of one item."""
+        if isinstance(result, Failed):
+            return cls(failures=(result.reason,))
         return cls(
             partitions=len(result),
             records=sum(one.records for one in result),
@@ -86,15 +90,10 @@ def plan_retain(settings: RetainSettings) -> tuple[RetainItem, ...]:
     """Return what is due: what a dry run shows. Raises SettingsError, UnknownTopic,
     StoreUnavailable.
     """
-    settings.defaults.check()
-
-    async def plan(_: ObjectStore, log: MetadataLog) -> list[DueWork]:
-        values = settings.defaults.values(log.state)
-        return list(due_in(log.state, values, SystemClock().now_ms(), settings.topics))
-
+    works = due_works(settings.path, _WRITER, settings.topics, settings.defaults)
     return tuple(
-        RetainItem(path=settings.path, works=works, defaults=settings.defaults)
-        for works in trim_groups(in_cluster(settings.path, _WRITER, plan))
+        RetainItem(path=settings.path, works=group, defaults=settings.defaults)
+        for group in trim_groups(works)
     )
 
 
@@ -121,9 +120,4 @@ def retain(
         runner=runner,
         on_progress=on_progress,
     )
-    return tallied(
-        RetainFigures(),
-        results,
-        RetainFigures.of,
-        lambda reason: RetainFigures(failures=(reason,)),
-    )
+    return tallied(RetainFigures(), map(RetainFigures.of, results))

@@ -20,7 +20,7 @@ from storage.garbage.sweep import (
     perform,
 )
 from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Figures, Progress, Runner, here, untold, worked_through
+from storage.jobs.frame import Figures, Progress, Runner, here, tallied, untold, worked_through
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
 
@@ -110,16 +110,14 @@ def sweep(
     settings: SweepSettings, *, runner: Runner = here, on_progress: Progress = untold
 ) -> SweepFigures:
     """Delete all that can go, and return figures. Whatever it raises, run it again."""
-    figures = SweepFigures()
-    for result in worked_through(
+    results = worked_through(
         sweep_item,
         plan_sweep(settings),
         size=lambda item: item.size,
         runner=runner,
         on_progress=on_progress,
-    ):
-        figures = figures.plus(SweepFigures.of(result))
-    return figures
+    )
+    return tallied(SweepFigures(), map(SweepFigures.of, results))
 
 
 def find_leaks(path: str) -> LeakReport:

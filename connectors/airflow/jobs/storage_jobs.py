@@ -32,7 +32,7 @@ from storage.jobs.compact_topics import (
     compact_topics_item,
     plan_compact_topics,
 )
-from storage.jobs.frame import Attempt, Failed, worked_through
+from storage.jobs.frame import Attempt, Failed, tallied, worked_through
 from storage.jobs.retain import (
     RetainFigures,
     RetainItem,
@@ -91,17 +91,15 @@ def _plan_compact(place: Place, options: Options, *, again: bool) -> Planned:
 
 
 def _work_compact(place: Place, _options: Options, units: Sequence[Unit]) -> Figures:
-    figures = CompactFigures()
     items: list[CompactItem] = [unit.item for unit in units]
-    for result in worked_through(
+    results = worked_through(
         compact_item,
         items,
         size=lambda item: item.merge.size,
         runner=place.runner,
         on_progress=place.on_progress,
-    ):
-        figures = figures.plus(CompactFigures.of(result))
-    return asdict(figures)
+    )
+    return asdict(tallied(CompactFigures(), map(CompactFigures.of, results)))
 
 
 COMPACT = Job(
@@ -249,16 +247,14 @@ def _work_sweep(place: Place, _options: Options, units: Sequence[Unit]) -> Figur
         )
         for first in range(0, max(1, len(doomed)), DELETED_AT_ONCE)
     ]
-    figures = SweepFigures()
-    for result in worked_through(
+    results = worked_through(
         sweep_item,
         items,
         size=lambda item: item.size,
         runner=place.runner,
         on_progress=place.on_progress,
-    ):
-        figures = figures.plus(SweepFigures.of(result))
-    return asdict(figures)
+    )
+    return asdict(tallied(SweepFigures(), map(SweepFigures.of, results)))
 
 
 SWEEP = Job(
