@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE_LINES_MAX = 400
-FUNCTION_LINES_MAX = 60
+# A module holds one noun, whole; these limits only notice what has outgrown its reader.
+MODULE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 80
 # A file of tests is a list, and a test may tell a story.
-TEST_MODULE_LINES_MAX = 600
+TEST_MODULE_LINES_MAX = 800
 TEST_FUNCTION_LINES_MAX = 80
 FILE_BYTES_MAX = 1_000_000
 
@@ -23,9 +24,7 @@ FILE_BYTES_MAX = 1_000_000
 LONG_MODULES: dict[str, int] = {}
 LONG_FUNCTIONS = {
     # Compiled kernels: one loop over the bytes of a range, where a call per field would cost.
-    "lake/decode/batches.py:scan_batches": 72,
     "lake/decode/records.py:parse_records": 81,
-    "lake/tables/values/avro_kernel.py:_decode": 75,
     "lake/tables/values/json_kernel.py:_decode": 145,
     "lake/tables/values/protobuf_kernel.py:_decode": 125,
 }
