@@ -36,6 +36,7 @@ from broker.coordinator.transaction.transactions import Transactions
 from broker.maintenance.beside import MaintenanceBeside
 from broker.network.dispatcher import Dispatcher
 from broker.network.server import Server
+from broker.observability.health import health
 from broker.observability.page import ObservabilityPage
 from broker.partition.cold_reads import ColdReads
 from broker.partition.fetch_session import FetchSessions
@@ -56,6 +57,8 @@ from storage.wal.address import locate_wal, public_address
 from storage.wal.holder import HostProcesses, host_name
 
 EXPIRY_S = 600.0
+STOP_REPORT_S = 5.0
+"""A stop that takes longer is reported as often."""
 _log = structlog.get_logger("broker.node")
 
 
@@ -106,6 +109,8 @@ class Node:
         self._page: ObservabilityPage | None = None
         self.is_ready: bool = False
         """Whether this node has begun to serve, and has all its parts."""
+        self.is_stopping: bool = False
+        """Whether this node has been told to stop."""
 
     # What handlers use.
 
@@ -202,8 +207,12 @@ class Node:
         store that does not answer it gives up after shutdown.timeout.ms, half of it for handing
         over; what is not uploaded then is in the WAL, and is recovered at the next start.
         """
+        self.is_stopping = True
         now = asyncio.get_running_loop().time()
         timeout_s = self.settings.shutdown_timeout_ms / 1000
+        if self.is_ready:
+            _log.info("node_stopping", node_id=self.node_id, timeout_s=timeout_s)
+            self.scope.spawn(self._report_stop(), name="report the stop")
         if self.is_ready and self.failure is None:
             await self._hand_over(now + timeout_s / 2)
         self.server.stop_accepting()
@@ -217,7 +226,12 @@ class Node:
                 async with asyncio.timeout_at(now + timeout_s):
                     await self.engine.close()
             except TimeoutError:
-                _log.warning("shutdown_timed_out", node_id=self.node_id)
+                _log.warning(
+                    "shutdown_timed_out",
+                    node_id=self.node_id,
+                    not_uploaded_bytes=self.engine.cache.uncommitted,
+                    recovered_from="the write-ahead log, at the next start",
+                )
         await self.server.close()
         await self.scope.close()
         if self._page is not None:
@@ -225,6 +239,17 @@ class Node:
         await self.store.close()
         if self.is_ready:
             _log.info("node_stopped", node_id=self.node_id)
+
+    async def _report_stop(self) -> None:
+        """Log what a stop that takes long waits for."""
+        while True:
+            await asyncio.sleep(STOP_REPORT_S)
+            _log.warning(
+                "node_stop_waits",
+                node_id=self.node_id,
+                not_uploaded_bytes=self.engine.cache.uncommitted,
+                troubles=health(self).troubles,
+            )
 
     async def _hand_over(self, until: float) -> None:
         metadata, leadership = self.engine.metadata, self.catalog.leadership

@@ -14,6 +14,7 @@ from broker.ec2_notices import Ec2Notices
 from broker.node import NodeFailed, start_node
 from broker.observability.event_log import configure_logs
 from broker.settings import Settings
+from broker.stop_signals import StopSignals
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _TOP_PAD = 16 << 20
@@ -42,6 +43,9 @@ def tune_memory() -> None:
 def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     """Run a node until SIGTERM or SIGINT; `on_ready` is given its address, host:port.
 
+    The first signal stops it cleanly. A second one, a second or more later, ends the process at
+    once, as if it were killed: what it acknowledged is in the write-ahead log.
+
     Raises SettingsError and the errors of storage at the start, NodeFailed when it cannot go on.
     """
     configure_logs(settings.log_level, settings.node_id)
@@ -53,13 +57,9 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
 async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     stop, signalled = asyncio.Event(), asyncio.Event()
-
-    def end() -> None:
-        signalled.set()
-        stop.set()
-
+    end = StopSignals(loop.time, signalled, stop)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
+        loop.add_signal_handler(number, end.arrived, number)
     notices = Ec2Notices(settings.ec2_notices)
     await notices.check()
     node = await start_node(settings)

@@ -6,6 +6,7 @@ environment (`LAKEHEAD_MESSAGE_MAX_BYTES`), a TOML file, its default. `SETTINGS`
 """
 
 import dataclasses
+import difflib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -20,6 +21,17 @@ from broker.settings import GIB, KIB, MIB, Settings
 from storage.errors import SettingsError
 
 ENVIRONMENT_PREFIX = "LAKEHEAD_"
+
+_OTHER_VARIABLES = {
+    f"{ENVIRONMENT_PREFIX}{name}"
+    for name in (
+        *("CONFIG", "PATH", "CACHE", "SUPERVISOR", "FAILPOINT", "CI", "SEED", "DAGS"),
+        *("SCHEMA_REGISTRY", "SCHEMA_REGISTRY_CA_FILE", "REGISTRY_BOOTSTRAP"),
+    )
+}
+"""Variables that other commands read, and tests."""
+_SERVICE_LINK = re.compile(rf"{ENVIRONMENT_PREFIX}(SERVICE_HOST|SERVICE_PORT.*|PORT_\d+_.*)$")
+"""Variables that Kubernetes gives to containers for a Service with the name lakehead."""
 
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1 << 40}
 _SIZE = re.compile(r"^(-?\d+)\s*([kmgt]?)(?:i?b)?$", re.IGNORECASE)
@@ -38,6 +50,8 @@ class Setting:
     doc: str
     least: int | None
     most: int | None
+    choices: tuple[str, ...]
+    """Texts that it may be, in any case; empty: any text."""
 
     @property
     def environment(self) -> str:
@@ -55,6 +69,8 @@ class Setting:
                 raise SettingsError(f"{self.name}: {value} is less than {self.least}")
             if self.most is not None and value > self.most:
                 raise SettingsError(f"{self.name}: {value} is more than {self.most}")
+        if self.choices and value.lower() not in self.choices:
+            raise SettingsError(f"{self.name}: {value!r} is not one of: {', '.join(self.choices)}")
         return value
 
     def _parsed(self, given: object) -> Any:
@@ -88,6 +104,7 @@ SETTINGS: tuple[Setting, ...] = tuple(
         doc=field.metadata["doc"],
         least=field.metadata["least"],
         most=field.metadata["most"],
+        choices=field.metadata["choices"],
     )
     for field in dataclasses.fields(Settings)
 )
@@ -177,6 +194,24 @@ def without_effect(file: str | None) -> list[str]:
         and name in KAFKA_CONFIGS
         and KAFKA_CONFIGS[name].effect is Effect.NO_EFFECT
     )
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return a line for each variable of `environment` that begins like a setting's and is none,
+    with the setting that it resembles.
+
+    It is no error: the environment is shared, and Kubernetes puts variables of a Service named
+    lakehead there.
+    """
+    known = {setting.environment for setting in SETTINGS} | _OTHER_VARIABLES
+    lines = []
+    for name in sorted(environment):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in known or _SERVICE_LINK.match(name):
+            continue
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        hint = f": did you mean {near[0]}?" if near else ""
+        lines.append(f"the environment's {name} is not a setting{hint}")
+    return lines
 
 
 def load(

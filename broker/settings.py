@@ -16,9 +16,15 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def _setting(
-    default: Any, doc: str, *, unit: str = "", least: int | None = None, most: int | None = None
+    default: Any,
+    doc: str,
+    *,
+    unit: str = "",
+    least: int | None = None,
+    most: int | None = None,
+    choices: tuple[str, ...] = (),
 ) -> Any:
-    metadata = {"doc": doc, "unit": unit, "least": least, "most": most}
+    metadata = {"doc": doc, "unit": unit, "least": least, "most": most, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -328,7 +334,11 @@ class Settings:
     )
 
     # words
-    log_level: str = _setting("info", "debug, info, warning or error.")
+    log_level: str = _setting(
+        "info",
+        "Least severe events that are logged: debug, info, warning or error.",
+        choices=("debug", "info", "warning", "error"),
+    )
 
     @property
     def store_uri(self) -> str:

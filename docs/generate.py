@@ -50,10 +50,18 @@ _METRICS_INTRODUCTION = """\
 `lakehead start --metrics.port 9404` serves these for Prometheus, at `/metrics` on that port of the
 listening address.
 
-`/health` on the same port says how the node is: `{"status": "ok", "troubles": []}`. It is
-`degraded` while the object store fails or producers have to wait (nothing is lost, and a restart
-does not help), and `failed`, with HTTP status 503, when the node acknowledges nothing more and is
-about to end.
+Three probes are on the same port. Each responds with the node's health,
+`{"status": "ok", "troubles": []}`, and with HTTP status 200 when it passes, else 503:
+
+| | passes | for |
+| --- | --- | --- |
+| `/live` | unless the status is `failed` | a supervisor that restarts the node |
+| `/ready` | in `ok` and `degraded` | a load balancer |
+| `/health` | in `ok` only | a monitor that calls an operator |
+
+A node that has `failed` acknowledges nothing more and is about to end. The status is `degraded`
+while the object store fails or producers have to wait (nothing is lost, and a restart does not
+help), `starting` and `stopping` before and after the node serves. Any other path is 404.
 
 A metric of a part that a node does not have is left out: those of the object WAL on a block WAL."""
 

@@ -54,6 +54,13 @@ def main() -> None:
         app(prog_name="lakehead")
     except LakeheadError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        from broker.cli.extras import missing_extra
+
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        _fail(str(missing))
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`); nothing can be said to them any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -28,7 +28,7 @@ from broker.cli.demonstration.broker_process import running_broker
 from broker.cli.demonstration.dataset import DATASETS, messages, read_table
 from broker.cli.demonstration.loading import Loaded, load
 from broker.cli.demonstration.stage import Stage
-from broker.cli.extras import missing_extra
+from broker.cli.extras import require_extras
 from storage.errors import LakeheadError, SettingsError
 from storage.metadata.table_declaration import default_table_uri
 
@@ -88,10 +88,9 @@ def demo(
 
     Starts a broker of its own and stops it at the end. Leaves the data and says where.
     """
-    try:
-        from lake.spark import check_java
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    require_extras("demo")
+    from lake.spark import check_java
+
     check_java()
     place = _fresh_place(folder, store, wal)
     stage = Stage()

@@ -1,7 +1,6 @@
 """`lakehead airflow`: an Airflow of this machine that keeps a cluster, to look at and to try."""
 
 import fcntl
-import importlib.util
 import os
 import signal
 import threading
@@ -20,6 +19,7 @@ from broker.cli.demonstration.airflow_process import running_airflow
 from broker.cli.demonstration.broker_process import running_broker
 from broker.cli.demonstration.stage import Stage
 from broker.cli.demonstration.trickle import make_topics, trickling
+from broker.cli.extras import require_extras
 from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
 from storage.errors import LakeheadError, SettingsError
 
@@ -148,8 +148,7 @@ def _demo_cluster(stage: Stage, stack: ExitStack, folder: Path) -> tuple[str, st
 
 
 def _require(dags: Path) -> None:
-    if importlib.util.find_spec("airflow") is None:
-        raise SettingsError("Airflow is not installed: pip install 'lakehead[airflow,demo]'")
+    require_extras("airflow", "demo")
     if not any(dags.glob("lakehead_*.py")):
         raise SettingsError(f"no DAG files in {dags}: name their folder with --dags")
 

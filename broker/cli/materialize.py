@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.progress import ByteProgress
 from broker.cli.table_engine import Engine, MergeEngineOption
@@ -176,10 +175,8 @@ def materialize(
     Safe to run again at any moment, to kill, and to run twice at once: the table itself records how
     far it got. What a broker has not uploaded yet comes with the next run.
     """
-    try:
-        from lake.jobs.declared_tables import DeclaredTables, declares_table
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    from lake.jobs.declared_tables import DeclaredTables, declares_table
+
     store, names = store_uri(path), topics or []
     if not follow:
         check_metrics(metrics)

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, show_fields
 from broker.cli.materialize import DryRunOption, WaitOption, WorkersOption
 from broker.cli.progress import ByteProgress
@@ -32,10 +31,8 @@ def rebuild_table(
     Readers have the old table until the new one takes its place in one commit. Safe to run again at
     any moment, and to kill: what is made already is used.
     """
-    try:
-        from lake.jobs.declared_tables import DeclaredTables
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    from lake.jobs.declared_tables import DeclaredTables
+
     tables = DeclaredTables(
         store_uri(path), topics=[topic], workers=workers, wait_s=wait, engine=engine.value
     )

@@ -8,7 +8,6 @@ import typer
 
 from broker.observability.event_log import configure_logs
 from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
-from storage.errors import SettingsError
 
 _BOOTSTRAP = "127.0.0.1:9092"
 
@@ -70,18 +69,13 @@ def registry(
 
     Schemas are in a compacted topic of the cluster, so any number of registries may serve it.
     """
-    try:
-        from connectors.schema_registry.server import run
-        from connectors.schema_registry.settings import (
-            RegistrySettings,
-            read_client_settings,
-            read_users,
-        )
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"the registry needs packages that are not installed ({error.name}): "
-            "pip install 'lakehead[registry]'"
-        ) from None
+    from connectors.schema_registry.server import run
+    from connectors.schema_registry.settings import (
+        RegistrySettings,
+        read_client_settings,
+        read_users,
+    )
+
     if is_supervised(os.environ):
         stop_with_supervisor(os.environ)
     configure_logs(log_level)

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, show_fields
 from broker.cli.materialize import WaitOption
 from broker.cli.table_engine import Engine, MergeEngineOption
@@ -26,10 +25,8 @@ def replay(
     Those that can be rows go into the table and leave TABLE__dlq; the others stay there. Safe to
     run again at any moment, and to kill.
     """
-    try:
-        from lake.jobs.declared_tables import DeclaredTables
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    from lake.jobs.declared_tables import DeclaredTables
+
     tables = DeclaredTables(store_uri(path), topics=[topic], wait_s=wait, engine=engine.value)
     try:
         result = tables.replay(topic, dry_run=dry_run)

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.extras import missing_extra
 
 
 class RowFormat(StrEnum):
@@ -84,10 +83,8 @@ def sql(
     Needs no broker: topics are read in place, from the object store. Without -e, statements come
     from the terminal or from a pipe, each ended by a semicolon.
     """
-    try:
-        from lake.sql import run_sql
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    from lake.sql import run_sql
+
     status = run_sql(
         store_uri(path),
         execute=execute,

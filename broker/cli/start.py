@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli.sections import sections, shown_default
-from broker.setting_sources import SETTINGS, Setting, load, without_effect
+from broker.setting_sources import SETTINGS, Setting, load, unknown_variables, without_effect
 from broker.settings import Settings
+from broker.supervisor.lifeline import is_supervised
 from storage.errors import EntryRejected, Fenced, LakeheadError
 
 _KINDS = {"str": "TEXT", "int": "N", "bool": "BOOL"}
@@ -50,6 +51,9 @@ def _command() -> Any:
         settings = load(given, os.environ, config)
         if ignored := without_effect(config):
             typer.echo(f"lakehead: without effect here: {', '.join(ignored)}", err=True)
+        if not is_supervised(os.environ):
+            for line in unknown_variables(os.environ):
+                typer.echo(f"lakehead: {line}", err=True)
         if settings.nodes == 1 and settings.registry_port < 0:
             _serve(settings)
         else:
@@ -108,7 +112,7 @@ def _option(setting: Setting, panel: str) -> Any:
 def _serve(settings: Settings) -> None:
     """Run a node to its end. Of several on this machine, it says which one it is."""
     from broker.process import run
-    from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
+    from broker.supervisor.lifeline import stop_with_supervisor
     from broker.supervisor.supervised_node import FENCED
 
     if not is_supervised(os.environ):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker.cli.cluster import store_uri
-from broker.cli.extras import missing_extra
 from storage.clock import SystemClock
 from storage.errors import SettingsError
 
@@ -40,12 +39,9 @@ def shown_metrics(path: str, address: str | None) -> Iterator[None]:
         yield
         return
     from broker.observability.table_metrics import served_tables
+    from lake.jobs.table_status import table_statuses
+    from lake.store_reader import store_reader
 
-    try:
-        from lake.jobs.table_status import table_statuses
-        from lake.store_reader import store_reader
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
     clock, reader = SystemClock(), store_reader(store_uri(path))
 
     def statuses() -> "list[TableStatus]":

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, show_rows
 from broker.cli.materialize import WaitOption
 from broker.cli.table_engine import Engine, EngineOption
@@ -96,11 +95,9 @@ def _run(
     path: str, topics: "Sequence[str]", job: "Job", *, wait: float, dry_run: bool
 ) -> "list[UpkeepResult]":
     """Do a job where it is due, or to the tables that are named, due or not."""
-    try:
-        from lake.jobs.table_lease import TableLeases
-        from lake.jobs.table_upkeep import targets
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    from lake.jobs.table_lease import TableLeases
+    from lake.jobs.table_upkeep import targets
+
     results = []
     leases = TableLeases.open(store_uri(path))
     try:

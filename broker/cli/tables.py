@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.extras import missing_extra
 from broker.cli.listing import JsonOption, moment, show_rows
 from storage.clock import SystemClock
 
@@ -44,11 +43,9 @@ def list_tables(
     files below a quarter of lakehead.table.file.bytes; LAST RUNS the bytes read, seconds and price
     of the newest 20 commits that brought records. A table that cannot be read says why.
     """
-    try:
-        from lake.jobs.table_status import table_statuses
-        from lake.store_reader import store_reader
-    except ModuleNotFoundError as error:
-        raise missing_extra(error) from None
+    from lake.jobs.table_status import table_statuses
+    from lake.store_reader import store_reader
+
     catalog = store_reader(store_uri(path)).open_catalog()
     for topic in topics or ():
         catalog.topic(topic)

@@ -44,5 +44,6 @@ async def refuse_namesake(
     if answer is None or answer.error or (answer.node_id, answer.epoch) != (node_id, known.epoch):
         return
     raise SettingsError(
-        f"node {node_id} is alive at {known.host}:{known.port}: give this one another node.id"
+        f"node {node_id} is alive at {known.host}:{known.port}: this node runs already; "
+        "to start one more beside it, give that a node.id, a port and a write-ahead log of its own"
     )

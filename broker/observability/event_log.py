@@ -10,6 +10,8 @@ from collections.abc import Mapping
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from storage.errors import SettingsError
+
 LEVELS: Mapping[str, int] = {
     "TRACE": logging.NOTSET,
     "DEBUG": logging.DEBUG,
@@ -33,7 +35,12 @@ def level_word() -> str:
 
 
 def configure_logs(level: str, node_id: int | None = None) -> None:
-    """Write events from `level` on; `node_id` is that of events that name none themselves."""
+    """Write events from `level` on, a name of a level of `logging` in any case; `node_id` is that
+    of events that name none themselves. Raises SettingsError for another level.
+    """
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise SettingsError(f"log level: {level!r} is not one of: debug, info, warning, error")
 
     def add_node_id(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         if node_id is not None:
@@ -51,8 +58,6 @@ def configure_logs(level: str, node_id: int | None = None) -> None:
                 key_order=["timestamp", "level", "node_id", "event"], drop_missing=True
             ),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping().get(level.upper(), logging.INFO)
-        ),
+        wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )

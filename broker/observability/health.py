@@ -1,5 +1,6 @@
-"""How a node is: what a load balancer, a supervisor and a person in a hurry ask for."""
+"""The health of a node, as probes of a supervisor, a load balancer and a monitor read it."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,16 +10,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """`status` is `ok`, `degraded` (slow, nothing lost; a restart does not help) or `failed` (the
-    node acknowledges nothing more and is about to end). `troubles` says why, one line each.
+    """The health of a node.
+
+    `status` is `ok`; `starting` or `stopping`: clients are not served yet, or not any more;
+    `degraded`: slow, but nothing is lost, and a restart does not help; or `failed`: the node
+    acknowledges nothing more and is about to end. `troubles` gives the reasons, one line each.
     """
 
     status: str
     troubles: tuple[str, ...]
 
 
+PROBES: Mapping[str, Callable[[Health], bool]] = {
+    "/live": lambda health: health.status != "failed",
+    "/ready": lambda health: health.status in {"ok", "degraded"},
+    "/health": lambda health: health.status == "ok",
+}
+"""Probes by path, each with the condition under which it passes: a restart would not help; clients
+are served; an operator need not look.
+"""
+
+
 def health(node: "Node") -> Health:
-    """Return how the node is now."""
+    """Return the health of `node` now."""
     failure = node.failure
     if failure is not None:
         return Health(status="failed", troubles=(f"the node has stopped: {failure}",))
@@ -27,4 +41,10 @@ def health(node: "Node") -> Health:
         troubles.append(f"the object store is failing: {waiting} calls wait to be repeated")
     if not node.is_writable():
         troubles.append("producers wait: the write-ahead log or the cache is full")
-    return Health(status="degraded" if troubles else "ok", troubles=tuple(troubles))
+    if node.is_stopping:
+        status = "stopping"
+    elif not node.is_ready:
+        status = "starting"
+    else:
+        status = "degraded" if troubles else "ok"
+    return Health(status=status, troubles=tuple(troubles))

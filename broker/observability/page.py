@@ -1,4 +1,8 @@
-"""Metrics and health of a node over HTTP, from a thread of its own: `/metrics` and `/health`."""
+"""Metrics and probes of a node over HTTP, from a thread of its own.
+
+`/metrics` is for Prometheus. `/live`, `/ready` and `/health` are probes: a status of 200 or 503
+with the node's health as JSON. Any other path is 404.
+"""
 
 import json
 import threading
@@ -10,7 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from broker.observability.health import health
+from broker.observability.health import PROBES, health
 from broker.observability.metrics import NodeCollector
 from storage.errors import SettingsError
 
@@ -64,10 +68,15 @@ class ObservabilityPage:
             self._close = None
 
     def _answer(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if environment.get("PATH_INFO") != "/health":
+        path = environment.get("PATH_INFO")
+        if path == "/metrics":
             answer: Iterable[bytes] = self._metrics(environment, start_response)
             return answer
+        passes = PROBES.get(path or "")
+        if passes is None:
+            start_response("404 Not Found", [("Content-Type", "text/plain")])
+            return [f"{' '.join(('/metrics', *PROBES))}\n".encode()]
         found = health(self._node)
-        code = "503 Service Unavailable" if found.status == "failed" else "200 OK"
+        code = "200 OK" if passes(found) else "503 Service Unavailable"
         start_response(code, [("Content-Type", "application/json")])
         return [json.dumps(asdict(found)).encode() + b"\n"]

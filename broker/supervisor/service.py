@@ -1,8 +1,8 @@
 """The supervisor as a process: its signals, its log, its end.
 
-SIGTERM and SIGINT stop the nodes, all at once; so does a notice of EC2, after which the supervisor
-stays until a signal comes. SIGHUP replaces them one after the other; when it comes because the
-terminal has gone, it stops them.
+SIGTERM and SIGINT stop the nodes, all at once, and a second one kills them. A notice of EC2 stops
+them as well; the supervisor stays after that until a signal comes. SIGHUP replaces them one after
+the other; when it comes because the terminal has gone, it stops them.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from broker.ec2_notices import Ec2Notices
 from broker.observability.event_log import configure_logs
 from broker.settings import Settings
+from broker.stop_signals import StopSignals
 from broker.supervisor.node_process import launch
 from broker.supervisor.placement import NodeCommand, registry_command
 from broker.supervisor.supervised_node import Life, SupervisedNode
@@ -67,7 +68,8 @@ async def _supervise(
     clock = SystemClock()
     supervisor = Supervisor(commands, launch_here, clock, scope, stop_timeout_s=stop_timeout_s)
     registry: SupervisedNode | None = None
-    _listen_to_signals((signalled, stop), supervisor)
+    end = StopSignals(clock.monotonic, signalled, stop, before_exit=supervisor.kill)
+    _listen_to_signals(end, supervisor)
     scope.spawn(notices.watch(stop), name="watch for notices of EC2")
     try:
         starting = scope.spawn(supervisor.start(), name="start nodes", is_awaited=True)
@@ -105,20 +107,16 @@ async def _tell(registry: SupervisedNode, on_registry: Callable[[str], None]) ->
         on_registry(registry.address)
 
 
-def _listen_to_signals(ends: Sequence[asyncio.Event], supervisor: Supervisor) -> None:
+def _listen_to_signals(end: StopSignals, supervisor: Supervisor) -> None:
     loop = asyncio.get_running_loop()
     had_terminal = sys.stderr.isatty()
 
-    def end() -> None:
-        for event in ends:
-            event.set()
-
     def hang_up() -> None:
         if had_terminal and not os.isatty(sys.stderr.fileno()):
-            end()
+            end.arrived(signal.SIGHUP)
         else:
             supervisor.restart_nowait()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
+        loop.add_signal_handler(number, end.arrived, number)
     loop.add_signal_handler(signal.SIGHUP, hang_up)

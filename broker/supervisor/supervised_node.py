@@ -162,6 +162,11 @@ class SupervisedNode:
             await self._end(self._life)
             await self._wait(lambda: self.is_over)
 
+    def kill(self) -> None:
+        """End the present life at once."""
+        if self._life is not None:
+            self._life.kill()
+
     async def _end(self, life: Life) -> None:
         self.ended_badly = ""
         life.stop()

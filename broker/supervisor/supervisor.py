@@ -87,6 +87,11 @@ class Supervisor:
         if bad:
             raise NodeNotStopped("; ".join(bad))
 
+    def kill(self) -> None:
+        """End the processes of all nodes at once."""
+        for node in self.nodes:
+            node.kill()
+
     def restart_nowait(self) -> None:
         """Begin a rolling restart, unless one is under way, or the nodes are still starting."""
         if not self._is_started or (self._rolling is not None and not self._rolling.done()):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,9 +35,21 @@ class Page:
         return found
 
     def health(self) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self._address}/health", timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
+        found: dict[str, Any] = json.loads(self.get("/health")[1])
         return found
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of a path."""
+        try:
+            with urllib.request.urlopen(f"{self._address}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def probes(self) -> dict[str, int]:
+        """Statuses of the probes."""
+        return {path: self.get(path)[0] for path in ("/live", "/ready", "/health")}
 
 
 @contextmanager
@@ -81,6 +94,14 @@ def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None
         assert found["lakehead_wal_appended_bytes_total"][""] > 10_000
 
 
+def test_a_path_that_is_not_a_probe_is_not_found(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, page):
+        assert page.probes() == {"/live": 200, "/ready": 200, "/health": 200}
+        for path in ("/", "/healthz", "/readyz", "/status", "/metrics/", "/health/x"):
+            status, body = page.get(path)
+            assert (status, body) == (404, "/metrics /live /ready /health\n"), path
+
+
 def test_health_says_when_the_store_is_failing_and_when_it_is_back(
     tmp_path: Path, s3_process: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +119,7 @@ def test_health_says_when_the_store_is_failing_and_when_it_is_back(
             assert wait_until(lambda: page.health()["status"] == "degraded", 30)
             (trouble,) = page.health()["troubles"]
             assert "object store is failing" in trouble
+            assert page.probes() == {"/live": 200, "/ready": 200, "/health": 503}
             assert page.metrics()["lakehead_store_failures_total"]["put"] > 0
             server.start()
             assert wait_until(lambda: page.health()["status"] == "ok", 60)

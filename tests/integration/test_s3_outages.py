@@ -5,6 +5,7 @@
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -163,6 +164,26 @@ def test_a_bad_day_of_a_store_is_worked_through(tmp_path: Path, s3_server: S3Ser
             running.progress(100)
         proxy.rules = []
         running.check()
+
+
+def test_a_second_signal_ends_a_stop_that_waits_for_the_store_and_nothing_is_lost(
+    tmp_path: Path, s3_server: S3Server
+) -> None:
+    """Meanwhile the log says which trouble the stop waits for."""
+    with campaign(tmp_path, s3_server) as (running, proxy):
+        with proxy.unreachable():
+            running.producer.finish(0)
+            broker = running.broker
+            broker.server.process.terminate()
+            assert wait_until(lambda: "node_stop_waits" in broker.log, 30), broker.log
+            assert "object store is failing" in broker.log
+            assert broker.is_running
+            broker.server.process.terminate()
+            assert wait_until(lambda: not broker.is_running, 5), "deaf to the second signal"
+            assert broker.exit_status == 128 + signal.SIGTERM
+        broker.start()
+        log = read_log(broker.bootstrap, TOPIC, PARTITIONS)
+        assert violations(running.history, log)[:20] == []
 
 
 def test_a_stop_while_the_store_is_gone_ends_and_the_next_start_has_everything(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.setting_sources import SETTINGS, load
+from broker.setting_sources import SETTINGS, Setting, load, unknown_variables
 from broker.settings import Settings
 from storage.errors import SettingsError
 
@@ -38,6 +38,7 @@ def test_sizes_take_units(text: str, size: int) -> None:
         ({"log.message.timestamp.type": "Never"}, "must be one of: CreateTime, LogAppendTime"),
         ({"compression.type": "brotli"}, "must be one of: uncompressed, zstd"),
         ({"log.cleanup.policy": "shred"}, "must be one of: compact, delete"),
+        ({"log.level": "verbose"}, "log.level: 'verbose' is not one of: debug, info, warning"),
     ],
 )
 def test_a_mistake_is_one_clear_line(flags: dict[str, str], line: str) -> None:
@@ -58,3 +59,26 @@ def test_every_setting_is_described_and_its_default_is_valid() -> None:
     for setting in SETTINGS:
         assert setting.doc.endswith("."), setting.name
         assert setting.parse(setting.default) == setting.default
+
+
+def test_a_misspelt_variable_is_reported_with_the_setting_it_resembles() -> None:
+    environment = {
+        "LAKEHEAD_NUM_PARTITONS": "3",
+        "LAKEHEAD_XYZZY": "1",
+        "LAKEHEAD_NUM_PARTITIONS": "3",
+        "LAKEHEAD_CONFIG": "file",
+        "OTHER": "1",
+        # As Kubernetes sets them for a Service.
+        "LAKEHEAD_SERVICE_HOST": "10.0.0.1",
+        "LAKEHEAD_SERVICE_PORT_KAFKA": "9092",
+        "LAKEHEAD_PORT_9092_TCP_ADDR": "10.0.0.1",
+    }
+    near, unlike = unknown_variables(environment)
+    assert near.startswith("the environment's LAKEHEAD_NUM_PARTITONS is not a setting")
+    assert near.endswith("did you mean LAKEHEAD_NUM_PARTITIONS?")
+    assert unlike == "the environment's LAKEHEAD_XYZZY is not a setting"
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_no_setting_is_reported_as_unknown(setting: Setting) -> None:
+    assert unknown_variables({setting.environment: ""}) == []
