@@ -65,6 +65,16 @@ class EntryRejected(StorageError):
     """The rules of the metadata state refuse a record."""
 
 
+class FeatureNotEnabled(EntryRejected):
+    """A record or field needs a higher feature level than the one in force."""
+
+    def __init__(self, what: str, needed: int, level: int) -> None:
+        super().__init__(
+            f"{what} needs metadata.version {needed}, and the cluster is at {level}: start every "
+            "node with this release, then run: lakehead features upgrade"
+        )
+
+
 class TopicExists(EntryRejected):
     """A topic of this name exists."""
 

@@ -21,12 +21,12 @@ from bench.figures import Figure
 from storage.clock import SystemClock
 from storage.format.checkpoint import Checkpoint, Columns, encode
 from storage.format.columns import Flags, Longs, Texts, Words
+from storage.format.feature_level import BASE_LEVEL
 from storage.metadata.catalog_tables import catalog_tables
 from storage.metadata.layout import checkpoint_key
 from storage.metadata.log import MetadataLog, Plan
 from storage.metadata.log_reader import in_steps
 from storage.metadata.records import (
-    ENTRY_VERSION,
     ClusterCreated,
     CommitObjects,
     CommittedObject,
@@ -175,9 +175,7 @@ def _topics(count: int) -> ClusterState:
                 CreateStream(stream_id=stream_id, topic_id=topic, partition=partition),
                 OpenStream(stream_id=stream_id, epoch=0, node_id=0, node_epoch=0),
             ]
-        entry = Entry(
-            version=ENTRY_VERSION, writer="w", nonce="n", time_ms=0, records=tuple(records)
-        )
+        entry = Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=0, records=tuple(records))
         state = state.apply(entry)
     return state
 

@@ -8,8 +8,9 @@ big-endian.
 
     PAR1 · head (40 bytes) · pages · directory · Parquet footer
 
-    head: magic "LHMC", version u32, directory position u64, directory length u32,
-          directory CRC-32C u32, file size u64, zero u32, CRC-32C of the 36 bytes before u32
+    head: magic "LHMC", version u32 (the feature level in force), directory position u64,
+          directory length u32, directory CRC-32C u32, file size u64, zero u32,
+          CRC-32C of the 36 bytes before u32
     directory (MessagePack): number, tail CRC-32C, tables, pages that only Parquet readers want
           table: name, rows, columns; column: name, words, pages
           page: position, header size, size with header, raw size, rows, CRC-32C of header and body
@@ -23,11 +24,11 @@ import msgspec
 import zstandard
 from crc32c import crc32c
 
-from storage.errors import CorruptObject, UnsupportedFormat
+from storage.errors import CorruptObject
 from storage.format import parquet
 from storage.format.columns import Column, Doubles, Flags, Longs, Texts, Words
+from storage.format.feature_level import BASE_LEVEL, refuse_newer, unknown_here
 
-VERSION = 1
 LONG, DOUBLE, FLAG, WORD, TEXT = "long", "double", "flag", "word", "text"
 SCHEMA: dict[str, str] = {
     "table": WORD,
@@ -79,6 +80,10 @@ SCHEMA: dict[str, str] = {
     "state_from": LONG,
     "process": TEXT,
     "until_ms": LONG,
+    "features_epoch": LONG,
+    "level": LONG,
+    "min_level": LONG,
+    "max_level": LONG,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 
@@ -127,10 +132,13 @@ class _Directory(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint's content: the tables of the state before entry `number`."""
+    """A checkpoint's content: the tables of the state before entry `number`. Its `version` is the
+    feature level in force then.
+    """
 
     number: int
     tables: Mapping[str, Columns]
+    version: int = BASE_LEVEL
 
 
 def rows_of(columns: Columns) -> int:
@@ -198,7 +206,9 @@ def encode(checkpoint: Checkpoint) -> Generator[None, None, list[bytes]]:
         _Directory(checkpoint.number, crc32c(tail), tuple(tables), others)
     )
     place, size = writer.position, writer.position + len(directory) + len(tail)
-    head = _HEAD.pack(_HEAD_MAGIC, VERSION, place, len(directory), crc32c(directory), size, 0)
+    head = _HEAD.pack(
+        _HEAD_MAGIC, checkpoint.version, place, len(directory), crc32c(directory), size, 0
+    )
     writer.pieces[1] = head + struct.pack(">I", crc32c(head))
     return [*writer.pieces, directory, tail]
 
@@ -245,13 +255,15 @@ def decode(key: str, body: bytes) -> Generator[None, None, Checkpoint]:
     for table in directory.tables:
         columns: dict[str, Column] = {}
         for column in table.columns:
+            if column.name not in SCHEMA:
+                raise unknown_here(key, f"a column {table.name}.{column.name}")
             pages = []
             for page in column.pages:
                 pages.append(_read_page(key, body, page))
                 yield
             try:
                 columns[column.name] = yield from _column(column, pages)
-            except (KeyError, ValueError) as error:
+            except ValueError as error:
                 where = column.pages[0].position if column.pages else 0
                 raise CorruptObject(key, where, f"{table.name}.{column.name}: {error}") from error
             yield
@@ -272,11 +284,7 @@ def _read_directory(key: str, body: bytes) -> _Directory:
     magic, version, place, length, crc, size, _ = _HEAD.unpack(head)
     if magic != _HEAD_MAGIC:
         raise CorruptObject(key, first, f"magic {magic!r}")
-    if version > VERSION:
-        raise UnsupportedFormat(
-            f"{key} has version {version}, newer than this release reads ({VERSION}): "
-            "upgrade Lakehead"
-        )
+    refuse_newer(key, version)
     if size != len(body):
         raise CorruptObject(key, min(size, len(body)), f"{len(body)} bytes of {size}")
     raw = body[place : place + length]

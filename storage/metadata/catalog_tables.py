@@ -45,6 +45,10 @@ def catalog_tables(state: ClusterState) -> dict[str, Columns]:
         "writers": _writers(state),
         "tables": _tables(state),
         "table_offsets": _table_offsets(state),
+        "features": {
+            "name": Texts.of(sorted(state.features)),
+            "level": Longs(level for _, level in sorted(state.features.items())),
+        },
     }
 
 
@@ -58,6 +62,7 @@ def _cluster(state: ClusterState) -> Columns:
         "node_id": Longs([state.controller.node_id]),
         "node_epoch": Longs([state.controller.node_epoch]),
         "term": Longs([state.controller.term]),
+        "features_epoch": Longs([state.features_epoch]),
     }
 
 
@@ -80,6 +85,8 @@ def _nodes(state: ClusterState) -> Columns:
         "wal": Texts.of([*(node.wal for node in nodes), *("" for _ in retired)]),
         "process": Texts.of([*(node.process for node in nodes), *("" for _ in retired)]),
         "is_draining": Flags([*(node.is_draining for node in nodes), *blank]),
+        "min_level": Longs([*(node.min_level for node in nodes), *blank]),
+        "max_level": Longs([*(node.max_level for node in nodes), *blank]),
     }
 
 
@@ -239,6 +246,8 @@ def catalog_state(tables: Mapping[str, Columns]) -> ClusterState:
         ),
         forgotten_entry=cluster.forgotten_entry,
         tables=_tables_of(tables),
+        features=Map({row.name: row.level for row in _rows(tables, "features")}),
+        features_epoch=cluster.get("features_epoch", 0),
     )
 
 
@@ -274,6 +283,8 @@ def _node(row: _Row) -> NodeState:
         wal=row.get("wal", ""),
         process=row.get("process", ""),
         is_draining=row.get("is_draining", False),
+        min_level=row.get("min_level", 0),
+        max_level=row.get("max_level", 0),
     )
 
 

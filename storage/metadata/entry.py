@@ -5,12 +5,16 @@ follows.
 """
 
 import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 import msgspec
 from crc32c import crc32c
 
-from storage.errors import CorruptObject, EntryRejected, UnsupportedFormat
-from storage.metadata.records import ENTRY_VERSION, Entry, EntryVersion
+from storage.errors import CorruptObject, EntryRejected
+from storage.format.feature_level import refuse_newer, unknown_here
+from storage.metadata.records import Entry, EntryVersion, Record
 
 PREFIX = "meta/log/"
 _SUFFIX = ".json"
@@ -43,22 +47,62 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(key: str, body: bytes) -> Entry:
-    """Return the entry in `body`. Raises CorruptObject, UnsupportedFormat (written by a newer
-    release).
+    """Return the entry in `body`. Raises CorruptObject; UnsupportedFormat for a version, a type of
+    record or a field that this release does not know: a newer one wrote it.
     """
     has_checksum = body.startswith(_HEAD[: _HEAD.index(b"%")])
     if has_checksum and body[:_HEAD_SIZE] != _HEAD % crc32c(body[_HEAD_SIZE:]):
         raise CorruptObject(key, 0, f"{len(body)} bytes do not match their checksum")
     try:
-        version = msgspec.json.decode(body, type=EntryVersion).version
-        if version > ENTRY_VERSION:
-            raise UnsupportedFormat(
-                f"{key} has version {version}, newer than this release reads ({ENTRY_VERSION}): "
-                "upgrade Lakehead"
-            )
+        refuse_newer(key, msgspec.json.decode(body, type=EntryVersion).version)
         if not has_checksum:
             raise CorruptObject(key, 0, "no checksum")
         return msgspec.json.decode(body, type=Entry)
     except msgspec.DecodeError as error:
+        if has_checksum:
+            _refuse_unknown(key, body)
         found = _BYTE.search(str(error))
         raise CorruptObject(key, int(found[1]) if found else 0, str(error)) from error
+
+
+def _refuse_unknown(key: str, body: bytes) -> None:
+    """Raise UnsupportedFormat if what keeps an entry from being read is that this release does not
+    know a type of record or a field in it. Damage it is not: the checksum is right.
+    """
+    try:
+        records = msgspec.json.decode(body)["records"]
+        for record in records:
+            kind, known = record["type"], _record_types()
+            if kind not in known:
+                raise unknown_here(key, f"a record {kind}")
+            path = _unknown_field(record, known[kind])
+            if path:
+                raise unknown_here(key, f"a field {kind}.{path}")
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return  # it is no entry at all
+
+
+@cache
+def _record_types() -> Mapping[str, msgspec.inspect.Type]:
+    union = msgspec.inspect.type_info(Record)
+    assert isinstance(union, msgspec.inspect.UnionType)
+    types = [one for one in union.types if isinstance(one, msgspec.inspect.StructType)]
+    return {str(one.tag): one for one in types}
+
+
+def _unknown_field(value: Any, known: msgspec.inspect.Type) -> str:
+    """Return the path to the first field that a type does not have; empty: it has them all."""
+    if isinstance(known, msgspec.inspect.VarTupleType) and isinstance(value, list):
+        paths = (_unknown_field(item, known.item_type) for item in value)
+        return next(filter(None, paths), "")
+    if not isinstance(known, msgspec.inspect.StructType) or not isinstance(value, dict):
+        return ""
+    fields = {one.encode_name: one.type for one in known.fields}
+    for name, item in value.items():
+        if name == known.tag_field:
+            continue
+        if name not in fields:
+            return str(name)
+        if inner := _unknown_field(item, fields[name]):
+            return f"{name}.{inner}"
+    return ""

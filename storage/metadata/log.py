@@ -18,10 +18,12 @@ from typing import NamedTuple
 from storage.clock import Clock
 from storage.errors import ObjectExists, OutcomeUnknown
 from storage.failpoints import failpoint
+from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
+from storage.metadata.additions import fitted, level_after
 from storage.metadata.entry import encode_entry, entry_key
 from storage.metadata.log_cleaner import LogCleaner
 from storage.metadata.log_reader import LogReader, MetadataStats
-from storage.metadata.records import ENTRY_VERSION, ClusterCreated, Entry, Record
+from storage.metadata.records import ClusterCreated, Entry, FeatureLevel, Record
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 
@@ -122,10 +124,17 @@ class MetadataLog:
         await self._cleaner.maintain(every)
 
     async def create_cluster(self, cluster_id: str) -> ClusterState:
-        """Make the cluster if the log is empty. Returns the state, whoever made it."""
+        """Make the cluster, at the newest feature level, if the log is empty. Returns the state,
+        whoever made it.
+        """
 
         def plan(state: ClusterState) -> Sequence[Record]:
-            return () if state.cluster_id else (ClusterCreated(cluster_id=cluster_id),)
+            if state.cluster_id:
+                return ()
+            return (
+                ClusterCreated(cluster_id=cluster_id),
+                FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL),
+            )
 
         return await self.commit_with(plan)
 
@@ -138,9 +147,10 @@ class MetadataLog:
         comes first.
 
         Atomic: all of a plan's records are in one entry. An empty plan commits nothing. Whatever
-        `plan` raises reaches the caller, and nothing was committed then. The state returned is the
-        newest known, perhaps with others' later entries: what the own entry said is what `plan`
-        returned last.
+        `plan` raises reaches the caller, and nothing was committed then; FeatureNotEnabled for what
+        the feature level in force does not have. The state returned is the newest known, perhaps
+        with others' later entries: what the own entry said is what `plan` returned last, without
+        the hints that are above the level (`storage.metadata.additions`).
         """
         future: asyncio.Future[ClusterState] = asyncio.get_running_loop().create_future()
         self._waiting.append((plan, future))
@@ -186,8 +196,10 @@ class MetadataLog:
             if future.done():
                 continue
             try:
-                wanted = tuple(plan(state))
-                entry = self._entry(wanted, time_ms)
+                made = plan(state)
+                level = level_after(state.metadata_version, made)
+                wanted = fitted(made, level)
+                entry = self._entry(wanted, level, time_ms)
                 body = encode_entry(entry)
                 state = state.with_records(wanted, time_ms)
             except Exception as error:  # noqa: BLE001 - whatever a plan raises is for its caller
@@ -197,13 +209,13 @@ class MetadataLog:
             records += wanted
             planned.append((plan, future))
         if only is None:
-            entry = self._entry(tuple(records), time_ms)
+            entry = self._entry(tuple(records), state.metadata_version, time_ms)
             only = entry, encode_entry(entry)
         return _Proposal(self.state, *only, planned, state)
 
-    def _entry(self, records: tuple[Record, ...], time_ms: int) -> Entry:
+    def _entry(self, records: tuple[Record, ...], level: int, time_ms: int) -> Entry:
         return Entry(
-            version=ENTRY_VERSION,
+            version=level,
             writer=self.writer_id,
             nonce=f"{self._rng.getrandbits(64):016x}",
             time_ms=time_ms,

@@ -2,41 +2,58 @@
 
 An entry is one JSON object, `meta/log/<20-digit number>.json`, created with put-if-absent::
 
-    {"crc32c": "89abcdef", "version": 1, "writer": "<who>", "nonce": "<unique>", "time_ms": 1,
+    {"crc32c": "89abcdef", "version": 2, "writer": "<who>", "nonce": "<unique>", "time_ms": 1,
      "records": [{"type": "CreateTopic", …}, …]}
 
-`crc32c` covers what follows it (see `entry.py`). `writer` and `nonce` tell a writer its own entry
-when the answer to a put was lost. Names of records and fields never change meaning; a field that is
-added has a default, so that older entries stay readable.
+`crc32c` covers what follows it (see `entry.py`). `version` is the feature level in force.
+`writer` and `nonce` tell a writer its own entry when the answer to a put was lost. Names of records
+and fields never change meaning. A record or field that is added is declared in
+`storage.metadata.additions`; a field has a default, so that older entries stay readable.
 """
-
-from typing import Annotated
 
 import msgspec
 
-ENTRY_VERSION = 1
+from storage.format.feature_level import METADATA_VERSION
+from storage.metadata.record_base import Long, RecordBase
+from storage.metadata.security_records import (
+    AclBinding,
+    AclCreate,
+    AclDelete,
+    ClientQuota,
+    ScramDelete,
+    ScramUpsert,
+)
 
-Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""Whole numbers fit in 64 bits: what a checkpoint holds."""
+__all__ = ["AclBinding", "AclCreate", "AclDelete", "ClientQuota", "ScramDelete", "ScramUpsert"]
+# Found here as well, with all other records.
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """What every record shares: its class name is its `type`."""
-
-
-class ClusterCreated(_Record, frozen=True, kw_only=True, tag=True):
+class ClusterCreated(RecordBase, frozen=True, kw_only=True, tag=True):
     """The first record of the first entry: the cluster's id."""
 
     cluster_id: str
 
 
-class RegisterNode(_Record, frozen=True, kw_only=True, tag=True):
+class FeatureLevel(RecordBase, frozen=True, kw_only=True, tag=True):
+    """A feature is at this level from now on, this entry included (Kafka's FeatureLevelRecord)."""
+
+    name: str
+    level: Long
+
+    @property
+    def is_metadata_version(self) -> bool:
+        """Whether it says which records and fields may be written."""
+        return self.name == METADATA_VERSION
+
+
+class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
     """A broker process starts. `epoch` is one more than the node's last one; `incarnation` is
     unique.
 
     `host_id` is the machine it runs on. `wal` says where others find its write-ahead log: `object:`
     in the cluster's store, `block:<absolute path or device>`; empty: nobody else reaches it.
-    `process` names its process on that machine (`storage.wal.holder`), for who has to end it.
+    `process` names its process on that machine (`storage.wal.holder`), for who has to end it. Its
+    release supports the feature levels from `min_level` to `max_level` (0: it did not say).
     """
 
     node_id: Long
@@ -48,9 +65,11 @@ class RegisterNode(_Record, frozen=True, kw_only=True, tag=True):
     host_id: str = ""
     wal: str = ""
     process: str = ""
+    min_level: Long = 0
+    max_level: Long = 0
 
 
-class FenceNode(_Record, frozen=True, kw_only=True, tag=True):
+class FenceNode(RecordBase, frozen=True, kw_only=True, tag=True):
     """A node's epoch ends: nothing more is accepted from it.
 
     `term` is that of the controller who says so; -1: an operator, or any node.
@@ -61,7 +80,7 @@ class FenceNode(_Record, frozen=True, kw_only=True, tag=True):
     term: Long = -1
 
 
-class DrainNode(_Record, frozen=True, kw_only=True, tag=True):
+class DrainNode(RecordBase, frozen=True, kw_only=True, tag=True):
     """A node is to lead nothing (any more), or again like any other. Its next epoch begins
     undrained.
     """
@@ -71,50 +90,50 @@ class DrainNode(_Record, frozen=True, kw_only=True, tag=True):
     is_draining: bool
 
 
-class RetireNode(_Record, frozen=True, kw_only=True, tag=True):
+class RetireNode(RecordBase, frozen=True, kw_only=True, tag=True):
     """A node id is gone for good. It owns no stream."""
 
     node_id: Long
 
 
-class CreateTopic(_Record, frozen=True, kw_only=True, tag=True):
+class CreateTopic(RecordBase, frozen=True, kw_only=True, tag=True):
     """A topic without partitions yet. `CreateStream` records give it those, in this entry or later
     ones.
     """
 
     name: str
     topic_id: str
-    configs: dict[str, str] = {}
+    configs: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class DeleteTopic(_Record, frozen=True, kw_only=True, tag=True):
+class DeleteTopic(RecordBase, frozen=True, kw_only=True, tag=True):
     """A topic goes, with its streams."""
 
     topic_id: str
 
 
-class TopicConfig(_Record, frozen=True, kw_only=True, tag=True):
+class TopicConfig(RecordBase, frozen=True, kw_only=True, tag=True):
     """Set configs of a topic; a value of null removes one."""
 
     topic_id: str
     configs: dict[str, str | None]
 
 
-class BrokerConfig(_Record, frozen=True, kw_only=True, tag=True):
+class BrokerConfig(RecordBase, frozen=True, kw_only=True, tag=True):
     """Set configs of a broker, or of all (`node_id` -1); a value of null removes one."""
 
     node_id: Long
     configs: dict[str, str | None]
 
 
-class GroupConfig(_Record, frozen=True, kw_only=True, tag=True):
+class GroupConfig(RecordBase, frozen=True, kw_only=True, tag=True):
     """Set configs of a group, which need not exist; a value of null removes one."""
 
     group: str
     configs: dict[str, str | None]
 
 
-class CreateStream(_Record, frozen=True, kw_only=True, tag=True):
+class CreateStream(RecordBase, frozen=True, kw_only=True, tag=True):
     """The storage of one partition. Stream ids are given in order; partitions of a topic too."""
 
     stream_id: Long
@@ -122,7 +141,7 @@ class CreateStream(_Record, frozen=True, kw_only=True, tag=True):
     partition: Long
 
 
-class AssignStreams(_Record, frozen=True, kw_only=True, tag=True):
+class AssignStreams(RecordBase, frozen=True, kw_only=True, tag=True):
     """A node is to lead these streams: nobody else may open them from now on. Who has one open
     gives it up.
 
@@ -136,7 +155,7 @@ class AssignStreams(_Record, frozen=True, kw_only=True, tag=True):
     term: Long = -1
 
 
-class OpenStream(_Record, frozen=True, kw_only=True, tag=True):
+class OpenStream(RecordBase, frozen=True, kw_only=True, tag=True):
     """A node becomes the owner, under the next stream epoch."""
 
     stream_id: Long
@@ -145,14 +164,14 @@ class OpenStream(_Record, frozen=True, kw_only=True, tag=True):
     node_epoch: Long
 
 
-class CloseStream(_Record, frozen=True, kw_only=True, tag=True):
+class CloseStream(RecordBase, frozen=True, kw_only=True, tag=True):
     """The owner gives the stream up; everything of it is in objects."""
 
     stream_id: Long
     epoch: Long
 
 
-class TrimStream(_Record, frozen=True, kw_only=True, tag=True):
+class TrimStream(RecordBase, frozen=True, kw_only=True, tag=True):
     """Offsets below `start_offset` are gone. `drops_state`: what of the partition's state came from
     them is over as well.
     """
@@ -162,7 +181,7 @@ class TrimStream(_Record, frozen=True, kw_only=True, tag=True):
     drops_state: bool = False
 
 
-class DeleteStream(_Record, frozen=True, kw_only=True, tag=True):
+class DeleteStream(RecordBase, frozen=True, kw_only=True, tag=True):
     """A stream goes, alone."""
 
     stream_id: Long
@@ -173,7 +192,9 @@ COMPACTED = "compacted"
 """The kind of the objects that compaction by keys writes."""
 
 
-class CommittedRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CommittedRange(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """Offsets [start_offset, end_offset) of a stream, written under a stream epoch, `size` bytes in
     the object.
 
@@ -190,7 +211,7 @@ class CommittedRange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     state: str = ""
 
 
-class CommittedObject(msgspec.Struct, frozen=True, kw_only=True):
+class CommittedObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An object that holds data from now on. `kind`: `sso`, `so`, `wal` or `compacted`."""
 
     key: str
@@ -200,7 +221,7 @@ class CommittedObject(msgspec.Struct, frozen=True, kw_only=True):
     ranges: tuple[CommittedRange, ...]
 
 
-class CommitObjects(_Record, frozen=True, kw_only=True, tag=True):
+class CommitObjects(RecordBase, frozen=True, kw_only=True, tag=True):
     """What a node has uploaded, in the order of offsets. Checked: node epoch, stream epoch,
     continuity.
 
@@ -219,7 +240,7 @@ class CommitObjects(_Record, frozen=True, kw_only=True, tag=True):
     taker_epoch: Long = -1
 
 
-class ReplaceObjects(_Record, frozen=True, kw_only=True, tag=True):
+class ReplaceObjects(RecordBase, frozen=True, kw_only=True, tag=True):
     """Compaction: `objects` stand for `sources`: they cover exactly the offsets that those held.
 
     Of all the streams in the sources; or of `streams` alone, then the sources stay for the others.
@@ -230,67 +251,13 @@ class ReplaceObjects(_Record, frozen=True, kw_only=True, tag=True):
     streams: tuple[Long, ...] = ()
 
 
-class DropObjects(_Record, frozen=True, kw_only=True, tag=True):
+class DropObjects(RecordBase, frozen=True, kw_only=True, tag=True):
     """Objects that no stream refers to any more have been deleted from the store."""
 
     keys: tuple[str, ...]
 
 
-class ClientQuota(_Record, frozen=True, kw_only=True, tag=True):
-    """Set quotas of an entity, by quota name; a value of null removes one.
-
-    `entity` maps entity types (`user`, `client-id`, `ip`) to names; null is the default entity.
-    """
-
-    entity: dict[str, str | None]
-    values: dict[str, float | None]
-
-
-class AclBinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One access rule, in Kafka's words in lower case (`topic`, `literal`, `read`, `allow`)."""
-
-    resource_type: str
-    resource_name: str
-    pattern_type: str
-    principal: str
-    host: str
-    operation: str
-    permission: str
-
-
-class AclCreate(_Record, frozen=True, kw_only=True, tag=True):
-    """Access rules that were not there."""
-
-    acls: tuple[AclBinding, ...]
-
-
-class AclDelete(_Record, frozen=True, kw_only=True, tag=True):
-    """Access rules go."""
-
-    acls: tuple[AclBinding, ...]
-
-
-class ScramUpsert(_Record, frozen=True, kw_only=True, tag=True):
-    """Set a user's credential for a mechanism (`SCRAM-SHA-256`, `SCRAM-SHA-512`). Bytes travel as
-    Base64.
-    """
-
-    user: str
-    mechanism: str
-    salt: bytes
-    stored_key: bytes
-    server_key: bytes
-    iterations: Long
-
-
-class ScramDelete(_Record, frozen=True, kw_only=True, tag=True):
-    """A user's credential for a mechanism goes."""
-
-    user: str
-    mechanism: str
-
-
-class ProducerIdBlock(_Record, frozen=True, kw_only=True, tag=True):
+class ProducerIdBlock(RecordBase, frozen=True, kw_only=True, tag=True):
     """Producer ids [start, start + count) are reserved for a node."""
 
     node_id: Long
@@ -298,7 +265,7 @@ class ProducerIdBlock(_Record, frozen=True, kw_only=True, tag=True):
     count: Long
 
 
-class ControllerLease(_Record, frozen=True, kw_only=True, tag=True):
+class ControllerLease(RecordBase, frozen=True, kw_only=True, tag=True):
     """A node is the controller. `term` is one more than the last one's."""
 
     node_id: Long
@@ -306,7 +273,7 @@ class ControllerLease(_Record, frozen=True, kw_only=True, tag=True):
     term: Long
 
 
-class TakeTable(_Record, frozen=True, kw_only=True, tag=True):
+class TakeTable(RecordBase, frozen=True, kw_only=True, tag=True):
     """Whoever calls itself `holder` writes the table of a topic until `until_ms`, by its own clock;
     0: nobody does any more. `term` is one more than the last one's.
     """
@@ -317,7 +284,7 @@ class TakeTable(_Record, frozen=True, kw_only=True, tag=True):
     until_ms: Long
 
 
-class TableProgress(_Record, frozen=True, kw_only=True, tag=True):
+class TableProgress(RecordBase, frozen=True, kw_only=True, tag=True):
     """The table of a topic holds what lies below `offsets[i]` of partition i, if not more.
 
     `term` is that of the lease it was written under.
@@ -330,6 +297,7 @@ class TableProgress(_Record, frozen=True, kw_only=True, tag=True):
 
 Record = (
     ClusterCreated
+    | FeatureLevel
     | RegisterNode
     | FenceNode
     | DrainNode
@@ -361,7 +329,7 @@ Record = (
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One atomic commit."""
+    """One atomic commit. `version` is the feature level in force, raised by the entry itself."""
 
     version: Long
     writer: str

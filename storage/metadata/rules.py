@@ -14,6 +14,7 @@ from storage.errors import TopicExists, UnknownTopic
 from storage.metadata import records as r
 from storage.metadata.demands import live_node, require, set_stream, unlink
 from storage.metadata.extents import Extents
+from storage.metadata.feature_rules import feature_level
 from storage.metadata.object_rules import commit_objects, drop_objects, replace_objects
 from storage.metadata.security_rules import (
     client_quota,
@@ -49,6 +50,12 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
     require(
         record.epoch == expected, f"node {record.node_id}: epoch {record.epoch}, not {expected}"
     )
+    level = state.metadata_version
+    require(
+        not record.max_level or record.min_level <= level <= record.max_level,
+        f"node {record.node_id} supports metadata.version {record.min_level} to "
+        f"{record.max_level}, and the cluster is at {level}",
+    )
     node = NodeState(
         node_id=record.node_id,
         epoch=record.epoch,
@@ -59,6 +66,8 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
         host_id=record.host_id,
         wal=record.wal,
         process=record.process,
+        min_level=record.min_level,
+        max_level=record.max_level,
         wal_epoch=expected if known is None else known.wal_epoch,
         wal_floor=0 if known is None else known.wal_floor,
     )
@@ -309,6 +318,7 @@ def _controller_lease(state: ClusterState, record: r.ControllerLease, _: int) ->
 
 _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.ClusterCreated: _cluster_created,
+    r.FeatureLevel: feature_level,
     r.RegisterNode: _register_node,
     r.FenceNode: _fence_node,
     r.DrainNode: _drain_node,

@@ -6,8 +6,9 @@ than the copy. Both ways go step by step: whoever drives them gives way to other
 """
 
 from array import array
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +17,8 @@ from immutables import Map
 from storage.errors import CorruptObject
 from storage.format.checkpoint import Checkpoint, Columns
 from storage.format.columns import Flags, Longs, Texts, Words, text
+from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL, unknown_here
+from storage.metadata.additions import columns_at
 from storage.metadata.catalog_tables import catalog_state, catalog_tables
 from storage.metadata.extents import Extent, ExtentColumns, ExtentRows, Extents
 from storage.metadata.rows import (
@@ -60,7 +63,8 @@ def tables_of(state: ClusterState) -> Generator[None, None, Checkpoint]:
     tables["state_extents"] = yield from streams.extents(
         lambda rows: rows.state_extents, lambda stream: stream.state_extents
     )
-    return Checkpoint(number=state.next_entry, tables=tables)
+    level = state.metadata_version
+    return Checkpoint(number=state.next_entry, tables=columns_at(tables, level), version=level)
 
 
 def _runs(
@@ -331,11 +335,28 @@ class _Extents:
         }
 
 
+@cache
+def _known_columns() -> Mapping[str, frozenset[str]]:
+    """Return the columns of each table, as this release writes them at its newest level."""
+    newest = ClusterState(features=Map({METADATA_VERSION: NEWEST_LEVEL}))
+    steps = tables_of(newest)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Checkpoint = end.value
+            return {table: frozenset(columns) for table, columns in found.tables.items()}
+
+
 def state_of(key: str, checkpoint: Checkpoint) -> Generator[None, None, ClusterState]:
-    """Return the state that a checkpoint holds. Raises CorruptObject, named by `key`, when its
-    tables are not those of a state.
+    """Return the state that a checkpoint holds. Raises, naming it by `key`, CorruptObject when its
+    tables are not those of a state, UnsupportedFormat when there are more than this release knows.
     """
     tables = checkpoint.tables
+    known = _known_columns()
+    for table, columns in tables.items():
+        if unknown := columns.keys() - known.get(table, frozenset()):
+            raise unknown_here(key, f"a column {table}.{min(unknown)}")
     try:
         state = catalog_state(tables)
         yield

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from immutables import Map
 
 from storage.errors import EntryRejected
+from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
 from storage.metadata.extents import Extents
 from storage.metadata.records import AclBinding, CommittedObject, Entry, Record
 from storage.metadata.table import Table
@@ -25,7 +26,8 @@ class NodeState:
 
     Recovery needs no WAL object of this node with an (epoch, number) below (wal_epoch, wal_floor).
     `host_id` is its machine, `wal` where others find its log, `process` what it is called there
-    (see `RegisterNode`). A node that `is_draining` is to lead nothing.
+    (see `RegisterNode`). A node that `is_draining` is to lead nothing. Its release supports feature
+    levels from `min_level` to `max_level`; 0: it registered at a level that has no field for that.
     """
 
     node_id: int
@@ -41,6 +43,12 @@ class NodeState:
     wal: str = ""
     is_draining: bool = False
     process: str = ""
+    min_level: int = 0
+    max_level: int = 0
+
+    def supports(self, level: int) -> bool:
+        """Whether it has registered with a range of feature levels that includes this one."""
+        return self.min_level <= level <= self.max_level
 
     @property
     def is_recovered(self) -> bool:
@@ -193,6 +201,15 @@ class ClusterState:
     writers: Map[str, WriterState] = field(default_factory=Map)
     forgotten_entry: int = -1
     """The newest last entry of the writers that are not known any more."""
+    features: Map[str, int] = field(default_factory=Map)
+    """Levels of features that were set, by name."""
+    features_epoch: int = 0
+    """The entry that changed one last."""
+
+    @property
+    def metadata_version(self) -> int:
+        """The feature level in force."""
+        return self.features.get(METADATA_VERSION, BASE_LEVEL)
 
     def apply(self, entry: Entry) -> "ClusterState":
         """Return the state after `entry`. Raises EntryRejected, naming the record and the rule."""

@@ -6,11 +6,12 @@ objects are still there are back; who leads what beyond who wrote last.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
 from storage.errors import SettingsError
+from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
 from storage.format.object_names import JOB_ENTRIES_MAX, DataName, JobName
 from storage.metadata.extents import Extent, Extents
 from storage.metadata.records import COMPACTED, HEADERS, WHOLE
@@ -118,6 +119,7 @@ def rebuilt_catalog(
         next_producer_id=1 + max(one.producer_id for one in objects) + _PRODUCER_IDS_MARGIN,
         forgotten_entry=number - 1,
     )
+    state = _at_newest_level(state)
     return Rebuilt(
         state=state,
         lost=tuple(_offsets(one.ranges[0], *hole) for one in covers.values() for hole in one.holes),
@@ -130,6 +132,12 @@ def rebuilt_catalog(
         unused=sum(1 for one in objects if one.key not in state.objects),
         covers=covers,
     )
+
+
+def _at_newest_level(state: ClusterState) -> ClusterState:
+    """Return the state of a cluster that begins with it."""
+    features = Map({METADATA_VERSION: NEWEST_LEVEL})
+    return replace(state, features=features, features_epoch=state.next_entry)
 
 
 def _offsets(of: FoundRange, start: int, end: int) -> Offsets:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from storage.errors import Fenced
 from storage.failpoints import failpoint
+from storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import Record, RegisterNode
 from storage.metadata.state import ClusterState
@@ -68,4 +69,6 @@ def _registration(state: ClusterState, node: "NodeIdentity", incarnation: str) -
         host_id=node.host_id,
         wal=node.wal,
         process=node.process,
+        min_level=LOWEST_LEVEL,
+        max_level=NEWEST_LEVEL,
     )

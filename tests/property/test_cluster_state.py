@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import EntryRejected
+from storage.format.feature_level import BASE_LEVEL
 from storage.metadata import records as r
 from storage.metadata.entry import decode_entry, encode_entry
-from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.records import Entry, Record
 from storage.metadata.state import ClusterState, StreamState
 
 NODES = st.integers(0, 1)
@@ -141,7 +142,7 @@ record_values: st.SearchStrategy[Record] = st.one_of(
 
 
 def entry(*records: Record) -> Entry:
-    return Entry(version=ENTRY_VERSION, writer="w", nonce="n", time_ms=0, records=records)
+    return Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=0, records=records)
 
 
 def start() -> ClusterState:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from storage.errors import EntryRejected
 from storage.format.checkpoint import decode, encode
+from storage.format.feature_level import BASE_LEVEL
 from storage.metadata import records as r
 from storage.metadata.entry import encode_entry
 from storage.metadata.log_reader import in_steps
-from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.records import Entry, Record
 from storage.metadata.snapshot import state_of, tables_of
 from storage.metadata.state import ClusterState
 from tests.property.test_cluster_state import NODES, SMALL, STREAMS, record_values
@@ -90,7 +91,7 @@ ownership: st.SearchStrategy[Record] = st.one_of(
 
 
 def entry(*records: Record) -> Entry:
-    return Entry(version=ENTRY_VERSION, writer="w", nonce="n", time_ms=0, records=records)
+    return Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=0, records=records)
 
 
 START = entry(

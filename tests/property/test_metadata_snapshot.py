@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from storage.errors import CorruptObject, EntryRejected
 from storage.format.checkpoint import Checkpoint, decode, encode
 from storage.format.columns import Longs, Texts
+from storage.format.feature_level import BASE_LEVEL
 from storage.metadata import records as r
 from storage.metadata.extents import Extent, Extents
-from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.records import Entry, Record
 from storage.metadata.snapshot import state_of, tables_of
 from storage.metadata.state import WRITERS_MAX, ClusterState
 from tests.property.test_cluster_state import check, record_values, start
@@ -47,7 +48,7 @@ def folded(state: ClusterState) -> ClusterState:
 
 def entry(number: int, *records: Record) -> Entry:
     return Entry(
-        version=ENTRY_VERSION,
+        version=BASE_LEVEL,
         writer=f"w{number % 3}",
         nonce=f"n{number}",
         time_ms=number,

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import CorruptObject
+from storage.format.feature_level import BASE_LEVEL
 from storage.metadata import records as r
-from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.records import Entry, Record
 from storage.metadata.snapshot import tables_of
 from storage.metadata.state import ClusterState, StreamState
 from tests.property.test_cluster_state import check
@@ -171,7 +172,7 @@ def test_what_streams_refer_to_is_there(steps: list[tuple[Move, tuple[int, ...],
     state = begun()
     for number, (move, numbers, what) in enumerate(steps):
         records = tuple(move(state, Draws(numbers), number))
-        made = Entry(version=ENTRY_VERSION, writer="w", nonce="n", time_ms=number, records=records)
+        made = Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=number, records=records)
         state = state.apply(made)
         check(state)
         if what < 3:

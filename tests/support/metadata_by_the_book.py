@@ -72,6 +72,7 @@ class Cluster:
     objects: dict[str, str] = field(default_factory=dict)
     next_stream: int = 0
     term: int = -1
+    level: int = 1
     tables: dict[str, Table] = field(default_factory=dict)
 
     def extents(self, topic: str, partition: int) -> list[tuple[int, int, str]]:
@@ -156,6 +157,7 @@ def read_checkpoint(path: Path) -> Cluster:
         objects={row["key"]: row["kind"] for row in objects},
         next_stream=head["next_stream_id"],
         term=head["term"],
+        level=next((row["level"] for row in tables.get("features", [])), 1),
         tables={
             row["topic_id"]: Table(
                 row["owner"],
@@ -178,7 +180,7 @@ def read_log(cluster: Cluster, entries: Iterable[bytes]) -> Cluster:
         head = b'{"crc32c":"%08x",' % crc32c(body[21:])
         assert body.startswith(head), f"checksum of entry {cluster.entries}"
         entry = json.loads(body)
-        assert entry["version"] == 1
+        assert entry["version"] <= 2
         after = copy.deepcopy(cluster)
         try:
             for record in entry["records"]:
@@ -196,6 +198,9 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
     if kind == "ClusterCreated":
         demand(not cluster.cluster_id, "a cluster already")
         cluster.cluster_id = record["cluster_id"]
+    elif kind == "FeatureLevel":
+        demand(record["level"] > cluster.level, "not above the level")
+        cluster.level = record["level"]
     elif kind in {"RegisterNode", "FenceNode", "DrainNode", "RetireNode"}:
         _apply_node(cluster, kind, record)
     elif kind in {"CreateTopic", "DeleteTopic"}:

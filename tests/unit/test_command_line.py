@@ -202,7 +202,7 @@ def test_a_store_of_a_newer_format_is_refused(lakehead: CommandLine, data: str) 
     entry.chmod(0o644)
     # A newer release need not have our checksum; one that is there must be right.
     body = b"{" + entry.read_bytes().partition(b",")[2]
-    entry.write_bytes(body.replace(b'"version":1', b'"version":99'))
+    entry.write_bytes(body.replace(b'"version":2', b'"version":99'))
     assert "upgrade" in lakehead.fails("topics", "list", "--path", data)
 
 

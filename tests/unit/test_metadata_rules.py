@@ -6,17 +6,18 @@ import msgspec
 import pytest
 
 from storage.errors import EntryRejected
+from storage.format.feature_level import BASE_LEVEL
 from storage.format.object_names import JOB_ENTRIES_MAX, JobName
 from storage.garbage.judgement import Verdict, judge
 from storage.metadata import records as r
-from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.records import Entry, Record
 from storage.metadata.state import ClusterState
 
 TOPIC = "a" * 32
 
 
 def entry(*records: Record, time_ms: int = 0) -> Entry:
-    return Entry(version=ENTRY_VERSION, writer="w", nonce="n", time_ms=time_ms, records=records)
+    return Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=time_ms, records=records)
 
 
 def register(node_id: int, epoch: int) -> r.RegisterNode:

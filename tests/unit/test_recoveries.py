@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from broker.controller.recovery import STEP_IN_S, Recoveries, recoverers, unrecovered
 from storage.errors import StoreUnavailable
@@ -38,7 +39,7 @@ class World:
         )
         return self.logs[node_id]
 
-    async def join(self, node_id: int, **fields: str) -> Recoveries:
+    async def join(self, node_id: int, **fields: Any) -> Recoveries:
         log = await self.log(node_id)
         await log.create_cluster("c")
         fields = {"wal": "object:", **fields}

@@ -4,8 +4,9 @@ import pytest
 
 from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from storage.errors import SettingsError
+from storage.format.feature_level import BASE_LEVEL
 from storage.metadata import records as r
-from storage.metadata.records import ENTRY_VERSION, Entry, Record
+from storage.metadata.records import Entry, Record
 from storage.metadata.state import ClusterState
 from storage.metadata.table_declaration import PREFIX, TableDeclaration
 
@@ -13,7 +14,7 @@ TOPIC = "a" * 32
 
 
 def entry(*records: Record) -> Entry:
-    return Entry(version=ENTRY_VERSION, writer="w", nonce="n", time_ms=0, records=records)
+    return Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=0, records=records)
 
 
 def committed(number: int, stream: int, start: int, end: int) -> r.CommitObjects:

@@ -1,0 +1,26 @@
+"""The rules of feature levels: when the level in force may be raised."""
+
+from dataclasses import replace
+
+from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
+from storage.metadata import records as r
+from storage.metadata.demands import require
+from storage.metadata.state import ClusterState
+
+
+def feature_level(state: ClusterState, record: r.FeatureLevel, _: int) -> ClusterState:
+    """Raise the level of a feature. No live node may be registered as not supporting it."""
+    require(record.name == METADATA_VERSION, f"no feature {record.name}")
+    now = state.features.get(record.name, BASE_LEVEL)
+    require(record.level > now, f"{record.name} is at level {now}: it is not to be {record.level}")
+    for node in state.nodes.values():
+        require(
+            node.is_fenced or not node.max_level or node.supports(record.level),
+            f"node {node.node_id} supports levels {node.min_level} to {node.max_level} of "
+            f"{record.name}, not {record.level}",
+        )
+    return replace(
+        state,
+        features=state.features.set(record.name, record.level),
+        features_epoch=state.next_entry,
+    )
