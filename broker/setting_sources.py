@@ -177,7 +177,7 @@ def _check_choice(name: str, text: str) -> None:
     if config is None or config.choices is None:
         return
     try:
-        config.check(text)
+        config.parse(text)
     except KafkaError as error:
         raise SettingsError(f"{name}: {error}") from None
 

@@ -33,6 +33,13 @@ _DIFFERENCES = """\
 - **Checks of records**: a broker looks at the headers of batches, not at records. Limits of
   timestamps (`message.timestamp.before.max.ms` and `after.max.ms`) hold for the first record of a
   batch and for its newest timestamp.
+- **There is no active segment.** Kafka never compacts the segment that a partition writes to; here
+  the newest records of a compacted topic may be compacted as soon as they are in objects. Where a
+  consumer has to see each value for a time, set `min.compaction.lag.ms`.
+- **Names that differ only in `.` and `_`**: `a.b` is refused beside `a_b` with
+  INVALID_TOPIC_EXCEPTION, as in Kafka, also where a client's Metadata request would create it.
+- **Tiered storage**: `remote.storage.enable=true` is refused, as by a Kafka broker whose tiered
+  storage is off.
 - **LogAppendTime** does not go back within a topic when a node's clock does.
 - **The metadata quorum** that `kafka-metadata-quorum` shows is the metadata log in the object
   store: its leader is the controller, its offsets are numbers of entries, its voters the nodes

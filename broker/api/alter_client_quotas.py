@@ -4,11 +4,12 @@ v1: flexible. Each entity on its own: all of its changes, or none. Quotas are st
 nothing is throttled by them yet.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.quota_rules import check_entity, check_key, check_quota
+from broker.api.quota_rules import check_entity, check_quota
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -55,10 +56,11 @@ async def _alter(
     for change in changes[0]:
         if change.key in values:
             raise KafkaError(ErrorCode.invalid_request, f"{change.key} is changed more than once.")
-        if change.remove:
-            check_key(named, change.key)
-        else:
+        if not change.remove:
             check_quota(named, change.key, change.value)
         values[change.key] = None if change.remove else change.value
+    # As in Kafka, a quota that is not set may be removed, under any name.
+    present: Mapping[str, float] = context.node.state.quotas.get(owner, {})
+    values = {key: value for key, value in values.items() if value is not None or key in present}
     if values and not validate_only:
         await context.node.engine.metadata.commit([ClientQuota(entity=named, values=values)])

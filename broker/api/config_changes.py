@@ -16,8 +16,8 @@ from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, G
 from broker.api.logger_levels import change_levels
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
-from broker.configs.group_table import check_group_configs, known_group_config
-from broker.configs.topic_table import check_topic_configs, known_topic_config
+from broker.configs.group_table import known_group_config, parse_group_configs
+from broker.configs.topic_table import known_topic_config, parse_topic_configs
 from broker.partition.topic import is_valid_name
 from broker.protocol.api import RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
@@ -105,7 +105,7 @@ def _plan_topic(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Se
         raise refused("Default topic resources are not allowed.")
     if topic is None and not is_valid_name(name):
         raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: '{name}'")
-    check_topic_configs(changes, present)
+    changes = parse_topic_configs(changes, present)
     if topic is None:
         raise KafkaError(
             ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
@@ -119,7 +119,7 @@ def _plan_broker(resource: Any, state: ClusterState, changes_of: ChangesOf) -> S
     changes = changes_of(resource, present, _known_broker_config)
     for name, value in changes.items():
         if value is not None:
-            _check_broker_config(name, value)
+            changes[name] = _parsed_broker_config(name, value)
     changes = {name: value for name, value in changes.items() if value != present.get(name)}
     return [BrokerConfig(node_id=node_id, configs=changes)] if changes else []
 
@@ -143,13 +143,13 @@ def _known_broker_config(name: str) -> ConfigDefinition:
     return config
 
 
-def _check_broker_config(name: str, value: str) -> None:
+def _parsed_broker_config(name: str, value: str) -> str:
     config = _known_broker_config(name)
     if config.effect is Effect.REFUSED:
         raise refused(f"{name} cannot be set: {config.note}")
     if not config.is_dynamic:
         raise refused(f"Cannot update these configs dynamically: Set({name})")
-    config.check(value, ErrorCode.invalid_request)
+    return config.parse(value, ErrorCode.invalid_request)
 
 
 def _refuse_metrics(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
@@ -161,7 +161,7 @@ def _plan_group(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Se
     if not group:
         raise refused("Default group resources are not allowed.")
     changes = changes_of(resource, state.group_configs.get(group, Map()), known_group_config)
-    check_group_configs(changes)
+    changes = parse_group_configs(changes)
     return [GroupConfig(group=group, configs=changes)] if changes else []
 
 

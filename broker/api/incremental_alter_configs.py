@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.api.config_changes import Changes, Configs, Definitions, answer_changes, refused
-from broker.configs.definition import ConfigType, items_of
+from broker.configs.definition import ConfigType, split_list
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError
 
@@ -50,8 +50,8 @@ def _new_value(change: Any, present: Configs, definitions: Definitions) -> str |
         raise KafkaError(
             ErrorCode.invalid_config, f"Can't {word} key {name} because its type is not LIST."
         )
-    items = items_of(present.get(name, config.default or ""))
-    given = items_of(value)
+    items = split_list(present.get(name, config.default or ""))
+    given = split_list(value)
     if operation == _APPEND and items and not value:
         raise KafkaError(ErrorCode.invalid_config, f"Nothing is no item of {name}")
     if operation == _APPEND:

@@ -56,7 +56,7 @@ def check_entity(entity: Mapping[str, str | None]) -> None:
 
 def check_quota(entity: Mapping[str, str | None], key: str, value: float) -> None:
     """Raise INVALID_REQUEST for a quota that an entity cannot have."""
-    check_key(entity, key)
+    _check_key(entity, key)
     if not (math.isfinite(value) and value > 0):
         raise _refusal(f"Quota {key} must be greater than 0")
     most = _WHOLE_MAX.get(key)
@@ -68,7 +68,7 @@ def check_quota(entity: Mapping[str, str | None], key: str, value: float) -> Non
         raise _refusal(f"{key} cannot be a fractional value.")
 
 
-def check_key(entity: Mapping[str, str | None], key: str) -> None:
+def _check_key(entity: Mapping[str, str | None], key: str) -> None:
     """Raise INVALID_REQUEST for a name of a quota that such entities do not have."""
     if key not in (_IP_KEYS if IP in entity else _CLIENT_KEYS):
         raise _refusal(f"Invalid configuration key {key}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from broker.configs.topic_table import check_topic_configs
+from broker.configs.topic_table import parse_topic_configs
 from broker.partition.topic import is_valid_name
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
@@ -56,7 +56,9 @@ def check_new_topic(request: TopicRequest, state: ClusterState, settings: Settin
                 ErrorCode.invalid_config, f"Null value not supported for topic configs: {name}"
             )
         configs[name] = value
-    check_topic_configs(configs)
+    configs = {
+        name: value for name, value in parse_topic_configs(configs).items() if value is not None
+    }
     if request.assignments:
         partitions = _check_assignments(request, state)
     else:

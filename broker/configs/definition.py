@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum, IntEnum
 
 from kio.schema.errors import ErrorCode
@@ -63,59 +64,108 @@ class ConfigDefinition:
     choices: tuple[str, ...] | None = None
     pattern: str | None = None
 
-    def check(self, value: str, code: ErrorCode = ErrorCode.invalid_config) -> None:
-        """Raise KafkaError of this code when the value is not of the type or out of bounds."""
-        problem = self._problem(value.strip())
-        if problem is not None:
+    def parse(self, value: str, code: ErrorCode = ErrorCode.invalid_config) -> str:
+        """Return a value in the form in which Kafka shows it, read by the grammar of Kafka's
+        ConfigDef: `+5` as 5, `TRUE` as true, lists without blanks around their commas.
+
+        Raises KafkaError of this code when it is not of the type or out of bounds.
+        """
+        try:
+            return self._parsed(value.strip(_BLANKS))
+        except ValueError as problem:
             raise KafkaError(
                 code, f"Invalid value {value} for configuration {self.name}: {problem}"
-            )
+            ) from None
 
-    def _problem(self, text: str) -> str | None:
+    def _parsed(self, text: str) -> str:
         if self.kind is ConfigType.LIST:
-            return self._problem_of_items(items_of(text))
+            return ",".join(self._items(text))
         if self.choices is not None:
-            return None if text in self.choices else self._choice()
+            if text not in self.choices:
+                raise self._no_choice()
+            return text
         if self.kind is ConfigType.BOOLEAN:
-            is_flag = text.lower() in {"true", "false"}
-            return None if is_flag else "Expected value to be either true or false"
-        if self.kind in _TEXTS:
-            return None
-        return self._problem_of_number(text)
+            if text.lower() not in {"true", "false"}:
+                raise ValueError("Expected value to be either true or false")
+            return text.lower()
+        return text if self.kind in _TEXTS else self._number(text)
 
-    def _problem_of_items(self, items: list[str]) -> str | None:
-        if self.choices is not None and not set(items) <= set(self.choices):
-            return self._choice()
+    def _items(self, text: str) -> list[str]:
+        items = split_list(text)
+        if self.choices is not None:
+            if "" in items:
+                raise ValueError("Values of the list must not be empty")
+            if not set(items) <= set(self.choices):
+                raise self._no_choice()
+            return list(dict.fromkeys(items))
         if self.pattern is not None and items != ["*"]:
             for item in items:
-                if re.fullmatch(self.pattern, item) is None:
-                    return f"{item} does not match {self.pattern}"
-        return None
+                if item and re.fullmatch(self.pattern, item) is None:
+                    raise ValueError(f"{item} does not match {self.pattern}")
+        return items
 
-    def _problem_of_number(self, text: str) -> str | None:
-        try:
-            number = float(text) if self.kind is ConfigType.DOUBLE else int(text)
-        except ValueError:
-            return f"Not a number of type {self.kind.name}"
+    def _number(self, text: str) -> str:
+        number: float
+        if self.kind is ConfigType.DOUBLE:
+            number = _double(text)
+        elif _WHOLE.fullmatch(text):
+            number = int(text)
+        else:
+            raise ValueError(f"Not a number of type {self.kind.name}")
         bound = _MOST.get(self.kind)
         if bound is not None and not -bound - 1 <= number <= bound:
-            return f"Not a number of type {self.kind.name}"
+            raise ValueError(f"Not a number of type {self.kind.name}")
         if number == self.excluded:
-            return f"Value must not be {_number(self.excluded)}"
+            raise ValueError(f"Value must not be {_shown_bound(self.excluded)}")
         if self.least is not None and not number >= self.least:
-            return f"Value must be at least {_number(self.least)}"
+            raise ValueError(f"Value must be at least {_shown_bound(self.least)}")
         if self.most is not None and not number <= self.most:
-            return f"Value must be no more than {_number(self.most)}"
-        return None
+            raise ValueError(f"Value must be no more than {_shown_bound(self.most)}")
+        return _shown_double(number) if self.kind is ConfigType.DOUBLE else str(number)
 
-    def _choice(self) -> str:
-        return f"String must be one of: {', '.join(self.choices or ())}"
+    def _no_choice(self) -> ValueError:
+        return ValueError(f"String must be one of: {', '.join(self.choices or ())}")
 
 
-def _number(bound: float | None) -> str:
+_BLANKS = "".join(map(chr, range(0x21)))
+"""Characters that String.trim of Java removes."""
+_WHOLE = re.compile(r"[+-]?\d+")
+_COMMA = re.compile(r"[ \t\n\v\f\r]*,[ \t\n\v\f\r]*")
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
+_HEXADECIMAL = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+)
+_NAMED = re.compile(r"[+-]?(?:NaN|Infinity)")
+
+
+def _double(text: str) -> float:
+    """Return the number that Double.valueOf of Java reads from a text. Raises ValueError."""
+    if _NAMED.fullmatch(text):
+        return float(text)
+    if found := _DECIMAL.fullmatch(text):
+        return float(found[1])
+    if found := _HEXADECIMAL.fullmatch(text):
+        return float.fromhex(found[1])
+    raise ValueError("Not a number of type DOUBLE")
+
+
+def _shown_double(number: float) -> str:
+    """Return a finite number as Double.toString of Java writes it."""
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(float(number))
+    digits, _, exponent = f"{Decimal(repr(number)):e}".partition("e")
+    whole, _, fraction = digits.partition(".")
+    return f"{whole}.{fraction.rstrip('0') or '0'}E{int(exponent)}"
+
+
+def _shown_bound(bound: float | None) -> str:
     return "" if bound is None else f"{bound:.15g}"
 
 
-def items_of(text: str) -> list[str]:
-    """Return the items of a list's value."""
-    return [item.strip() for item in text.split(",") if item.strip()]
+def split_list(text: str) -> list[str]:
+    """Return the items of a list's value as Kafka reads them; those between two commas are empty.
+
+    A blank text is a list without items.
+    """
+    trimmed = text.strip(_BLANKS)
+    return _COMMA.split(trimmed) if trimmed else []

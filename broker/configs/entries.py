@@ -144,7 +144,7 @@ def _topic_synonyms(
     given = configs.get(config.name)
     if given is not None:
         source = ConfigSource.TOPIC
-        synonyms.append(Synonym(name=config.name, value=given.strip(), source=source))
+        synonyms.append(Synonym(name=config.name, value=given, source=source))
     if config.synonym:
         synonyms += values.synonyms(config.synonym)
     return synonyms

@@ -66,18 +66,22 @@ def known_group_config(name: str) -> ConfigDefinition:
     return config
 
 
-def check_group_configs(configs: Mapping[str, str | None]) -> None:
-    """Raise INVALID_CONFIG for an unknown name or a bad value; None resets."""
+def parse_group_configs(configs: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return what is set, None resetting it, in the form in which Kafka shows it. Raises
+    INVALID_CONFIG for an unknown name or a bad value.
+    """
+    parsed: dict[str, str | None] = dict.fromkeys(configs)
     for name, value in configs.items():
         if value is None:
             continue
-        known_group_config(name).check(value)
-        if name == "share.auto.offset.reset" and not _is_offset_reset(value.strip()):
+        text = parsed[name] = known_group_config(name).parse(value)
+        if name == "share.auto.offset.reset" and not _is_offset_reset(text):
             raise KafkaError(
                 ErrorCode.invalid_config,
                 f"Invalid value {value} for configuration {name}: it must be earliest, latest or "
                 "by_duration:<PnDTnHnMn.nS>",
             )
+    return parsed
 
 
 def _is_offset_reset(value: str) -> bool:

@@ -97,12 +97,14 @@ def _text(
 
 
 def _effect(note: str) -> Effect:
-    return Effect.NO_EFFECT if note in {_UNUSED, _SHARED} else Effect.HONOURED
+    if note == _TIERED:
+        return Effect.REFUSED
+    return Effect.NO_EFFECT if note == _UNUSED else Effect.HONOURED
 
 
 _INT, _LONG, _DOUBLE, _LIST = ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 _UNUSED = "Kept for tools; has no effect on shared storage."
-_SHARED = "Everything is in the object store in any case."
+_TIERED = "Kafka's tiered storage is not here: all records are in the object store in any case."
 _LEVEL = "Level of batches that are compressed again."
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _REPLICAS = r"[0-9]+:[0-9]+"
@@ -222,7 +224,7 @@ _TABLE = (
     _flag("preallocate", "log.preallocate", _UNUSED),
     _flag("remote.log.copy.disable", "", _UNUSED),
     _flag("remote.log.delete.on.disable", "", _UNUSED),
-    _flag("remote.storage.enable", "", _SHARED),
+    _flag("remote.storage.enable", "", _TIERED),
     _of_upkeep(
         "retention.bytes",
         "Size of a partition above which old records are removed; -1: no limit.",
@@ -250,16 +252,19 @@ TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {**KAFKA_TOPIC_CONFIGS, **DECLAR
 """Every config of a topic, by name."""
 
 
-def check_topic_configs(
+def parse_topic_configs(
     configs: Mapping[str, str | None], present: Mapping[str, str] | None = None
-) -> None:
-    """Raise INVALID_CONFIG for an unknown name or a bad value in what is set, None resetting it, or
-    for values that contradict what else the topic sets (`present`).
+) -> dict[str, str | None]:
+    """Return what is set, None resetting it, in the form in which Kafka shows it.
+
+    Raises INVALID_CONFIG for an unknown name, a bad value or a config that is refused, and for
+    values that contradict what else the topic sets (`present`).
     """
+    parsed: dict[str, str | None] = dict.fromkeys(configs)
     for name, value in configs.items():
         if value is not None:
-            known_topic_config(name).check(value)
-    merged: dict[str, str | None] = {**(present or {}), **configs}
+            parsed[name] = _parsed(known_topic_config(name), value)
+    merged: dict[str, str | None] = {**(present or {}), **parsed}
     least, most = merged.get("min.compaction.lag.ms"), merged.get("max.compaction.lag.ms")
     if least is not None and most is not None and int(least) > int(most):
         raise KafkaError(
@@ -268,7 +273,15 @@ def check_topic_configs(
             f"max.compaction.lag.ms ({most})",
         )
     given = {name: value for name, value in merged.items() if value is not None}
-    check_table_configs(configs, given)
+    check_table_configs(parsed, given)
+    return parsed
+
+
+def _parsed(config: ConfigDefinition, value: str) -> str:
+    text = config.parse(value)
+    if config.effect is Effect.REFUSED and text != config.default:
+        raise KafkaError(ErrorCode.invalid_config, f"{config.name} cannot be {text}: {config.note}")
+    return text
 
 
 def known_topic_config(name: str) -> ConfigDefinition:

@@ -18,6 +18,12 @@ _CONFIGS = (
     *(("min.cleanable.dirty.ratio", "0.1"), ("min.cleanable.dirty.ratio", "2")),
     *(("unclean.leader.election.enable", "true"), ("preallocate", "maybe")),
     *(("segment.ms", "9223372036854775808"), ("delete.retention.ms", " 7 ")),
+    # Spellings that Java and Python read differently.
+    *(("retention.ms", "1_000"), ("retention.ms", "+5"), ("segment.ms", "\u00a05")),
+    *(("cleanup.policy", "compact,"), ("cleanup.policy", " delete\t, compact ")),
+    *(("cleanup.policy", "compact,compact"), ("preallocate", "TRUE")),
+    *(("min.cleanable.dirty.ratio", "5e-1"), ("min.cleanable.dirty.ratio", "0.0005d")),
+    *(("remote.storage.enable", "true"), ("remote.storage.enable", " False")),
 )
 _KEYS = sorted({name for name, _ in _CONFIGS})
 

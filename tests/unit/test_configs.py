@@ -21,7 +21,7 @@ from broker.configs.entries import (
     topic_value,
 )
 from broker.configs.kafka_table import KAFKA_CONFIGS
-from broker.configs.topic_table import TOPIC_CONFIGS, check_topic_configs
+from broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
 from broker.protocol.errors import KafkaError
 from broker.setting_sources import SETTINGS
 from broker.settings import Settings
@@ -59,27 +59,93 @@ DYNAMIC_ONLY = 3
     ],
 )
 def test_values_are_checked(name: str, good: str, bad: str) -> None:
-    check_topic_configs({name: good})
+    parse_topic_configs({name: good})
     with pytest.raises(KafkaError) as refused:
-        check_topic_configs({name: bad})
+        parse_topic_configs({name: bad})
     assert refused.value.code is ErrorCode.invalid_config
     assert name in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("retention.ms", "+5", "5"),
+        ("retention.ms", " 05\t", "5"),
+        ("retention.ms", "-0", "0"),
+        ("retention.ms", "\u0663", "3"),
+        ("retention.ms", "1_000", None),
+        ("retention.ms", "\u00a05", None),
+        ("retention.ms", "--5", None),
+        ("retention.ms", "+", None),
+        ("retention.ms", "1e3", None),
+        ("retention.ms", "0x10", None),
+        ("retention.ms", "9223372036854775808", None),
+        ("max.message.bytes", "+1000", "1000"),
+        ("max.message.bytes", "1000.0", None),
+        ("cleanup.policy", "compact , delete", "compact,delete"),
+        ("cleanup.policy", " compact\t,\ndelete ", "compact,delete"),
+        ("cleanup.policy", "compact,compact", "compact"),
+        ("cleanup.policy", " ", ""),
+        ("cleanup.policy", "compact,", None),
+        ("cleanup.policy", ",compact", None),
+        ("cleanup.policy", ",", None),
+        ("cleanup.policy", "COMPACT", None),
+        ("cleanup.policy", "compact\u00a0,delete", None),
+        ("follower.replication.throttled.replicas", " * ", "*"),
+        ("follower.replication.throttled.replicas", "0:1 , 1:1", "0:1,1:1"),
+        ("follower.replication.throttled.replicas", "0:1,", "0:1,"),
+        ("follower.replication.throttled.replicas", "0:1,0:1", "0:1,0:1"),
+        ("preallocate", " True ", "true"),
+        ("preallocate", "yes", None),
+        ("preallocate", "", None),
+        ("min.cleanable.dirty.ratio", "5e-1", "0.5"),
+        ("min.cleanable.dirty.ratio", "1", "1.0"),
+        ("min.cleanable.dirty.ratio", ".5", "0.5"),
+        ("min.cleanable.dirty.ratio", "0.", "0.0"),
+        ("min.cleanable.dirty.ratio", "-0.0", "-0.0"),
+        ("min.cleanable.dirty.ratio", "0.5d", "0.5"),
+        ("min.cleanable.dirty.ratio", "0.5F", "0.5"),
+        ("min.cleanable.dirty.ratio", "1e-4", "1.0E-4"),
+        ("min.cleanable.dirty.ratio", "0.0001234", "1.234E-4"),
+        ("min.cleanable.dirty.ratio", "0x1p-1", "0.5"),
+        ("min.cleanable.dirty.ratio", "+0.25", "0.25"),
+        ("min.cleanable.dirty.ratio", "nan", None),
+        ("min.cleanable.dirty.ratio", "inf", None),
+        ("min.cleanable.dirty.ratio", "Infinity", None),
+        ("min.cleanable.dirty.ratio", "0.1_0", None),
+        ("min.cleanable.dirty.ratio", "1/2", None),
+        ("compression.type", " zstd ", "zstd"),
+        ("compression.type", "ZSTD", None),
+        ("message.timestamp.type", "createtime", None),
+        ("remote.storage.enable", "FALSE", "false"),
+        ("remote.storage.enable", "true", None),
+    ],
+)
+def test_values_are_read_and_shown_by_the_grammar_of_kafka(
+    name: str, value: str, shown: str | None
+) -> None:
+    """As Apache Kafka 4.2 responded to each; None: it refused."""
+    if shown is None:
+        with pytest.raises(KafkaError):
+            parse_topic_configs({name: value})
+    else:
+        assert parse_topic_configs({name: value}) == {name: shown}
+
+
 def test_values_that_contradict_each_other_are_refused() -> None:
-    check_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "10"})
+    parse_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "10"})
     with pytest.raises(KafkaError):
-        check_topic_configs({"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "10"})
+        parse_topic_configs({"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "10"})
     with pytest.raises(KafkaError):
-        check_topic_configs({"max.compaction.lag.ms": "10"}, {"min.compaction.lag.ms": "100"})
-    check_topic_configs({"min.compaction.lag.ms": None, "max.compaction.lag.ms": "10"}, {})
+        parse_topic_configs({"max.compaction.lag.ms": "10"}, {"min.compaction.lag.ms": "100"})
+    parse_topic_configs({"min.compaction.lag.ms": None, "max.compaction.lag.ms": "10"}, {})
 
 
 def test_every_default_is_a_valid_value() -> None:
-    check_topic_configs({name: config.default for name, config in TOPIC_CONFIGS.items()})
+    parse_topic_configs({name: config.default for name, config in TOPIC_CONFIGS.items()})
     for config in KAFKA_CONFIGS.values():
         if config.default is not None:
-            config.check(config.default)
+            config.parse(config.default)
 
 
 def test_every_config_of_kafkas_brokers_is_known_and_explained() -> None:
@@ -207,9 +273,9 @@ def test_what_is_null_in_kafka_is_null_here() -> None:
 def test_settings_that_are_looked_up_when_needed_can_be_set_within_their_bounds(name: str) -> None:
     config = BROKER_CONFIGS[name]
     assert config.is_dynamic
-    config.check("2000000")
+    config.parse("2000000")
     with pytest.raises(KafkaError, match="must be at least"):
-        config.check("0")
+        config.parse("0")
     values = BrokerValues(settings=Settings(), own={name: "7"}, shared={name: "9"})
     assert values.number(name) == 7
     assert BrokerValues(settings=Settings(), shared={name: "9"}).number(name) == 9

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from broker.configs.topic_table import TOPIC_CONFIGS, check_topic_configs
+from broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
 from broker.protocol.errors import KafkaError
 from storage.errors import SettingsError
 from storage.metadata.table_declaration import (
@@ -110,18 +110,18 @@ def test_what_makes_no_sense_is_refused_with_one_line(wrong: dict[str, str], wor
     assert word in str(refused.value)
     assert "\n" not in str(refused.value)
     with pytest.raises(KafkaError) as answered:
-        check_topic_configs(wrong)
+        parse_topic_configs(wrong)
     assert answered.value.code is ErrorCode.invalid_config
 
 
 def test_a_change_is_judged_with_what_the_topic_has() -> None:
     upsert = configs(mode="upsert", keys="id")
-    check_topic_configs(configs(keys="other"), upsert)
+    parse_topic_configs(configs(keys="other"), upsert)
     with pytest.raises(KafkaError):
-        check_topic_configs({f"{PREFIX}mode": None}, upsert)
-    check_topic_configs({f"{PREFIX}mode": None, f"{PREFIX}keys": None}, upsert)
+        parse_topic_configs({f"{PREFIX}mode": None}, upsert)
+    parse_topic_configs({f"{PREFIX}mode": None, f"{PREFIX}keys": None}, upsert)
     # What has nothing to do with tables is not held up by a declaration of another release.
-    check_topic_configs({"retention.ms": "5"}, configs(colour="red"))
+    parse_topic_configs({"retention.ms": "5"}, configs(colour="red"))
 
 
 def test_every_config_is_described_with_a_default_that_may_be_set() -> None:
@@ -129,7 +129,7 @@ def test_every_config_is_described_with_a_default_that_may_be_set() -> None:
         described = TOPIC_CONFIGS[f"{PREFIX}{config.name}"]
         assert described.default == config.default
         assert described.note
-        check_topic_configs({described.name: config.default})
+        parse_topic_configs({described.name: config.default})
 
 
 names = st.sampled_from([config.name for config in TABLE_CONFIGS])
@@ -143,8 +143,8 @@ def test_what_the_broker_takes_can_be_read(held: dict[str, str], change: dict[st
     given_configs = {f"{PREFIX}{name}": value for name, value in held.items()}
     changed = {f"{PREFIX}{name}": value for name, value in change.items()}
     try:
-        check_topic_configs(given_configs)
-        check_topic_configs(changed, given_configs)
+        parse_topic_configs(given_configs)
+        parse_topic_configs(changed, given_configs)
     except KafkaError:
         return
     declared = TableDeclaration.parse("t", "i", given_configs | changed)
