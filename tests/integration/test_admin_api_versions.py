@@ -124,7 +124,6 @@ async def test_quotas_are_set_selected_and_removed(client: ApiClient, version: i
         ([("planet", "x")], [("producer_byte_rate", 1.0)]),
         ([("user", "")], [("producer_byte_rate", 1.0)]),
         ([("user", "x")], [("nope", 1.0)]),
-        ([("user", "x")], [("nope", None)]),
         ([("user", "x")], [("producer_byte_rate", -1.0)]),
         ([("user", "x")], [("producer_byte_rate", 1.5)]),
         ([("user", "x")], [("producer_byte_rate", 1e30)]),
@@ -147,6 +146,13 @@ async def test_a_wrong_quota_is_refused_and_its_neighbour_taken(
     assert answered == {tuple(sorted(pairs)): INVALID, good: NONE}
     assert await describe_quotas(client) == {good: {"connection_creation_rate": 3.0}}
     await alter_quotas(client, [(good, [("connection_creation_rate", None)])])
+
+
+async def test_a_quota_that_is_not_set_may_be_removed_whatever_its_name(client: ApiClient) -> None:
+    pairs = (("client-id", "c"), ("user", "x"))
+    changes = [("connection_creation_rate", None), ("producer_byte_rate", None)]
+    assert await alter_quotas(client, [(pairs, changes)]) == {pairs: NONE}
+    assert await describe_quotas(client) == {}
 
 
 @pytest.mark.parametrize(
