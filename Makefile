@@ -135,7 +135,7 @@ changes: $(STAMP) ## Row changes of a living PostgreSQL become Delta tables whil
 equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lake.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
 	@$(BIN)/python -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))
 
-clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; Spark's Kafka source and sink (npm, Go, JDK 17: cached; apt: kcat)
+clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; Spark's Kafka source and sink; an application of Kafka Streams (npm, Go, JDK 17: cached; apt: kcat)
 	@CLIENTS=1 $(BIN)/python -m pytest -q tests/clients
 
 conformance: $(STAMP) ## Foreign client suites against a broker, beside Kafka's results; SUITES=their folder, ONLY="suite ..." (needs Go, npm, JDK 17)

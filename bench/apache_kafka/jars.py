@@ -18,6 +18,10 @@ _CONNECT = (
     Artefact("org.apache.kafka", "connect-file", KAFKA_VERSION),
     Artefact("org.slf4j", "slf4j-simple", SLF4J_VERSION),
 )
+_STREAMS = (
+    Artefact("org.apache.kafka", "kafka-streams", KAFKA_VERSION),
+    Artefact("org.slf4j", "slf4j-simple", SLF4J_VERSION),
+)
 
 
 def jars_directory() -> Path:
@@ -31,3 +35,8 @@ def jars_directory() -> Path:
 def connect_jars_directory() -> Path:
     """Folder with the jars of Kafka Connect's worker and its file connectors; as above."""
     return jars_folder(f"kafka-connect-{KAFKA_VERSION}", _CONNECT)
+
+
+def streams_jars_directory() -> Path:
+    """Folder with the jars of Kafka Streams; as above."""
+    return jars_folder(f"kafka-streams-{KAFKA_VERSION}", _STREAMS)
