@@ -1,12 +1,18 @@
 """Cluster features as Kafka versions them (KIP-584): what ApiVersions lists and UpdateFeatures
 changes.
 
-Here a release has each feature at one level, or at none: data of several releases is told apart by
-the versions inside the formats, so there is no level to raise by hand.
+`metadata.version` is the feature level of the cluster: which records of the metadata may be written
+(`storage.metadata.additions`). Its numbers are Lakehead's own. `transaction.version` says how
+clients take part in transactions, and stays at the level of the release.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from storage.errors import SettingsError
+from storage.format.feature_level import LOWEST_LEVEL, METADATA_VERSION, NEWEST_LEVEL
+from storage.metadata.records import FeatureLevel, Record
+from storage.metadata.state import ClusterState, NodeState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +24,43 @@ class Feature:
     level: int
 
 
-FEATURES: Mapping[str, Feature] = {
-    "transaction.version": Feature(least=0, most=2, level=2),
-}
-"""Every feature, by name."""
+Levels = tuple[int, int]
+"""The lowest and the highest feature level that a release supports."""
+
+
+def features(state: ClusterState) -> Mapping[str, Feature]:
+    """Return every feature, by name."""
+    level = state.metadata_version
+    return {
+        METADATA_VERSION: Feature(least=LOWEST_LEVEL, most=NEWEST_LEVEL, level=level),
+        "transaction.version": Feature(least=0, most=2, level=2),
+    }
+
+
+def supported(node: NodeState, heard: Mapping[int, Levels]) -> Levels | None:
+    """Return the levels that a node supports: as it registered them or, where the level in force
+    has no field for that, as its heartbeats say (`heard`). None: it did not say.
+    """
+    return (node.min_level, node.max_level) if node.max_level else heard.get(node.node_id)
+
+
+def raised(state: ClusterState, level: int, heard: Mapping[int, Levels]) -> list[Record]:
+    """Return the records that raise the feature level.
+
+    Raises SettingsError while a live node does not support it, or did not say so: it would stop.
+    """
+    for node in state.nodes.values():
+        if node.is_fenced:
+            continue
+        levels = supported(node, heard)
+        if levels is None:
+            raise SettingsError(
+                f"Broker {node.node_id} does not say which versions it supports: start it with "
+                "this release, or unregister it when it is gone."
+            )
+        if not levels[0] <= level <= levels[1]:
+            raise SettingsError(
+                f"Broker {node.node_id} only supports versions {levels[0]}-{levels[1]}: start it "
+                "with a release that supports more."
+            )
+    return [FeatureLevel(name=METADATA_VERSION, level=level)]

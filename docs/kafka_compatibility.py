@@ -55,7 +55,10 @@ _DIFFERENCES = """\
 - **Unregistering a broker** (`kafka-cluster unregister`) forgets one that has stopped; its id may
   come back later. One that lives is refused, where Kafka would forget it too. Be sure that its
   process has ended, not that it is only cut off: nothing keeps an id fenced that is forgotten.
-- **Features** (`kafka-features`) stay at the level of the release.
+- **Features** (`kafka-features`): `metadata.version` has levels of its own, not Kafka's. It is
+  raised by `upgrade --feature metadata.version=N` or `lakehead features upgrade` and never lowered;
+  `--metadata` and `--release-version` name Kafka's releases and are refused. `transaction.version`
+  stays at the level of the release.
 - **Log directories**: there is one, the cluster's place in the object store.
 - **Quotas** of clients are kept and shown; nobody is slowed down by them yet.
 - **Settings** such as `delete.topic.enable` are those of the node that is asked: give all nodes

@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.features import FEATURES
+from broker.features import features
 from broker.protocol.api import Api, RequestContext, schema
 from broker.protocol.messages import entity
 
@@ -46,7 +46,9 @@ def _features(module: ModuleType, context: RequestContext) -> dict[str, Any]:
     """
     if not hasattr(module, "SupportedFeatureKey"):
         return {}
-    shown = {n: f for n, f in FEATURES.items() if f.least > 0 or context.version >= 4}
+    state = context.node.state
+    known = features(state)
+    shown = {n: f for n, f in known.items() if f.least > 0 or context.version >= 4}
     supported = [
         entity(
             module,
@@ -65,13 +67,13 @@ def _features(module: ModuleType, context: RequestContext) -> dict[str, Any]:
             min_version_level=feature.level,
             max_version_level=feature.level,
         )
-        for name, feature in FEATURES.items()
+        for name, feature in known.items()
         if feature.level > 0
     ]
     return {
         "supported_features": supported,
         "finalized_features": finalized,
-        "finalized_features_epoch": 0,
+        "finalized_features_epoch": state.features_epoch,
     }
 
 

@@ -1,71 +1,108 @@
 """UpdateFeatures, key 57, versions 0-2: change the levels of cluster features (KIP-584, KIP-1022).
 
-v1: kinds of upgrade, and trying out. v2: one error for all features. A feature stays at the level
-of the release (see `broker.features`): setting it to just that is taken, everything else is refused
-with INVALID_UPDATE_VERSION, and nothing is changed either way.
+v1: kinds of upgrade, and trying out. v2: one error for all features. `metadata.version` may be
+raised to what every live node supports, and is never lowered: records of the level may have been
+written. Other features stay at the level of the release (see `broker.features`): setting one to
+just that is taken. Everything else is refused with INVALID_UPDATE_VERSION, and nothing is changed.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.features import FEATURES
+from broker.features import features, raised
 from broker.protocol.api import Api, RequestContext
+from broker.protocol.errors import error_code, error_message
 from broker.protocol.messages import entity
+from storage.errors import LakeheadError, SettingsError
+from storage.format.feature_level import METADATA_VERSION
+from storage.metadata.records import Record
+from storage.metadata.state import ClusterState
 
 API = Api(key=57, name="UpdateFeatures", versions=(0, 2))
 
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 
 
-def handle(request: Any, context: RequestContext) -> Any:
-    """Answer what stands against the updates."""
-    updates = request.feature_updates
-    names = [update.feature for update in updates]
-    message = None
-    for update in updates:
-        problem = _problem(update)
-        if problem is not None:
-            message = (
+class _Refused(LakeheadError):
+    """An update cannot be made. The message is the client's."""
+
+
+async def handle(request: Any, context: RequestContext) -> Any:
+    """Answer when the levels are in force, or with what stands against the updates."""
+    peers = context.node.peers
+
+    def plan(state: ClusterState) -> Sequence[Record]:
+        records = [
+            record for update in request.feature_updates for record in _records(state, update)
+        ]
+        return () if getattr(request, "validate_only", False) else records
+
+    def _records(state: ClusterState, update: Any) -> Sequence[Record]:
+        try:
+            return _change(state, update, peers.levels())
+        except SettingsError as error:
+            raise _Refused(
                 "The update failed for all features since the following feature had an error: "
                 f"Invalid update version {update.max_version_level} for feature {update.feature}. "
-                f"{problem}"
-            )
-            break
+                f"{error}"
+            ) from None
+
+    code, message = ErrorCode.none, None
+    try:
+        await context.node.engine.metadata.commit_with(plan)
+    except _Refused as error:
+        code, message = ErrorCode.invalid_update_version, str(error)
+    except (LakeheadError, TimeoutError) as error:
+        code, message = error_code(error), error_message(error)
     results = [
         entity(
             context.response,
             "UpdatableFeatureResult",
-            feature=name,
+            feature=update.feature,
             error_code=ErrorCode.none,
             error_message=None,
         )
-        for name in names
+        for update in request.feature_updates
         if message is None and hasattr(context.response, "UpdatableFeatureResult")
     ]
     return entity(
         context.response,
         "UpdateFeaturesResponse",
-        error_code=ErrorCode.none if message is None else ErrorCode.invalid_update_version,
+        error_code=code,
         error_message=message,
         results=results,
     )
 
 
-def _problem(update: Any) -> str | None:
-    """Say why a feature cannot have the level that is asked for; None: it has it."""
-    level, feature = update.max_version_level, FEATURES.get(update.feature)
-    if _kind(update) not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
-        return "The controller does not support the given upgrade type."
+def _change(state: ClusterState, update: Any, heard: Any) -> Sequence[Record]:
+    """Return the records of one update. Raises SettingsError for one that cannot be made."""
+    level, feature = update.max_version_level, features(state).get(update.feature)
+    kind = _kind(update)
+    if kind not in {_UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE}:
+        raise SettingsError("The controller does not support the given upgrade type.")
     if level < 0:
-        return "A feature version cannot be less than 0."
+        raise SettingsError("A feature version cannot be less than 0.")
     if feature is None:
-        return "Feature not found." if level == 0 else "No node supports this feature."
+        raise SettingsError(
+            "Feature not found." if level == 0 else "No node supports this feature."
+        )
     if not feature.least <= level <= feature.most:
-        return f"Nodes only support versions {feature.least}-{feature.most}"
-    if level != feature.level:
-        return f"This release has the feature at {feature.level}, and at no other level."
-    return None
+        raise SettingsError(f"Nodes only support versions {feature.least}-{feature.most}")
+    if level == feature.level:
+        return ()
+    if update.feature != METADATA_VERSION:
+        raise SettingsError(
+            f"This release has the feature at {feature.level}, and at no other level."
+        )
+    if level < feature.level:
+        raise SettingsError(
+            "Can't downgrade the version of this feature: it says what the metadata may hold."
+        )
+    if kind != _UPGRADE:
+        raise SettingsError("Can't downgrade to a newer version.")
+    return raised(state, level, heard)
 
 
 def _kind(update: Any) -> int:

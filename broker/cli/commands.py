@@ -20,6 +20,7 @@ _PLACES = {
     "airflow": "local_airflow.local_airflow",
     "nodes": "nodes.list_nodes",
     "drain": "nodes.drain",
+    "features": "features.app",
     "rolling-update": "rolling_update.rolling_update",
     "slot": "slot.app",
     "topics": "topics.app",

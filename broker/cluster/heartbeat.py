@@ -51,7 +51,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """A node says that it lives. `next_entry`: it has the metadata below this number.
 
     `is_starting`: it serves nothing yet; `is_leaving`: it is about to stop. `heard`: other nodes
-    that it has heard itself, and how many milliseconds ago.
+    that it has heard itself, and how many milliseconds ago. `levels`: the lowest and highest
+    feature level that it supports; None: its release does not say.
     """
 
     node_id: int
@@ -63,6 +64,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str = ""
     load: NodeLoad = NodeLoad()
     heard: tuple[tuple[int, int], ...] = ()
+    levels: tuple[int, int] | None = None
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +72,8 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     `is_known`: it has the sender's registration; `is_fenced`: that epoch has ended. `fresh_ms`: all
     that was committed so many milliseconds before the answer is in what it says; None: it does
-    not know. `load` is said to the command line only, which asks as node -1. `heard` is as in
-    `Heartbeat`.
+    not know. `load` is said to the command line only, which asks as node -1. `heard` and `levels`
+    are as in `Heartbeat`.
     """
 
     node_id: int
@@ -86,6 +88,11 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     fresh_ms: int | None = None
     load: NodeLoad = NodeLoad()
     heard: tuple[tuple[int, int], ...] = ()
+    levels: tuple[int, int] | None = None
+
+
+# Arrays that grow at their end: a reader passes over what it does not know, and takes the default
+# for what an older writer left out.
 
 
 class _RequestExtra(msgspec.Struct, frozen=True, array_like=True):
@@ -93,6 +100,7 @@ class _RequestExtra(msgspec.Struct, frozen=True, array_like=True):
     incarnation: str
     load: NodeLoad
     heard: tuple[tuple[int, int], ...]
+    levels: tuple[int, int] | None = None
 
 
 class _AnswerExtra(msgspec.Struct, frozen=True, array_like=True):
@@ -105,6 +113,7 @@ class _AnswerExtra(msgspec.Struct, frozen=True, array_like=True):
     fresh_ms: int
     load: NodeLoad
     heard: tuple[tuple[int, int], ...]
+    levels: tuple[int, int] | None = None
 
 
 _NO_EXTRA = _RequestExtra("", "", NodeLoad(), ())
@@ -115,7 +124,11 @@ _answer_extra = msgspec.msgpack.Decoder(_AnswerExtra)
 def encode_heartbeat(heartbeat: Heartbeat, correlation_id: int) -> bytes:
     """Return the whole frame of a request, length included."""
     extra = _RequestExtra(
-        heartbeat.cluster_id, heartbeat.incarnation, heartbeat.load, heartbeat.heard
+        heartbeat.cluster_id,
+        heartbeat.incarnation,
+        heartbeat.load,
+        heartbeat.heard,
+        heartbeat.levels,
     )
     body = _REQUEST.pack(
         heartbeat.node_id,
@@ -150,6 +163,7 @@ def decode_heartbeat(frame: memoryview, position: int) -> Heartbeat:
         incarnation=extra.incarnation,
         load=extra.load,
         heard=extra.heard,
+        levels=extra.levels,
     )
 
 
@@ -165,6 +179,7 @@ def encode_answer(answer: HeartbeatAnswer, correlation_id: int) -> bytes:
         _NEVER_MS if answer.fresh_ms is None else answer.fresh_ms,
         answer.load,
         answer.heard,
+        answer.levels,
     )
     body = _ANSWER.pack(0, answer.error, answer.is_known, answer.is_fenced, False)
     header = _LENGTH.pack(correlation_id) + b"\x00"
@@ -200,6 +215,7 @@ def decode_answer(frame: memoryview) -> tuple[int, HeartbeatAnswer]:
         fresh_ms=None if extra.fresh_ms == _NEVER_MS else extra.fresh_ms,
         load=extra.load,
         heard=extra.heard,
+        levels=extra.levels,
     )
 
 

@@ -59,6 +59,7 @@ class _Member:
     is_starting: bool = True
     is_leaving: bool = False
     load: NodeLoad = field(default_factory=NodeLoad)
+    levels: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,7 @@ class Membership:
         is_starting: bool = False,
         is_leaving: bool = False,
         load: NodeLoad | None = None,
+        levels: tuple[int, int] | None = None,
     ) -> bool:
         """Take note of a sign of life; whether the others should look again at what they plan.
 
@@ -129,6 +131,8 @@ class Membership:
         member.is_leaving = is_leaving
         if load is not None:
             member.load = load
+        if levels is not None:
+            member.levels = levels
         return before != (Standing.ALIVE, is_starting, is_leaving)
 
     def vouched(self, heard: Iterable[tuple[int, int]], now: float) -> None:
@@ -169,6 +173,14 @@ class Membership:
         member = self._member(node_id, epoch)
         if member is not None:
             member.accepted_at = now
+
+    def levels(self) -> dict[int, tuple[int, int]]:
+        """Return the feature levels that others said they support, by node."""
+        return {
+            node_id: member.levels
+            for node_id, member in self._members.items()
+            if member.levels is not None
+        }
 
     def silent(self, now: float) -> list[int]:
         """Return the nodes that served and are quiet, and of which it is not known yet whether

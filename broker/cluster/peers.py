@@ -22,12 +22,15 @@ from broker.cluster.network import PeerNetwork
 from broker.cluster.peer import PeerLine
 from broker.cluster.session import Session
 from storage.clock import Clock
+from storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import Entry
 from storage.metadata.state import ClusterState, NodeState
 from storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.cluster")
+
+_LEVELS = (LOWEST_LEVEL, NEWEST_LEVEL)
 
 
 class Peers:
@@ -141,6 +144,10 @@ class Peers:
         """
         return self.membership.unreachable()
 
+    def levels(self) -> dict[int, tuple[int, int]]:
+        """Return the feature levels that each node said it supports; this one does by itself."""
+        return {**self.membership.levels(), self.own.node_id: _LEVELS}
+
     @property
     def own_load(self) -> NodeLoad:
         """What this node does."""
@@ -172,6 +179,7 @@ class Peers:
             is_starting=heartbeat.is_starting,
             is_leaving=heartbeat.is_leaving,
             load=heartbeat.load,
+            levels=heartbeat.levels,
         )
         self.membership.vouched(heartbeat.heard, self._clock.monotonic())
         if is_news:
@@ -199,6 +207,7 @@ class Peers:
             fresh_ms=self.session.state_age_ms(),
             load=load or NodeLoad(),
             heard=self.membership.heard_lately(self._clock.monotonic()),
+            levels=_LEVELS,
         )
 
     # The lines' listener.
@@ -216,6 +225,7 @@ class Peers:
             incarnation=self.own.incarnation,
             load=self._load(),
             heard=self.membership.heard_lately(self._clock.monotonic()),
+            levels=_LEVELS,
         )
 
     def answered(self, peer: NodeState, answer: HeartbeatAnswer, sent_at: float) -> None:
@@ -245,6 +255,7 @@ class Peers:
             self._clock.monotonic(),
             is_starting=answer.is_starting,
             is_leaving=answer.is_leaving,
+            levels=answer.levels,
         )
         self.membership.vouched(answer.heard, self._clock.monotonic())
         if is_news:

@@ -190,7 +190,7 @@ RULES: tuple[Rule, ...] = (
             one["feature"] == "transaction.version" and one["max_version_level"] in (0, 1)
             for one in tree["feature_updates"]
         ),
-        reason="features stay at the level of the release",
+        reason="transaction.version stays at the level of the release",
     ),
     Rule(
         api="CreateTopics",

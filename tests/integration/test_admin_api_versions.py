@@ -234,7 +234,7 @@ async def test_the_metadata_log_stands_for_a_quorum(client: ApiClient, version: 
 
 
 @pytest.mark.parametrize("version", versions(57))
-async def test_features_stay_at_the_level_of_the_release(client: ApiClient, version: int) -> None:
+async def test_a_feature_has_only_possible_levels(client: ApiClient, version: int) -> None:
     async def update(name: str, level: int) -> Any:
         def build(module: ModuleType) -> Any:
             change = entity(
@@ -255,7 +255,9 @@ async def test_features_stay_at_the_level_of_the_release(client: ApiClient, vers
 
         return await client.ask(57, version, build)
 
-    for name, level in (("nope", 1), ("nope", 0), ("nope", -1), ("metadata.version", 7)):
+    nope = [("nope", 1), ("nope", 0), ("nope", -1)]
+    known = [("metadata.version", 7), ("metadata.version", 1), ("transaction.version", 1)]
+    for name, level in (*nope, *known):
         answer = await update(name, level)
         assert answer.error_code is ErrorCode.invalid_update_version
         assert name in answer.error_message

@@ -171,12 +171,12 @@ _CLUSTER = (
     Difference(
         calls="kafka-features describe",
         lines="^Feature:",
-        reason="Only transaction.version is a feature here, finalized as in Kafka.",
+        reason="Features are metadata.version, with levels of its own, and transaction.version.",
     ),
     Difference(
         calls="kafka-features (upgrade|downgrade)",
         lines=r"^status|(group|nope|transaction).version|operation",
-        reason="Features have one level in a release: nothing can be raised or lowered.",
+        reason="Of features only metadata.version can be raised, and none lowered.",
     ),
 )
 

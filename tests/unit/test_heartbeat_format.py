@@ -2,6 +2,7 @@
 
 import io
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,7 @@ LOADS = st.builds(
     hottest=st.lists(st.tuples(st.integers(0, 2**60), RATES), max_size=5).map(tuple),
 )
 HEARD = st.lists(st.tuples(st.integers(0, 2**31), st.integers(0, 2**40)), max_size=5).map(tuple)
+LEVELS = st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99))
 HEARTBEATS = st.builds(
     Heartbeat,
     node_id=st.integers(-1, 2**31 - 1),
@@ -47,6 +49,7 @@ HEARTBEATS = st.builds(
     incarnation=st.text(max_size=40),
     load=LOADS,
     heard=HEARD,
+    levels=LEVELS,
 )
 ANSWERS = st.builds(
     HeartbeatAnswer,
@@ -62,6 +65,7 @@ ANSWERS = st.builds(
     fresh_ms=st.none() | st.integers(0, 2**40),
     load=LOADS,
     heard=HEARD,
+    levels=LEVELS,
 )
 
 
@@ -108,6 +112,20 @@ def test_a_request_as_kafka_writes_it_is_one_of_no_cluster() -> None:
     entity_writer(BrokerHeartbeatRequest)(body, request)
     heartbeat = decode_heartbeat(memoryview(body.getvalue()), 0)
     assert heartbeat == Heartbeat(node_id=3, epoch=4, next_entry=10, is_leaving=True)
+
+
+def test_a_heartbeat_of_a_release_that_says_no_levels_is_read() -> None:
+    """And one that says more than this release knows: arrays grow at their end."""
+    for count in (4, 6):
+        said = ["c", "i", NodeLoad(), (), (1, 2), "of tomorrow"][:count]
+        frame = encode_heartbeat(Heartbeat(node_id=1, epoch=2, next_entry=3), 7)
+        view, body = body_of(frame)
+        fixed = bytes(view[body : body + 22])
+        extra = msgspec.msgpack.encode(said)
+        tagged = b"\x01\x90\x4e" + bytes([len(extra)]) + extra
+        heartbeat = decode_heartbeat(memoryview(fixed + tagged), 0)
+        assert (heartbeat.node_id, heartbeat.cluster_id) == (1, "c")
+        assert heartbeat.levels == (None if count == 4 else (1, 2))
 
 
 @given(HEARTBEATS, st.data())

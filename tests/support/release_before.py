@@ -1,0 +1,79 @@
+"""The release before this one, as a tree that a test runs beside this one.
+
+It is taken out of the history by its commit. Where the history does not reach that far (a shallow
+clone) the test fails and says so; where there is none (sources without a clone) it is skipped.
+"""
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from bench.lakehead_server import ROOT, lakehead_server
+from bench.process import ServerProcess
+
+COMMIT = "6de0a91c451315bd80650fd54b55c0a9560855e0"
+"""The last state of the tree at feature level 1."""
+
+
+def unpack_release(folder: Path) -> Path:
+    """Put the release's packages into `folder`, which is returned."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("these are sources without a clone: there is no release before")
+    packed = subprocess.run(
+        ["git", "-C", str(ROOT), "archive", COMMIT, "broker", "storage"],
+        capture_output=True,
+        check=False,
+    )
+    assert packed.returncode == 0, (
+        f"the history does not reach the release before ({COMMIT}): git fetch --unshallow"
+    )
+    with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+class ReleaseNode:
+    """A node of one cluster, started by whichever release."""
+
+    def __init__(self, folder: Path, node_id: int, port: int, flags: tuple[str, ...]) -> None:
+        self.node_id = node_id
+        self.port = port
+        self._folder = folder
+        self._flags = flags
+        self._server: ServerProcess | None = None
+
+    @property
+    def server(self) -> ServerProcess:
+        assert self._server is not None, "the node was never started"
+        return self._server
+
+    @property
+    def log(self) -> str:
+        """All that it printed in all its lives."""
+        return self.server.log.read_text()
+
+    def spawn(self, release: Path | None = None) -> None:
+        """Start it with the packages of a release; with those of this tree by default."""
+        without = os.pathsep.join((str(ROOT / "bench" / "without"), str(release or ROOT)))
+        self._server = lakehead_server(
+            self._folder,
+            *self._flags,
+            port=self.port,
+            environment={"PYTHONPATH": without},
+            under=("-P",),  # the folder that the tests run in holds this release
+        )
+        self._server.spawn()
+
+    def start(self, release: Path | None = None) -> None:
+        """Start it and wait until it serves."""
+        self.spawn(release)
+        self.server.wait_listening()
+
+    def stop(self) -> None:
+        """Stop it cleanly, if it runs."""
+        if self._server is not None:
+            self._server.stop()
