@@ -11,6 +11,7 @@ import pyarrow as pa
 from lake.decode import binary
 from lake.decode.columns import HEADERS
 from lake.decode.memory import empty, zeros
+from lake.decode.records import NO_TIME, NO_TYPE
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -19,14 +20,6 @@ Longs = npt.NDArray[np.int64]
 _ROWS_MAX = 1 << 22
 """Of a batch: so many topic names lie in one Arrow buffer, whatever their length."""
 _ROWS_KEPT = 1 << 16
-
-
-class HeadersFault(Exception):
-    """The headers of the record in `row` are malformed."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
 
 
 class Named(Protocol):
@@ -76,8 +69,12 @@ class ColumnBuilder:
         self._bytes_max = bytes_max
         self._constants: dict[tuple[str, object], pa.Array] = {}
 
-    def build(self, columns: RecordColumns, rows: int, source: Named) -> Iterator[pa.RecordBatch]:
-        """Yield the first `rows` records as batches. Raises HeadersFault."""
+    def build(
+        self, columns: RecordColumns, rows: int, source: Named, *, has_gaps: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the first `rows` records as batches. With `has_gaps` some may be without a time or
+        its type.
+        """
         cuts = np.empty(rows, np.int32)
         pieces = binary.cut_rows(
             columns.key_size,
@@ -93,6 +90,8 @@ class ColumnBuilder:
             arrays = [
                 self._column(field, columns, start, stop - start, source) for field in self._schema
             ]
+            if has_gaps:
+                arrays = [_with_gaps(array) for array in arrays]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             start = stop
 
@@ -133,6 +132,21 @@ def _fixed(kind: pa.DataType, values: npt.NDArray[np.generic]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
+def _with_gaps(array: pa.Array) -> pa.Array:
+    """Return a column with nulls where `parse_records` has put none of its values."""
+    nothing: dict[str, int] = {"timestamp": NO_TIME, "int32": NO_TYPE}
+    name = "timestamp" if pa.types.is_timestamp(array.type) else str(array.type)
+    if name not in nothing:
+        return array
+    values = np.frombuffer(array.buffers()[1], np.int64 if name == "timestamp" else np.int32)
+    values = values[array.offset : array.offset + len(array)]
+    is_held = values != nothing[name]
+    if is_held.all():
+        return array
+    validity = pa.py_buffer(np.packbits(is_held, bitorder="little"))
+    return pa.Array.from_buffers(array.type, len(array), [validity, pa.py_buffer(values)])
+
+
 def _repeated(kind: pa.DataType, value: str | int, count: int) -> pa.Array:
     if isinstance(value, int):
         return _fixed(kind, np.full(count, value, np.int32))
@@ -168,9 +182,7 @@ def _headers(kind: pa.ListType, columns: RecordColumns, start: int, count: int) 
 
     data, inflated = columns.data, columns.inflated
     at, size = columns.headers_at, columns.headers_size
-    fault, row, total = headers.count_headers(data, inflated, at, size, start, count)
-    if fault:
-        raise HeadersFault(row, headers.FAULTS[fault])
+    total = headers.count_headers(data, inflated, at, size, start, count)
     offsets = np.empty(count + 1, np.int32)
     validity = np.zeros((count + 7) // 8, np.uint8)
     key_at, key_size, value_at, value_size = np.empty((4, total), np.int32)

@@ -17,8 +17,9 @@ import pyarrow as pa
 from lake.decode import batches as scan
 from lake.decode import checksums
 from lake.decode import records as parse
-from lake.decode.column_builder import ColumnBuilder, HeadersFault, RecordColumns
+from lake.decode.column_builder import ColumnBuilder, RecordColumns
 from lake.decode.columns import HEADERS, arrow_schema
+from lake.decode.invalid import ByMode, InvalidBatch, InvalidPolicy, InvalidTimes
 from lake.decode.memory import empty
 from storage.errors import CorruptObject
 from storage.format.compression import BufferTooSmall, Inflater
@@ -28,6 +29,8 @@ from storage.object_store.protocol import Buffer
 _INT = np.int32
 _LONG = np.int64
 _RANGE_SIZE_MAX = 2**31 - 1
+_TIMES_TOLD = 16
+"""Room for times that cannot be read. There are none, or it is looked again with more."""
 _BATCH_SIZE_USUAL = 2048
 """A table for the smallest batches that there can be would be as large as what they lie in."""
 
@@ -69,7 +72,8 @@ class RecordDecoder:
     `views`: key and value as `binary_view` into the range's bytes (no copy), else `binary`. A batch
     has at most `rows_max` rows and `bytes_max` bytes of key, value and headers (more only if one
     record has). Transaction markers are no records for readers; with `markers` they count all the
-    same, as they do where an offset is looked up by time.
+    same, as they do where an offset is looked up by time. `invalid` meets what cannot be read;
+    without, it is an error.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class RecordDecoder:
         inflated_bytes_max: int = 16 * 1024 * 1024,
         inflated_batch_bytes_max: int = 256 * 1024 * 1024,
         markers: bool = False,
+        invalid: InvalidPolicy | None = None,
     ) -> None:
         self.schema = arrow_schema(columns, views=views)
         self._columns = tuple(columns)
@@ -90,14 +95,16 @@ class RecordDecoder:
         self._inflated_bytes_max = inflated_bytes_max
         self._inflated_batch_bytes_max = inflated_batch_bytes_max
         self._markers = markers
+        self._invalid: InvalidPolicy = invalid or ByMode()
         self._inflater = Inflater()
         self._inflated = np.empty(0, np.uint8)
 
     def decode(self, data: Buffer | pa.Buffer, source: BlockRange) -> Iterator[pa.RecordBatch]:
         """Yield the records of `data`, whole data blocks, in offset order.
 
-        Raises CorruptObject, naming object and position, for bytes that are not what they should
-        be.
+        Raises CorruptObject, naming object and position, for bytes that are not what was stored;
+        and what `invalid` raises, InvalidRecord without one, for batches and times that cannot be
+        read as they were produced.
         """
         if len(data) > _RANGE_SIZE_MAX:
             raise ValueError(f"a range of {len(data)} bytes: at most {_RANGE_SIZE_MAX} at once")
@@ -108,9 +115,9 @@ class RecordDecoder:
         table = _without_aborted(table, source.aborted)
         first = 0
         while first < len(table):
-            group = self._inflate(view, table, first, source)
+            group, reasons = self._inflate(view, table, first)
+            yield from self._parse(buffer, group, table[first:], reasons, source)
             first += len(group)
-            yield from self._parse(buffer, group, source)
 
     def _scan(self, data: memoryview, source: BlockRange) -> npt.NDArray[_LONG]:
         table, fault, position, rows = _batch_table(data, source, _BATCH_SIZE_USUAL)
@@ -126,18 +133,19 @@ class RecordDecoder:
         return table[~control] if control.any() else table
 
     def _inflate(
-        self, data: memoryview, table: npt.NDArray[_LONG], first: int, source: BlockRange
-    ) -> npt.NDArray[_LONG]:
+        self, data: memoryview, table: npt.NDArray[_LONG], first: int
+    ) -> tuple[npt.NDArray[_LONG], dict[int, str]]:
         """Inflate batches from row `first` on until the buffer is full; return their rows with
-        bodies located.
+        bodies located, and by row the reason of those that cannot be inflated. These have no body.
         """
         codecs = table[first:, scan.ATTRIBUTES] & CODEC_MASK
         if not codecs.any():
-            return table[first:]
+            return table[first:], {}
         if self._views or not len(self._inflated):  # views keep the old buffer alive
             self._inflated = empty(self._inflated_bytes_max, np.uint8)
         bodies = table[first:, [scan.BODY_POSITION, scan.BODY_SIZE]].tolist()
         places: list[tuple[int, int]] = []
+        reasons: dict[int, str] = {}
         filled = largest = 0
         for (start, size), codec in zip(bodies, codecs.tolist(), strict=True):
             if codec:
@@ -149,14 +157,15 @@ class RecordDecoder:
                 except BufferTooSmall:
                     break
                 except ValueError as error:
-                    raise self._corrupt(source, table[first + len(places)], str(error)) from None
+                    reasons[len(places)] = str(error)
+                    size = 0
                 start = ~filled
                 filled += size
                 largest = max(largest, size)
             places.append((start, size))
         group = table[first : first + len(places)].copy()
         group[:, [scan.BODY_POSITION, scan.BODY_SIZE]] = places
-        return group
+        return group, reasons
 
     def _inflate_batch(self, codec: int, body: memoryview, filled: int) -> int:
         """Return the size of a body, inflated behind the `filled` bytes. Alone, it may have a
@@ -176,22 +185,57 @@ class RecordDecoder:
                 self._inflated = empty(min(2 * capacity, self._inflated_batch_bytes_max), np.uint8)
 
     def _parse(
-        self, data: pa.Buffer, table: npt.NDArray[_LONG], source: BlockRange
+        self,
+        data: pa.Buffer,
+        group: npt.NDArray[_LONG],
+        stored: npt.NDArray[_LONG],
+        reasons: dict[int, str],
+        source: BlockRange,
     ) -> Iterator[pa.RecordBatch]:
-        counts = table[:, scan.RECORD_COUNT]
-        crowded = np.flatnonzero(counts * parse.RECORD_SIZE_MIN > table[:, scan.BODY_SIZE])
-        if len(crowded):
-            batch = table[crowded[0]]
-            raise self._corrupt(
-                source, batch, f"{batch[scan.RECORD_COUNT]} records do not fit its size"
+        """Yield the records of a group. Its batches are the first of `stored`, as they are there;
+        those in `reasons` have no body.
+        """
+        group = np.ascontiguousarray(_without_crowds(group, reasons))
+        columns = self._empty_columns(data, int(group[:, scan.RECORD_COUNT].sum()))
+        faults = np.empty((len(group), 2), _LONG)
+        times = np.empty((_TIMES_TOLD, 2), _LONG)
+        while True:
+            invalid, strange, rows = self._call_kernel(columns, group, faults, times, source)
+            if strange <= len(times):
+                break
+            times = np.empty((strange, 2), _LONG)
+        for row in np.flatnonzero(faults[:, 0]).tolist() if invalid else ():
+            fault, record = faults[row].tolist()
+            reason = reasons.get(row, f"record {record}: {parse.FAULTS[fault]}")
+            self._invalid.take_batch(_invalid_batch(data, stored[row], reason, source))
+        if strange:
+            offsets, stamps = np.ascontiguousarray(times[:strange].T)
+            self._invalid.take_times(
+                InvalidTimes(
+                    topic=source.topic, partition=source.partition, offsets=offsets, times=stamps
+                )
             )
-        columns = self._empty_columns(data, int(counts.sum()))
-        fault, row, record, rows = parse.parse_records(
+        yield from self._builder.build(columns, rows, source, has_gaps=bool(invalid or strange))
+
+    def _call_kernel(
+        self,
+        columns: RecordColumns,
+        group: npt.NDArray[_LONG],
+        faults: npt.NDArray[_LONG],
+        times: npt.NDArray[_LONG],
+        source: BlockRange,
+    ) -> tuple[int, int, int]:
+        flags = parse.KEEPS_BATCHES if self._invalid.keeps_batches else 0
+        flags |= 0 if self._invalid.keeps_times else parse.DROPS_TIMES
+        found: tuple[int, int, int] = parse.parse_records(
             columns.data,
             columns.inflated,
-            np.ascontiguousarray(table),
+            group,
             source.first_offset,
             source.end_offset,
+            flags,
+            faults,
+            times,
             columns.offsets,
             columns.timestamps,
             columns.timestamp_types,
@@ -202,14 +246,7 @@ class RecordDecoder:
             columns.headers_at,
             columns.headers_size,
         )
-        if fault:
-            raise self._corrupt(source, table[row], f"record {record}: {parse.FAULTS[fault]}")
-        try:
-            yield from self._builder.build(columns, rows, source)
-        except HeadersFault as error:
-            offset = int(columns.offsets[error.row])
-            row = int(np.searchsorted(table[:, scan.BASE_OFFSET], offset, "right")) - 1
-            raise self._corrupt(source, table[row], f"offset {offset}: {error}") from None
+        return found
 
     def _empty_columns(self, data: pa.Buffer, rows: int) -> RecordColumns:
         def column(name: str) -> npt.NDArray[_INT]:
@@ -245,14 +282,37 @@ class RecordDecoder:
                 f"{what} of {source.topic}-{source.partition} fails its checksum",
             ) from None
 
-    @staticmethod
-    def _corrupt(source: BlockRange, batch: npt.NDArray[_LONG], reason: str) -> CorruptObject:
-        return CorruptObject(
-            source.key,
-            source.position + int(batch[scan.BATCH_POSITION]),
-            f"batch at offset {batch[scan.BASE_OFFSET]} of "
-            f"{source.topic}-{source.partition}: {reason}",
-        )
+
+def _without_crowds(group: npt.NDArray[_LONG], reasons: dict[int, str]) -> npt.NDArray[_LONG]:
+    """Return the group so that memory for all its records may be taken: batches that cannot hold
+    as many as they say, which are added to `reasons`, are to have one record and no body.
+    """
+    counts = group[:, scan.RECORD_COUNT]
+    crowded = np.flatnonzero(counts * parse.RECORD_SIZE_MIN > group[:, scan.BODY_SIZE]).tolist()
+    if not crowded:
+        return group
+    for row in crowded:
+        reasons.setdefault(row, f"{counts[row]} records do not fit its size")
+    group = group.copy()
+    group[crowded, scan.RECORD_COUNT] = 1
+    group[crowded, scan.BODY_SIZE] = 0
+    return group
+
+
+def _invalid_batch(
+    data: pa.Buffer, batch: npt.NDArray[_LONG], reason: str, source: BlockRange
+) -> InvalidBatch:
+    position, base = int(batch[scan.BATCH_POSITION]), int(batch[scan.BASE_OFFSET])
+    last = base + int(batch[scan.LAST_OFFSET_DELTA])
+    return InvalidBatch(
+        topic=source.topic,
+        partition=source.partition,
+        first_offset=max(base, source.first_offset),
+        last_offset=min(last, source.end_offset - 1),
+        record_count=int(batch[scan.RECORD_COUNT]),
+        reason=reason,
+        data=memoryview(data).cast("B")[position : position + int(batch[scan.BATCH_SIZE])],
+    )
 
 
 def _batch_table(

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from lake.decode.columns import COLUMNS, HEADERS, chosen_columns
 from lake.decode.decoder import BlockRange, RecordDecoder
+from lake.decode.invalid import ByMode, checked_mode
+from lake.errors import InvalidRecord
 from storage.errors import CorruptObject
 from tests.support.record_batches import (
     CODECS,
@@ -210,10 +212,29 @@ def test_malformed_records_under_a_right_checksum_are_errors(
     )
     try:
         found = list(decoder.decode(block([batch]), SOURCE))
-    except CorruptObject as error:
-        assert error.key == "data/x"  # noqa: PT017 - an error is one of two right answers
+    except InvalidRecord as error:
+        # An error is one of two right answers.
+        assert f"topic orders, partition 3, offset{'s' * (span > 0)} {base}" in str(error)  # noqa: PT017
+        assert_neighbours_stay(batch, base, base + span + 1)
     else:
         rows_of(found)
+
+
+def assert_neighbours_stay(batch: bytes, base: int, end: int) -> None:
+    """Whatever a batch is that cannot be read, in other modes those beside it can."""
+    before, after = (TestRecord(offset=at, value=b"v") for at in (base, end + 1))
+    moved = bytes((base + 1).to_bytes(8, "big")) + batch[8:]  # no checksum covers it
+    blocks = block([encode_batch([before]), moved, encode_batch([after])])
+    for mode, stands in (("PERMISSIVE", [base + 1]), ("DROPMALFORMED", [])):
+        decoder = RecordDecoder(
+            ALL,
+            inflated_batch_bytes_max=1 << 20,
+            inflated_bytes_max=1 << 16,
+            invalid=ByMode(mode=checked_mode(mode)),
+        )
+        rows = rows_of(list(decoder.decode(blocks, SOURCE)))
+        assert [row["offset"] for row in rows] == [base, *stands, end + 1]
+        assert [rows[0], rows[-1]] == [as_row(before), as_row(after)]
 
 
 @settings(deadline=None)
