@@ -73,15 +73,16 @@ def start_offsets(
 def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int) -> int | None:
     """Return the offset of the first record whose timestamp is >= `timestamp` (milliseconds), below
     the log's end. Markers and records of aborted transactions count, as they do for Kafka's
-    ListOffsets, so that a time is the same offset for every reader.
+    ListOffsets, so that a time is the same offset for every reader. A batch that cannot be read
+    counts as one record, as it does there.
 
     Index items that hold only older records are not fetched.
     """
     # The kernels take a moment to load, and most plans have no use for them.
     from lake.decode.decoder import RecordDecoder
+    from lake.decode.invalid import PassedOver
     from lake.record_reader import read_records
 
-    decoder = RecordDecoder(("offset", "timestamp"), markers=True)
     log = replace(log, aborted=())
     for extent in log.extents:
         start = max(extent.start_offset, log.start_offset)
@@ -98,11 +99,16 @@ def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int
         for split in plan_splits([whole], indexes, split_bytes=1):
             if all(newest[range_.position] < timestamp for range_ in split.ranges):
                 continue
+            passed = PassedOver(timestamp)
+            decoder = RecordDecoder(("offset", "timestamp"), markers=True, invalid=passed)
             for batch in read_records(reader, split.ranges, decoder):
                 offsets, stamps = batch.column(0), batch.column(1).cast("int64")
                 for offset, stamp in zip(offsets.to_pylist(), stamps.to_pylist(), strict=True):
                     if stamp >= timestamp * 1000:
-                        return int(offset)
+                        known = passed.first_offset
+                        return int(offset if known is None else min(offset, known))
+            if passed.first_offset is not None:
+                return passed.first_offset
     return None
 
 

@@ -11,6 +11,7 @@ from lake.catalog import TopicPartition
 from lake.committed import committed
 from lake.decode.columns import arrow_schema, chosen_columns
 from lake.decode.decoder import RecordDecoder
+from lake.decode.invalid import ByMode, Mode, checked_mode
 from lake.errors import ScanClosed
 from lake.moved_ranges import read_moved
 from lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
@@ -47,6 +48,7 @@ class Scan:
         *,
         views: bool,
         rows_max: int,
+        mode: Mode = "FAILFAST",
     ) -> None:
         self.topic = topic
         self.schema: pa.Schema = arrow_schema(names, views=views)
@@ -55,6 +57,7 @@ class Scan:
         self._names = tuple(names)
         self._views = views
         self._rows_max = rows_max
+        self._mode: Mode = mode
         self._passes: weakref.WeakSet[_Pass] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._closed = False
@@ -65,9 +68,15 @@ class Scan:
         return sum(range_.length for range_ in self._ranges)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Begin a pass. Raises CorruptObject, ObjectNotFound, StoreUnavailable, ScanClosed."""
+        """Begin a pass. Raises CorruptObject, InvalidRecord, ObjectNotFound, StoreUnavailable,
+        ScanClosed.
+        """
         decoder = RecordDecoder(
-            self._names, views=self._views, rows_max=self._rows_max, bytes_max=1 << 30
+            self._names,
+            views=self._views,
+            rows_max=self._rows_max,
+            bytes_max=1 << 30,
+            invalid=ByMode(mode=self._mode),
         )
         with self._lock:
             if self._closed:
@@ -156,6 +165,7 @@ def scan(
     copy: bool = False,
     rows_max: int = 65_536,
     tail: Tail = "objects",
+    mode: Mode = "FAILFAST",
 ) -> Scan:
     """Read a topic, partition after partition, each in offset order.
 
@@ -172,11 +182,16 @@ def scan(
     and values are `binary_view`s into the fetched bytes; `copy=True` makes them plain `binary`. A
     batch has at most `rows_max` rows.
 
-    Raises SettingsError (no cluster there, unknown column, a tail that lies elsewhere),
+    `mode` is what becomes of a batch that no reader can read, and of a record whose time the column
+    cannot hold: `FAILFAST` raises InvalidRecord in the pass, `DROPMALFORMED` leaves it out,
+    `PERMISSIVE` has nulls in its place (see `lake.decode.invalid`).
+
+    Raises SettingsError (no cluster there, unknown column or mode, a tail that lies elsewhere),
     UnknownTopic, DataLoss (an offset that
     is not there).
     """
     names = chosen_columns(columns, include_headers=include_headers)
+    mode = checked_mode(mode)
     reader = store_reader(path)
     try:
         bounds = Bounds(
@@ -189,7 +204,7 @@ def scan(
         if not isinstance(path, str):
             reader.end()
         raise
-    made = Scan(topic, reader, ranges, names, views=not copy, rows_max=rows_max)
+    made = Scan(topic, reader, ranges, names, views=not copy, rows_max=rows_max, mode=mode)
     if not isinstance(path, str):  # its thread is ours alone
         weakref.finalize(made, reader.end)
     return made

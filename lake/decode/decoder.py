@@ -310,6 +310,7 @@ def _invalid_batch(
         first_offset=max(base, source.first_offset),
         last_offset=min(last, source.end_offset - 1),
         record_count=int(batch[scan.RECORD_COUNT]),
+        max_timestamp=int(batch[scan.MAX_TIMESTAMP]),
         reason=reason,
         data=memoryview(data).cast("B")[position : position + int(batch[scan.BATCH_SIZE])],
     )

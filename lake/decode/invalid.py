@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 class InvalidBatch:
     """A batch with a right checksum whose records cannot be read: they do not parse, do not inflate
     or inflate to more than is allowed. `data` is the batch as it is stored, header first, and
-    shares memory with what was fetched. Offsets (inclusive) are those in the range that was read.
+    shares memory with what was fetched. Offsets (inclusive) are those in the range that was read;
+    the greatest timestamp (milliseconds) is what the header says.
     """
 
     topic: str
@@ -40,6 +41,7 @@ class InvalidBatch:
     first_offset: int
     last_offset: int
     record_count: int
+    max_timestamp: int
     reason: str
     data: memoryview
 
@@ -116,6 +118,33 @@ class ByMode:
         if (key := (found.topic, found.partition, kind)) not in self._warned:
             self._warned.add(key)
             _log.warning("mode %s: %s", self.mode, found)
+
+
+class PassedOver:
+    """What a look at records does that learns from those that can be read. Of the others it knows
+    `first_offset`, the first of one whose time is at or after `since` (milliseconds), if there is
+    one. A batch stands for its records: one at its first offset, with its greatest timestamp.
+    """
+
+    keeps_batches = keeps_times = False
+
+    def __init__(self, since: int | None = None) -> None:
+        self._since = since
+        self.first_offset: int | None = None
+
+    def take_batch(self, found: InvalidBatch) -> None:
+        """Pass over it."""
+        if self._since is not None and found.max_timestamp >= self._since:
+            self._note(found.first_offset)
+
+    def take_times(self, found: InvalidTimes) -> None:
+        """Pass over their records."""
+        if self._since is not None and (late := found.times >= self._since).any():
+            self._note(int(found.offsets[late][0]))
+
+    def _note(self, offset: int) -> None:
+        if self.first_offset is None or offset < self.first_offset:
+            self.first_offset = offset
 
 
 def checked_mode(value: Any) -> Mode:

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lake.catalog import Catalog
@@ -27,7 +29,7 @@ from lake.tables.layout import DEAD_LETTERS, METADATA, VALUE, TableLayout, Table
 from lake.tables.merge_engine import open_merge_engine
 from lake.tables.upsert import Merge
 from lake.tables.values.changes import OP
-from lake.tables.values.decoder import ValueDecoder
+from lake.tables.values.decoder import ErrorClass, ValueDecoder
 from lake.tables.values.formats import open_decoder
 from storage.clock import SystemClock
 from storage.errors import SettingsError
@@ -38,6 +40,8 @@ _GONE = (
     "its record is not in the topic any more, nor perhaps what came after it: lakehead "
     "rebuild-table makes the table from what there is"
 )
+_BATCH: ErrorClass = "batch"
+_NO_VALUE = "it is a whole record batch that no reader can read: its bytes stay with the letters"
 _TRUNCATES = "it empties the table: lakehead rebuild-table makes the table from all records"
 
 
@@ -116,7 +120,7 @@ class _Replay:
             settings.table, self._layout.partition_columns, file_bytes=settings.file_bytes
         )
         left = TableFiles(settings.dead_letters, (), file_bytes=settings.file_bytes)
-        for batch in _batches(letters):
+        for batch in self._without_batches(left):
             for some, made in self._read(batch):
                 if self._layout.is_upsert:
                     self._look_at_changes(some, made, left)
@@ -137,6 +141,19 @@ class _Replay:
         self._commit(letters, left.finish(), replaced_by=DEAD_LETTERS)
         failpoint("replay_letters_committed")
         return result
+
+    def _without_batches(self, left: TableFiles) -> Iterator[Any]:
+        """Yield the letters; those that are whole batches stay letters."""
+        assert self._letters is not None, "looked at by the caller"
+        for letters in _batches(self._letters):
+            is_batch = pc.fill_null(pc.equal(letters.column("error_class"), _BATCH), False)
+            if not pc.any(is_batch).as_py():
+                yield letters
+                continue
+            stay = np.flatnonzero(is_batch.to_numpy(zero_copy_only=False)).tolist()
+            self._leave(letters, [(row, _NO_VALUE) for row in stay], left)
+            if len(stay) < letters.num_rows:
+                yield letters.filter(pc.invert(is_batch))
 
     def _read(self, letters: Any) -> Iterator[tuple[Any, TableRows]]:
         """Yield letters and what rows they are, as the table is declared now."""

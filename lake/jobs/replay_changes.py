@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from lake.catalog import PartitionLog
 from lake.committed import committed
 from lake.decode.decoder import RecordDecoder
+from lake.decode.invalid import PassedOver
 from lake.jobs.table_changes import planned_merge
 from lake.jobs.table_item import strict_rows
 from lake.jobs.table_settings import MaterializeSettings
@@ -161,7 +162,7 @@ def _changes_in(
     keys = layout.spec.keys
 
     def chosen() -> Iterator[Any]:
-        decoder = RecordDecoder(DECODED)
+        decoder = RecordDecoder(DECODED, invalid=PassedOver())
         for batch in read_records(store_reader(settings.path), split.ranges, decoder):
             if settings.evolution == "dead_letter":
                 for _, made in strict_rows(layout, values, batch):

@@ -5,18 +5,19 @@ what the commit must know. Doing it twice, or half, changes nothing that anyone 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from lake.decode.decoder import RecordDecoder
+from lake.decode.invalid import InvalidBatch, InvalidTimes, place, time_reason
 from lake.moved_ranges import read_moved
 from lake.planner import Split
 from lake.record_reader import decode_all
 from lake.store_reader import store_reader
 from lake.tables.data_file import DataFile, DataFileWriter
-from lake.tables.layout import DECODED, TableLayout, TableRows, dead_letters
+from lake.tables.layout import DECODED, TableLayout, TableRows, batch_letter, dead_letters
 from lake.tables.partitions import split_rows
 from lake.tables.values.decoder import Fault, ValueDecoder
 from lake.tables.values.evolution import merged
@@ -26,6 +27,8 @@ from storage.metadata.table_declaration import OnError
 
 FILE_BYTES = 128 << 20
 _GATHERED_BYTES = 1 << 20
+_TIMES_NAMED = 1000
+"""Of times that no column holds: of more than that it is only said that they are."""
 _ROW_GROUP_BYTES = 32 << 20
 """Of rows in memory: enough for a reader to fetch at once, and little enough for each worker."""
 _MEMORY_RATIO = 2
@@ -52,17 +55,19 @@ class TableItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A record whose value is not what the table wants."""
+    """A record whose value is not what the table wants; or, from `offset` to `last_offset`
+    (inclusive), a batch that cannot be read.
+    """
 
     topic: str
     partition: int
     offset: int
+    last_offset: int
     reason: str
 
     def __str__(self) -> str:
-        return (
-            f"topic {self.topic}, partition {self.partition}, offset {self.offset}: {self.reason}"
-        )
+        where = place(self.topic, self.partition, self.offset, self.last_offset)
+        return f"{where}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +91,12 @@ def make_table_files(item: TableItem) -> TableItemResult:
 
 
 class _Work:
-    """A work item in progress."""
+    """A work item in progress. It meets what cannot be read (`InvalidPolicy`): a batch is a dead
+    letter, whole; a record whose time the column cannot hold has none, which is a fault of it.
+    """
+
+    keeps_batches = False
+    keeps_times = True
 
     def __init__(self, item: TableItem) -> None:
         self._item = item
@@ -98,10 +108,35 @@ class _Work:
         self._unreadable: dict[int, Unreadable] = {}
         self._dropped = 0
         self._found: Any = None
+        self._times: dict[tuple[int, int], int] = {}
+
+    def take_batch(self, found: InvalidBatch) -> None:
+        """Meet a batch that cannot be read."""
+        match self._item.on_error:
+            case "pause":
+                self._pause(
+                    Unreadable(
+                        topic=found.topic,
+                        partition=found.partition,
+                        offset=found.first_offset,
+                        last_offset=found.last_offset,
+                        reason=f"a batch of {found.record_count} records: {found.reason}",
+                    )
+                )
+            case "dead_letter":
+                self._letters.add(batch_letter(found))
+            case "drop":
+                self._dropped += found.record_count
+
+    def take_times(self, found: InvalidTimes) -> None:
+        """Keep the first times that the column does not hold, for what is said of them."""
+        room = max(_TIMES_NAMED - len(self._times), 0)
+        for offset, time in zip(found.offsets[:room].tolist(), found.times.tolist(), strict=False):
+            self._times[found.partition, offset] = time
 
     def run(self) -> TableItemResult:
         item = self._item
-        decoder = RecordDecoder(DECODED)
+        decoder = RecordDecoder(DECODED, invalid=self)
         pausing = item.on_error == "pause"
         pieces = read_moved(store_reader(item.store_uri), item.split.ranges)
         for batch in _gathered(decode_all(pieces, decoder)):
@@ -130,13 +165,35 @@ class _Work:
             self._rows.add(made.rows)
 
     def _take_faults(self, batch: Any, faults: tuple[Fault, ...]) -> None:
+        if self._times:
+            faults = self._with_times(batch, faults)
         if self._item.on_error == "pause":
-            found = _unreadable(batch, faults[0])
-            self._unreadable.setdefault(found.partition, found)
+            self._pause(_unreadable(batch, faults[0]))
         elif self._item.on_error == "dead_letter":
             self._letters.add(dead_letters(batch, faults))
         else:
             self._dropped += len(faults)
+
+    def _pause(self, found: Unreadable) -> None:
+        """Have the job pause there, unless it does before: a batch is met earlier than the records
+        that lie before it.
+        """
+        known = self._unreadable.get(found.partition)
+        if known is None or found.offset < known.offset:
+            self._unreadable[found.partition] = found
+
+    def _with_times(self, batch: Any, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+        """Faults that name the times which their records have no column for."""
+        places = zip(
+            batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True
+        )
+        times = dict(enumerate(self._times.get(place) for place in places))
+        return tuple(
+            fault
+            if (time := times[fault.row]) is None
+            else replace(fault, reason=time_reason(time))
+            for fault in faults
+        )
 
 
 def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
@@ -186,7 +243,8 @@ def _unreadable(batch: Any, fault: Fault) -> Unreadable:
     return Unreadable(
         topic=batch.column("topic")[fault.row].as_py(),
         partition=batch.column("partition")[fault.row].as_py(),
-        offset=batch.column("offset")[fault.row].as_py(),
+        offset=(offset := batch.column("offset")[fault.row].as_py()),
+        last_offset=offset,
         reason=fault.reason,
     )
 

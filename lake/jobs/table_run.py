@@ -301,8 +301,9 @@ class TableRun:
         more = f" (and {len(found) - 1} more partitions pause)" if len(found) > 1 else ""
         return (
             f"{found[0]}{more}. What lies before is in the table. To go on: --on-error dead_letter "
-            "keeps such records aside, --on-error drop leaves them out (lakehead.table.on.error in "
-            "a topic's configs)"
+            "keeps such records aside (a batch that cannot be read whole, with its bytes), "
+            "--on-error drop leaves them out (lakehead.table.on.error in a topic's configs); or "
+            "lakehead materialize --from begins after them"
         )
 
 

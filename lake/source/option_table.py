@@ -60,6 +60,15 @@ OPTIONS = (
         "NULL in its columns and says why in a column `_error`",
     ),
     Option(
+        "mode",
+        "`FAILFAST`",
+        "both",
+        "a batch that no reader can read, or a record whose time is beyond a TIMESTAMP: "
+        "`FAILFAST` names topic, partition and offsets; `DROPMALFORMED` leaves it out; "
+        "`PERMISSIVE` gives NULL for the time, and for a batch one row with NULL in all but "
+        "topic, partition and first offset",
+    ),
+    Option(
         "catalog",
         "",
         "batch",

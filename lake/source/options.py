@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from lake.catalog import Catalog, TopicPartition
 from lake.decode.columns import chosen_columns
+from lake.decode.invalid import Mode, checked_mode
 from lake.offsets import Bounds
 from lake.source.option_bounds import batch_bounds, stream_bounds
 from lake.source.option_catalog import CatalogOptions, catalog_in
@@ -99,6 +100,7 @@ class ReadOptions:
     offsets_min: int | None = None
     offsets_max: int | None = None
     delay_max_ms: float = 0.0
+    mode: Mode = "FAILFAST"
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -154,7 +156,15 @@ def _read_options(options: Options, bounds: Bounds) -> ReadOptions:
         offsets_min=offsets_min,
         offsets_max=offsets_max,
         delay_max_ms=duration_ms(options, "maxTriggerDelay", default="15m"),
+        mode=_mode(options),
     )
+
+
+def _mode(options: Options) -> Mode:
+    try:
+        return checked_mode(options.get("mode", "FAILFAST"))
+    except SettingsError as error:
+        raise SettingsError(f"option {error}") from None
 
 
 def _checked(given: Mapping[str, str]) -> dict[str, str]:

@@ -50,11 +50,13 @@ def read_split(
     """Yield the rows of a split as Arrow batches."""
     # Only tasks decode: the planner, and the worker that asks for the schema, start quicker.
     from lake.decode.decoder import RecordDecoder
+    from lake.decode.invalid import ByMode
     from lake.record_reader import decode_fetched
 
     assert isinstance(partition, SplitPartition)
     _keep_modules()
-    reader, decoder = store_reader(options.path), RecordDecoder(rows.record_columns)
+    reader = store_reader(options.path)
+    decoder = RecordDecoder(rows.record_columns, invalid=ByMode(mode=options.mode))
     make = rows.maker()
     fail_on_data_loss = options.bounds.fail_on_data_loss
     for fetched in read_moved(reader, partition.split.ranges, fail_on_data_loss=fail_on_data_loss):

@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lake.decode.columns import arrow_schema
+from lake.decode.invalid import InvalidBatch
 from lake.tables.ddl import check_names
 from lake.tables.partitions import check_parts, generated_columns, generated_fields
 from lake.tables.upsert import HISTORY_FIELDS
 from lake.tables.upsert_rows import as_changes, check_keys
-from lake.tables.values.decoder import Fault, ValueDecoder, ValueSpec
+from lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
+from lake.tables.values.decoder import NO_SCHEMA, Fault, ValueDecoder, ValueSpec
 from lake.tables.values.raw import RAW_SCHEMA
 from storage.errors import SettingsError
 from storage.metadata.table_declaration import PartitionPart, ValueLayout
@@ -54,7 +57,8 @@ DEAD_LETTERS = pa.schema(
         pa.field("schema_id", pa.int32()),
     ]
 )
-"""A record that could not become a row: its bytes, where it lies, and why."""
+"""A record that could not become a row: its bytes, where it lies, and why. Of a batch that cannot
+be read (error class `batch`) the value is the whole batch, and the offset its first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,7 @@ class TableLayout:
         With `fault_count_max`, a batch with any fault has no rows.
         """
         decoded = decoder.decode(batch, self.value_schema(), fault_count_max=fault_count_max)
+        decoded = without(decoded, faulty_times(batch))
         faults, found = decoded.faults, decoded.found
         if faults and fault_count_max is not None:
             return TableRows(rows=self.schema.empty_table(), faults=faults, found=found)
@@ -249,11 +254,40 @@ def existing_layout(
 def dead_letters(batch: Any, faults: Sequence[Fault]) -> Any:
     """Return the dead-letter rows for the faulty records of a batch."""
     chosen = batch.take(pa.array([fault.row for fault in faults], pa.int64()))
-    columns = [chosen.column(source) for source in METADATA.values()]
+    columns = [
+        _held_times(chosen.column(source)) if source == "timestamp" else chosen.column(source)
+        for source in METADATA.values()
+    ]
     columns += [
         chosen.column("value"),
         pa.array([fault.reason for fault in faults], pa.string()),
         pa.array([fault.error for fault in faults], pa.string()),
         pa.array([fault.schema_id for fault in faults], pa.int32()),
     ]
+    return pa.Table.from_arrays(columns, schema=DEAD_LETTERS)
+
+
+def _held_times(times: Any) -> Any:
+    """Times that a TIMESTAMP of a table holds, NULL for others."""
+    low, high = (pa.scalar(us, pa.int64()).cast(times.type) for us in (FIRST_US, LAST_US))
+    is_held = pc.and_(pc.greater_equal(times, low), pc.less_equal(times, high))
+    return pc.if_else(is_held, times, pa.scalar(None, times.type))
+
+
+def batch_letter(found: InvalidBatch) -> Any:
+    """Return the dead-letter row of a batch that cannot be read: its bytes as the value, its first
+    offset as the place, and its offsets with the reason.
+    """
+    held: dict[str, Any] = dict.fromkeys(DEAD_LETTERS.names)
+    held |= {
+        "_topic": found.topic,
+        "_partition": found.partition,
+        "_offset": found.first_offset,
+        VALUE: bytes(found.data),
+        "error": f"record batch of offsets {found.first_offset} to {found.last_offset}, "
+        f"{found.record_count} records: {found.reason}",
+        "error_class": "batch",
+        "schema_id": NO_SCHEMA,
+    }
+    columns = [pa.array([held[field.name]], field.type) for field in DEAD_LETTERS]
     return pa.Table.from_arrays(columns, schema=DEAD_LETTERS)

@@ -35,6 +35,7 @@ while it holds), and whether it holds.
 
 _PUT, _DELETE, _TRUNCATE = "u", "d", "t"
 _CLOSES = "_closes"
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _CHANGE_FIELDS = (pa.field(OP, pa.string()), pa.field(SEQ, pa.int32()), pa.field(AT, TIMESTAMP))
 
 
@@ -235,7 +236,7 @@ def _history_merge(
         Clause(verb="insert", condition=f"NOT s.{_CLOSES}", values=columns),
     ]
     if truncated_us is not None:
-        text = dt.datetime.fromtimestamp(truncated_us / 1e6, dt.UTC).isoformat()
+        text = (_EPOCH + dt.timedelta(microseconds=truncated_us)).isoformat()
         ended = (("_valid_to", f"CAST('{text}' AS TIMESTAMP)"), ("_is_current", "false"))
         clauses.append(Clause(verb="update_missing", condition="t.`_is_current`", values=ended))
     same = _same(names) if truncated_us is not None else _same_in_ranges(source, names)

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from lake.catalog import PartitionLog
 from lake.decode.decoder import RecordDecoder
+from lake.decode.invalid import PassedOver
 from lake.planner import OffsetRange, needed_objects, plan_splits
 from lake.record_reader import read_records
 from lake.store_reader import ObjectReader
@@ -52,10 +53,11 @@ def records_between(
     reader: ObjectReader, log: PartitionLog, start: int, end: int, columns: Sequence[str]
 ) -> Iterator[Any]:
     """Return the records of a partition from one offset to before another, in batches. Raises what
-    reading objects raises.
+    reading objects raises. What cannot be read is left out.
     """
     if start >= end:
         return
     asked = [OffsetRange(log=log, start=start, end=end)]
     for split in plan_splits(asked, reader.read_indexes(needed_objects(asked))):
-        yield from read_records(reader, split.ranges, RecordDecoder(columns))
+        decoder = RecordDecoder(columns, invalid=PassedOver())
+        yield from read_records(reader, split.ranges, decoder)

@@ -8,8 +8,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.declared_topics import configure
 from tests.support.lake_cluster import LakeCluster
-from tests.support.record_batches import CODECS, TestRecord, encode_batch
+from tests.support.record_batches import CODECS, TestRecord, encode_batch, seal_batch
 
 T0 = 1_700_000_000_000
 
@@ -208,3 +209,51 @@ def test_what_is_latest_is_settled_at_the_first_action(spark: SparkSession, tmp_
     made.write({("orders", 0): [batch(10)]})
     assert frame.count() == 10
     assert load(spark, str(tmp_path), subscribe="orders").count() == 20
+
+
+def test_mode_says_what_becomes_of_a_batch_and_of_a_time_that_cannot_be_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Batch reads, tasks that share an item, decoded values and streams, with one option."""
+    made = LakeCluster(str(tmp_path / "cluster"))
+    made.create_topic("poison")
+    strange = [record(13), TestRecord(offset=14, timestamp=1 << 62, value=b'{"n":14}'), record(15)]
+    noise = seal_batch(b"\xff" * 40, base_offset=10, last_offset_delta=2, record_count=3)
+    made.write({("poison", 0): [batch(0), noise, encode_batch(strange)]})
+    configure(
+        tmp_path / "cluster",
+        "poison",
+        {"lakehead.table.value.format": "json", "lakehead.table.schema": "n bigint"},
+    )
+    place = str(tmp_path / "cluster")
+    with pytest.raises(PySparkException, match="topic poison, partition 0, offsets 10 to 12: "):
+        load(spark, place, subscribe="poison").collect()
+    readable = [*range(10), 13, 15]
+    for options in ({}, {"maxRecordsPerPartition": "2"}, {"decode": "declared"}):
+        kept = load(spark, place, subscribe="poison", mode="DROPMALFORMED", **options)
+        column = "_offset" if "decode" in options else "offset"
+        assert sorted(row[0] for row in kept.select(column).collect()) == readable
+    rows = load(spark, place, subscribe="poison", mode="permissive").orderBy("offset").collect()
+    assert [row.offset for row in rows] == [*range(11), 13, 14, 15]
+    assert rows[10].asDict() == dict.fromkeys(rows[10].asDict(), None) | {
+        "topic": "poison",
+        "partition": 0,
+        "offset": 10,
+    }
+    assert (rows[12].timestamp, rows[12].value) == (None, b'{"n":14}')
+    with pytest.raises(PySparkException, match="option mode is FAILFAST, PERMISSIVE or DROPMAL"):
+        load(spark, place, subscribe="poison", mode="skip").collect()
+    stream = (
+        spark.readStream.format("lakehead")
+        .options(path=place, subscribe="poison", startingOffsets="earliest", mode="DROPMALFORMED")
+        .load()
+    )
+    query = (
+        stream.writeStream.format("memory")
+        .queryName("poison_rows")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    seen = spark.sql("SELECT offset FROM poison_rows").collect()
+    assert sorted(row.offset for row in seen) == readable

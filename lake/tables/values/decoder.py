@@ -15,11 +15,14 @@ from storage.errors import LakeheadError
 ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
 """What a topic's values are, as it declares them."""
 
-ErrorClass = Literal["malformed", "misfit", "unframed", "unknown_schema", "unusable_schema"]
+ErrorClass = Literal[
+    "malformed", "misfit", "unframed", "unknown_schema", "unusable_schema", "batch"
+]
 """Why a value is no row. `malformed`: its bytes are no value of the format. `misfit`: well-formed,
 but a field does not fit its column. `unframed`: Confluent's five bytes are missing where the schema
 must come from them. `unknown_schema`: the registry knows no schema of its id. `unusable_schema`:
-the schema of its id cannot be columns (recursive, or not of this format).
+the schema of its id cannot be columns (recursive, or not of this format). `batch`: what is kept is
+no value but a record batch whose records cannot be read.
 """
 
 NO_SCHEMA = -1

@@ -1,6 +1,7 @@
 """Opens the decoder that a topic declares."""
 
 from lake.tables.registry import schema_registry
+from lake.tables.values.calendar_range import WithinCalendar
 from lake.tables.values.decoder import ValueDecoder, ValueSpec
 from storage.errors import SettingsError
 
@@ -11,6 +12,10 @@ def open_decoder(spec: ValueSpec) -> ValueDecoder:
         from lake.tables.values.raw import RawValues
 
         return RawValues()
+    return WithinCalendar(_decoder_of_format(spec))
+
+
+def _decoder_of_format(spec: ValueSpec) -> ValueDecoder:
     registry = schema_registry(spec.registry) if spec.registry else None
     if spec.value_format == "json":
         from lake.tables.values.json_values import json_values

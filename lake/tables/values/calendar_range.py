@@ -14,9 +14,7 @@ import pyarrow.compute as pc
 
 from lake.tables.values.decoder import Decoded, Fault, ValueDecoder
 
-FIRST_DAY, LAST_DAY = (
-    int(np.datetime64(day).astype(int)) for day in ("0001-01-01", "9999-12-31")
-)
+FIRST_DAY, LAST_DAY = (int(np.datetime64(day).astype(int)) for day in ("0001-01-01", "9999-12-31"))
 FIRST_US, LAST_US = FIRST_DAY * 86_400_000_000, (LAST_DAY + 1) * 86_400_000_000 - 1
 """Microseconds since 1970."""
 
@@ -77,6 +75,24 @@ def without(decoded: Decoded, faults: list[Fault]) -> Decoded:
     )
 
 
+def faulty_times(batch: Any) -> list[Fault]:
+    """Return the faults of records whose own time is beyond the calendar, or null for one that its
+    column does not hold.
+    """
+    times = batch.column("timestamp")
+    beyond = rows_beyond(times)
+    missing = times.is_null().to_numpy(zero_copy_only=False) if times.null_count else None
+    faults = {} if beyond is None else dict.fromkeys(np.flatnonzero(beyond).tolist(), "")
+    for row in faults:
+        faults[row] = f", {times[row].value // 1000} ms since 1970,"
+    for row in () if missing is None else np.flatnonzero(missing).tolist():
+        faults[row] = ""
+    reason = "the record's time{} is outside the years 1 to 9999"
+    return [
+        Fault(row=row, reason=reason.format(which), error="misfit") for row, which in faults.items()
+    ]
+
+
 def rows_beyond(column: Any) -> Rows | None:
     """Return which rows of an array, or chunked array, hold a time outside the calendar; None for
     no row.
@@ -96,7 +112,8 @@ def _beyond(array: Any) -> Rows | None:
         return _values_beyond(array)
     if pa.types.is_struct(kind):
         fields = [
-            _beyond(child) for child, field in zip(array.flatten(), kind, strict=True)
+            _beyond(child)
+            for child, field in zip(array.flatten(), kind, strict=True)
             if _holds_time(field.type)
         ]
         held = [rows for rows in fields if rows is not None]
