@@ -17,7 +17,9 @@ def rebuild_table(
     without_history: Annotated[
         bool,
         typer.Option(
-            "--without-history", help="Even if rows are lost whose records retention has removed."
+            "--without-history",
+            help="Even if rows are lost whose records the topic does not have: removed by "
+            "retention, or of an earlier topic of its name.",
         ),
     ] = False,
     wait: WaitOption = 0.0,

@@ -22,8 +22,17 @@ from lake.jobs.thread_pool import run_in_threads
 from lake.offsets import offset_for_timestamp
 from lake.planner import OffsetRange, Split, needed_objects, plan_splits
 from lake.store_reader import StoreReader
-from lake.tables.delta_table import NOTHING, Table, TableMoved, app_id, create_table, open_table
+from lake.tables.delta_table import (
+    NOTHING,
+    Table,
+    TableMoved,
+    app_id,
+    create_table,
+    first_id,
+    open_table,
+)
 from lake.tables.layout import TableLayout
+from lake.tables.owner import check_topic, owner_marks
 from storage.clock import SystemClock
 from storage.errors import SettingsError
 from storage.failpoints import failpoint
@@ -48,11 +57,6 @@ partition, those that are not named at the first record there is; or all at that
 """
 
 
-def first_id(topic_id: str, partition: int) -> str:
-    """Return the name under which a table records the first offset that it holds."""
-    return f"lakehead:first:{topic_id}:{partition}"
-
-
 def begin_at(
     settings: MaterializeSettings,
     reader: StoreReader,
@@ -69,9 +73,10 @@ def begin_at(
     """
     logs = committed(reader, catalog.partitions(settings.topic))
     wanted = _wanted(settings, reader, logs, at)
+    topic_id = catalog.topic(settings.topic).topic_id
     result = MaterializeResult()
     while True:
-        table, layout = _open(settings, reader, logs, guard)
+        table, layout = _open(settings, reader, logs, guard, topic_id)
         if table is None or layout is None:
             return result
         try:
@@ -103,6 +108,8 @@ def plan_begin(
     logs = committed(reader, catalog.partitions(settings.topic))
     wanted = _wanted(settings, reader, logs, at)
     table = open_table(settings.table)
+    if table is not None:
+        check_topic(table, settings.topic, catalog.topic(settings.topic).topic_id)
     if table is None or not any(_marks(table, log) for log in logs):
         return BackfillPlan(starts=wanted, is_new=True)
     if settings.mode == "upsert":
@@ -148,10 +155,14 @@ def _first_wanted(reader: StoreReader, log: PartitionLog, at: Beginning) -> int:
 
 
 def _open(
-    settings: MaterializeSettings, reader: StoreReader, logs: Sequence[PartitionLog], guard: Guard
+    settings: MaterializeSettings,
+    reader: StoreReader,
+    logs: Sequence[PartitionLog],
+    guard: Guard,
+    topic_id: str,
 ) -> tuple[Table | None, TableLayout | None]:
     table = open_table(settings.table)
-    layout = table_layout(settings, table, reader, logs)
+    layout = table_layout(settings, table, reader, logs, topic_id=topic_id)
     if table is None and layout is not None:
         guard.check()
         table = create_table(
@@ -160,6 +171,7 @@ def _open(
             name=settings.topic,
             description=f"The records of Kafka topic {settings.topic}",
             partition_by=layout.partition_columns,
+            marks=owner_marks(topic_id),
         )
         failpoint("backfill_table_created")
     return table, layout
@@ -287,7 +299,12 @@ class _Backfill:
         topic = self._settings.topic
         letters = [file for result in results for file in result.dead_letters]
         written = commit_letters(
-            self._settings.dead_letters, topic, letters, {}, self._table, may_be_there=True
+            self._settings,
+            letters,
+            {},
+            self._table,
+            topic_id=splits[0].ranges[0].topic_id,
+            may_be_there=True,
         )
         files = [file for result in results for file in result.files]
         self._table.commit(

@@ -10,46 +10,74 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from lake.jobs.table_settings import MaterializeSettings
 from lake.tables.data_file import DataFile, read_data_file, write_data_file
-from lake.tables.delta_table import Table, app_id, create_table, open_table
+from lake.tables.delta_table import Table, create_table, open_table
 from lake.tables.layout import DEAD_LETTERS
+from lake.tables.merge_engine import progress_marks
+from lake.tables.owner import check_topic, owner_marks
 from storage.clock import SystemClock
+from storage.errors import SettingsError
 from storage.failpoints import failpoint
+
+LETTERS_DESCRIPTION = "Records that could not be read"
+
+
+def letters_name(topic: str) -> str:
+    """Return the name that a topic's table of dead letters is created with."""
+    return f"{topic}__dlq"
+
+
+def check_letters(letters: Table, topic: str) -> None:
+    """Raise SettingsError for a table that is not of a topic's dead letters."""
+    if letters.name != letters_name(topic):
+        raise SettingsError(
+            f"{letters.uri} is where dead letters of topic {topic} go, and holds another table "
+            f"({letters.name!r}): move that away, or name another place (lakehead.table.path)"
+        )
 
 
 def commit_letters(
-    uri: str,
-    topic: str,
+    settings: MaterializeSettings,
     files: Sequence[DataFile],
     progress: Mapping[tuple[str, int], int],
     table: Table,
     *,
+    topic_id: str,
     may_be_there: bool = False,
 ) -> int:
     """Put a round's dead letters into their table, unless an earlier try has done so; `table` is
     that of the rows, before their commit: where letters are ahead of it there was one. Without
     progress that tells, they `may_be_there`. Returns how many were added.
 
-    Raises TableMoved, TableUnavailable.
+    Raises OtherTopic, SettingsError for a table that is none of dead letters of this topic,
+    TableMoved, TableUnavailable.
     """
     if not files:
         return 0
+    uri, topic = settings.dead_letters, settings.topic
     # Opened after the table of rows: so what was committed between two looks is seen as ahead.
     letters = open_table(uri)
     if letters is None:
         letters = create_table(
-            uri, DEAD_LETTERS, name=f"{topic}__dlq", description="Records that could not be read"
+            uri,
+            DEAD_LETTERS,
+            name=letters_name(topic),
+            description=LETTERS_DESCRIPTION,
+            marks=owner_marks(topic_id),
         )
+    check_letters(letters, topic)
+    check_topic(letters, topic, topic_id)
     is_ahead = any(letters.last_offset(*key) > table.last_offset(*key) for key in progress)
     if is_ahead or may_be_there:
         files = _missing_letters(uri, letters, files)
         if not files:
             return 0
-    marks = {app_id(*key): max(last, letters.last_offset(*key)) for key, last in progress.items()}
+    reached = {key: max(last, letters.last_offset(*key)) for key, last in progress.items()}
     offsets = ", ".join(f"{partition}: {last}" for (_, partition), last in sorted(progress.items()))
     letters.commit(
         files,
-        marks,
+        {**progress_marks(reached), **owner_marks(topic_id)},
         modified_ms=SystemClock().now_ms(),
         notes={"lakehead.topic": topic, "lakehead.last.offsets": offsets},
     )

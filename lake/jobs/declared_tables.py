@@ -8,7 +8,7 @@ in one table is told and tried again after a pause; the others go on.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
 from lake.jobs.table_rebuild import RebuildResult, rebuild_table
 from lake.jobs.table_run import TableRun
+from lake.jobs.table_schema import SchemaConflict
 from lake.jobs.table_settings import (
     MaterializeResult,
     MaterializeSettings,
@@ -35,6 +36,7 @@ from storage.errors import (
     LakeheadError,
     ObjectNotFound,
     SettingsError,
+    StorageError,
     StoreUnavailable,
     UnknownTopic,
 )
@@ -324,6 +326,10 @@ class DeclaredTables:
             kept.pause_s = min(kept.pause_s * 2, _PAUSE_S[1])
             if not isinstance(caught, TableTaken):
                 kept.run = self._open_run(declared)
+            if isinstance(caught, (SettingsError, SchemaConflict)):
+                # What it says to do, a rebuild for one, is for another process.
+                with suppress(StorageError):
+                    self._leases.release(declared.topic_id)
         kept.offsets = run.held_offsets()
         outcome = self._outcome(catalog, declared, run, error)
         return replace(outcome, result=run.result.since(before))

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lake.catalog import Catalog
+from lake.jobs.dead_letters import check_letters
 from lake.jobs.replay_changes import each_place, letter_columns, merge_of_letters
 from lake.jobs.table_item import TableFiles, strict_rows
 from lake.jobs.table_run import log_key
@@ -27,6 +28,7 @@ from lake.store_reader import StoreReader
 from lake.tables.delta_table import Table, TableMoved, app_id, open_table
 from lake.tables.layout import DEAD_LETTERS, METADATA, VALUE, TableLayout, TableRows
 from lake.tables.merge_engine import open_merge_engine
+from lake.tables.owner import check_topic
 from lake.tables.upsert import Merge
 from lake.tables.values.changes import OP
 from lake.tables.values.decoder import ErrorClass, ValueDecoder
@@ -98,10 +100,16 @@ class _Replay:
         self._logs = catalog.partitions(settings.topic)
         self._keys = [log_key(log) for log in self._logs]
         self._starts = {log.id.partition: log.start_offset for log in self._logs}
-        self._mark = f"lakehead:replay:{catalog.topic(settings.topic).topic_id}"
+        topic_id = catalog.topic(settings.topic).topic_id
+        self._mark = f"lakehead:replay:{topic_id}"
         self._letters = open_table(settings.dead_letters)
+        if self._letters is not None:
+            check_letters(self._letters, settings.topic)
+            check_topic(self._letters, settings.topic, topic_id)
         table = open_table(settings.table)
-        layout = None if table is None else table_layout(settings, table, reader, ())
+        layout = (
+            None if table is None else table_layout(settings, table, reader, (), topic_id=topic_id)
+        )
         if table is None or layout is None:
             raise SettingsError(
                 f"there is no table {settings.table} yet: lakehead materialize makes it"

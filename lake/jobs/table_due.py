@@ -53,6 +53,34 @@ def _beyond(state: ClusterState, stream: StreamState, start: int) -> tuple[int, 
     return size, first_ms
 
 
+class LogLost(SettingsError):
+    """The table holds more of a partition than the topic's log ever had, as the metadata say."""
+
+
+def check_ends(state: ClusterState, topic: TopicState, table: str, offsets: Sequence[int]) -> None:
+    """Raise LogLost if the table at `table`, which holds what lies below `offsets`, has more than
+    the topic: the log's end was lost, and other records have its offsets now, or will.
+
+    A table can be ahead of objects by what it has read from object WALs; so the partitions of nodes
+    with one are not judged.
+    """
+    for stream_id in topic.partitions:
+        stream = state.streams.get(stream_id)
+        if stream is None or stream.partition >= len(offsets):
+            continue
+        node = state.nodes.get(stream.node_id)
+        has_tail = stream.is_open and node is not None and node.wal.startswith("object:")
+        if offsets[stream.partition] > stream.end_offset and not has_tail:
+            raise LogLost(
+                f"{table} holds partition {stream.partition} of topic {topic.name} up to offset "
+                f"{offsets[stream.partition] - 1}, and the topic ends at {stream.end_offset}: the "
+                "end of its log was lost, and its offsets are given to other records. To have the "
+                "table hold what the topic has: lakehead rebuild-table "
+                f"{topic.name} --without-history; to keep it: name another place "
+                "(lakehead.table.path, or --table)"
+            )
+
+
 def is_due(declared: TableDeclaration, lag: Lag, now_ms: int) -> bool:
     """Whether a table is to be brought up now: from half of its freshness on, so that it is done in
     time, or when there is enough for a file.

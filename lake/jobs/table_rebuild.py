@@ -8,38 +8,43 @@ new ones in, and sets schema, partition columns and progress. A reader of a Delt
 version of it, so it sees the old rows or the new ones, never some of both; who has opened the old
 version reads on in it until VACUUM removes its files.
 
+Rows whose records are nowhere else are not lost unasked (`kept_rows`): they are counted before the
+work begins, by where partitions start, and again under the lease right before that commit, by what
+the new table has.
+
 Killed before that commit: nothing has changed for anyone, copies are used again or are garbage for
 VACUUM. Killed after it: the table beside is level with the table, and the next run removes it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import pyarrow.dataset as ds
-
-from lake.catalog import Catalog
-from lake.jobs.backfill import first_id
-from lake.jobs.table_run import TableRun, log_key
+from lake.catalog import Catalog, PartitionLog
+from lake.jobs.backfill import begin_at
+from lake.jobs.dead_letters import LETTERS_DESCRIPTION, check_letters, letters_name
+from lake.jobs.kept_rows import Span, compacted_away, rows_outside
+from lake.jobs.table_run import GapInTable, TableRun, log_key
 from lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
 from lake.store_reader import StoreReader
 from lake.tables.data_file import DataFile, copy_file
 from lake.tables.delta_log import current_files, delete_table
-from lake.tables.delta_table import NOTHING, Table, app_id, open_table, replace_table
-from lake.tables.layout import DEAD_LETTERS
+from lake.tables.delta_table import Table, app_id, first_id, open_table, replace_table
+from lake.tables.layout import DEAD_LETTERS, check_made_from
 from lake.tables.merge_engine import claim
+from lake.tables.owner import is_of_topic, owner_marks
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 from storage.failpoints import failpoint
-from storage.metadata.table_declaration import dead_letters_uri
 
 
 class HistoryOnlyInTable(LakeheadError):
-    """The table holds rows of records that retention has removed: they would be lost."""
+    """The table holds rows of records that the topic does not have: they would be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildResult:
-    """Figures of a rebuild: rows and files of the new table, rows that only the old one had; in a
-    dry run the bytes to be read.
+    """Figures of a rebuild: rows and files of the new table, rows and dead letters that only the
+    old one had; in a dry run the bytes to be read.
     """
 
     records: int = 0
@@ -60,41 +65,35 @@ def rebuild_table(
 ) -> RebuildResult:
     """Make the table of `settings` anew from what objects hold, and put it in place.
 
-    Raises HistoryOnlyInTable unless `without_history`, and what `TableRun.bring_up` raises.
+    Raises HistoryOnlyInTable unless `without_history`; SettingsError for a table that is not this
+    topic's, nor that of an earlier topic of its name; what `TableRun.bring_up` raises.
     """
-    beside = replace(settings, table=beside_uri(settings.table))
-    old = open_table(settings.table)
-    lost = 0 if old is None else _rows_without_records(old, catalog, settings.topic)
-    if lost and not without_history:
-        raise HistoryOnlyInTable(
-            f"{lost} rows of {settings.table} are of records that retention has removed, and would "
-            "be lost: rebuild with --without-history, or declare another path"
-        )
-    run = TableRun(beside, reader, Unguarded(), on_progress)
-    try:
-        run.bring_up(catalog)
-    except SettingsError:
-        if open_table(beside.table) is None:
-            raise
-        # What an earlier run began for another declaration is of no use.
-        delete_table(beside.table)
-        run = TableRun(beside, reader, Unguarded(), on_progress)
-        run.bring_up(catalog)
+    beside = replace(settings, table=beside_uri(settings.table), has_no_gaps=True)
+    logs = catalog.partitions(settings.topic)
+    old = _Old(settings, catalog)
+    spans = {log.id.partition: Span(log.start_offset, log.end_offset) for log in logs}
+    lost = old.lost(spans, without_history=without_history)
+    run = _made(beside, reader, catalog, on_progress)
     if settings.dry_run:
         return RebuildResult(bytes_to_read=run.result.bytes_read, rows_left_out=lost)
     failpoint("rebuild_made_beside")
-    new = open_table(beside.table)
+    new, letters = open_table(beside.table), open_table(beside.dead_letters)
     if new is None:  # a topic without records, of which no schema is known
+        _require_nothing_to_replace(settings, old)
         return RebuildResult()
     files = [copy_file(beside.table, settings.table, file) for file in current_files(beside.table)]
     failpoint("rebuild_files_copied")
     guard.check()
-    _swap(settings, catalog, new, files)
+    old = _Old(settings, catalog)
+    spans = {log.id.partition: _span_of(new, log) for log in logs}
+    lost = old.lost(
+        spans, without_history=without_history, new=(new, letters), dropped=run.result.dropped
+    )
+    _swap(settings, catalog, old, new, files)
     failpoint("rebuild_swapped")
-    _swap_letters(settings, beside, catalog)
+    _swap_letters(settings, beside, catalog, old.letters)
     guard.report(run.held_offsets())
-    for uri in (beside.table, beside.dead_letters):
-        delete_table(uri)
+    _discard(beside)
     return RebuildResult(
         records=sum(file.record_count for file in files),
         files=len(files),
@@ -109,35 +108,133 @@ def beside_uri(table: str) -> str:
     return f"{place.rstrip('/')}__rebuild{question}{options}"
 
 
-def _rows_without_records(table: Table, catalog: Catalog, topic: str) -> int:
-    """How many rows of a table are of records below the starts of their partitions."""
-    count = 0
-    for log in catalog.partitions(topic):
-        gone = (ds.field("_partition") == log.id.partition) & (
-            ds.field("_offset") < log.start_offset
+class _Old:
+    """What is to be replaced, as it is now: the table and its dead letters, if they are there.
+
+    Raises SettingsError for a table that was not made from a topic of this name.
+    """
+
+    def __init__(self, settings: MaterializeSettings, catalog: Catalog) -> None:
+        self._topic_id = topic_id = catalog.topic(settings.topic).topic_id
+        self._settings = settings
+        self.table = open_table(settings.table)
+        self.letters = open_table(settings.dead_letters)
+        if self.table is not None:
+            check_made_from(
+                settings.table,
+                self.table.schema,
+                owner=self.table.name,
+                topic=settings.topic,
+            )
+        if self.letters is not None:
+            check_letters(self.letters, settings.topic)
+        self._tables = [one for one in (self.table, self.letters) if one is not None]
+        self._own = [one for one in self._tables if is_of_topic(one, topic_id)]
+
+    def lost(
+        self,
+        spans: Mapping[int, Span],
+        *,
+        without_history: bool,
+        new: tuple[Table, Table | None] | None = None,
+        dropped: int = 0,
+    ) -> int:
+        """Return how many rows and dead letters are of records that the topic does not have, which
+        has these offsets, by partition; with `new`, rows and letters that were made again, also of
+        records that were compacted away since. Raises HistoryOnlyInTable unless `without_history`.
+        """
+        count = 0
+        for table in self._tables:
+            is_own = table in self._own
+            count += rows_outside(table, spans) if is_own else table.count()
+        keeps_each = self._settings.mode == "append" or self._settings.scd == 2
+        if new is not None and keeps_each and self.table in self._own:
+            both = {one: self._reached(one, span) for one, span in spans.items()}
+            count += max(0, compacted_away(self._own, new, both) - dropped)
+        if count and not without_history:
+            raise HistoryOnlyInTable(
+                f"{count} rows of {self._settings.table} (or dead letters beside it) are of "
+                "records that the topic does not have: retention has removed them, or they are of "
+                "an earlier topic of its name. They would be lost: rebuild with "
+                "--without-history, or name another place (lakehead.table.path)"
+            )
+        return count
+
+    def _reached(self, partition: int, span: Span) -> Span:
+        """As much of a span as the table has come to."""
+        assert self.table is not None, "it has rows"
+        return Span(
+            span.first, min(span.end, self.table.last_offset(self._topic_id, partition) + 1)
         )
-        count += table.count(gone)
-    return count
+
+
+def _made(
+    beside: MaterializeSettings, reader: StoreReader, catalog: Catalog, on_progress: Progress
+) -> TableRun:
+    """The run that has brought up the table beside."""
+
+    def make() -> TableRun:
+        run = TableRun(beside, reader, Unguarded(), on_progress)
+        if not beside.dry_run:
+            if open_table(beside.table) is None:  # some of a run that was killed at its end
+                _discard_letters(beside)
+            begin_at(beside, reader, catalog, Unguarded(), at=None)
+        run.bring_up(catalog)
+        return run
+
+    try:
+        return make()
+    except (SettingsError, GapInTable):
+        # What an earlier run began for another declaration, for an earlier topic of this name, or
+        # when there were records that are gone now, is of no use.
+        if beside.dry_run or open_table(beside.table) is None:
+            raise
+        _discard(beside)
+        return make()
+
+
+def _discard(beside: MaterializeSettings) -> None:
+    """Remove the table beside: the rows first, as letters without them are not taken for all."""
+    delete_table(beside.table, name=beside.topic)
+    _discard_letters(beside)
+
+
+def _discard_letters(beside: MaterializeSettings) -> None:
+    delete_table(beside.dead_letters, name=letters_name(beside.topic))
+
+
+def _require_nothing_to_replace(settings: MaterializeSettings, old: _Old) -> None:
+    if old.table is not None:
+        raise SettingsError(
+            f"topic {settings.topic} has no records that tell the columns of a table: "
+            f"{settings.table} is left as it is. Declare lakehead.table.schema, or run it again "
+            "when there are records"
+        )
+
+
+def _span_of(new: Table, log: PartitionLog) -> Span:
+    """The offsets of a partition that the new table holds."""
+    first, last = new.marked(first_id(*log_key(log))), new.last_offset(*log_key(log))
+    return Span(max(first, 0), last + 1)
 
 
 def _swap(
-    settings: MaterializeSettings, catalog: Catalog, new: Table, files: list[DataFile]
+    settings: MaterializeSettings, catalog: Catalog, old: _Old, new: Table, files: list[DataFile]
 ) -> None:
-    old = open_table(settings.table)
-    marks: dict[str, int] = {}
+    topic_id = catalog.topic(settings.topic).topic_id
+    marks = owner_marks(topic_id)
     for log in catalog.partitions(settings.topic):
-        if new.last_offset(*log_key(log)) >= 0:
-            marks[app_id(*log_key(log))] = new.last_offset(*log_key(log))
-        if old is not None and old.marked(first_id(*log_key(log))) != NOTHING:
-            # It began later than its topic, and does no more: nothing is left to be added before.
-            marks[first_id(*log_key(log))] = log.start_offset
-    if old is not None:
-        marks |= claim(old, catalog.topic(settings.topic).topic_id)
+        for app in (app_id(*log_key(log)), first_id(*log_key(log))):
+            if new.marked(app) >= 0:
+                marks[app] = new.marked(app)
+    if old.table is not None:
+        marks |= claim(old.table, topic_id)
     replace_table(
         settings.table,
         new.schema,
         files,
         marks,
+        old=old.table,
         name=settings.topic,
         description=f"The records of Kafka topic {settings.topic}",
         partition_by=new.partition_columns,
@@ -147,15 +244,18 @@ def _swap(
 
 
 def _swap_letters(
-    settings: MaterializeSettings, beside: MaterializeSettings, catalog: Catalog
+    settings: MaterializeSettings,
+    beside: MaterializeSettings,
+    catalog: Catalog,
+    old: Table | None,
 ) -> None:
     """The dead letters of the new table take the place of the old one's."""
-    new, uri = open_table(beside.dead_letters), dead_letters_uri(settings.table)
-    if new is None and open_table(uri) is None:
+    new, uri = open_table(beside.dead_letters), settings.dead_letters
+    if new is None and old is None:
         return
     files = [] if new is None else current_files(beside.dead_letters)
     files = [copy_file(beside.dead_letters, uri, file) for file in files]
-    marks = {}
+    marks = owner_marks(catalog.topic(settings.topic).topic_id)
     table = open_table(settings.table)
     assert table is not None, "it has just been put in place"
     for log in catalog.partitions(settings.topic):
@@ -166,8 +266,9 @@ def _swap_letters(
         DEAD_LETTERS,
         files,
         marks,
-        name=f"{settings.topic}__dlq",
-        description="Records that could not be read",
+        old=old,
+        name=letters_name(settings.topic),
+        description=LETTERS_DESCRIPTION,
         partition_by=(),
         modified_ms=SystemClock().now_ms(),
         notes={"lakehead.topic": settings.topic, "lakehead.rebuilt": "in place"},

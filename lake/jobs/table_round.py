@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lake.catalog import PartitionLog
 from lake.planner import OffsetRange, Split, needed_objects, plan_splits
 from lake.store_reader import ObjectReader
-from lake.tables.delta_table import Table
+from lake.tables.delta_table import NOTHING, Table, app_id, first_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ def plan_round(
         start = max(last + 1, log.start_offset)
         if start < ends[log.id.partition]:
             # A table begins where the topic begins; later, a gap is a loss.
-            lost += start - (last + 1) if last >= 0 else 0
+            lost += start - (last + 1) if _has_begun(table, log) else 0
             asked.append(OffsetRange(log=log, start=start, end=ends[log.id.partition]))
     indexes = reader.read_indexes(needed_objects(asked))
     splits = plan_splits(asked, indexes, split_bytes=split_bytes)
@@ -54,6 +54,11 @@ def plan_round(
         remaining_bytes=sum(split.length for split in splits),
         lost=lost,
     )
+
+
+def _has_begun(table: Table | None, log: PartitionLog) -> bool:
+    apps = (app_id(log.topic_id, log.id.partition), first_id(log.topic_id, log.id.partition))
+    return table is not None and any(table.marked(app) != NOTHING for app in apps)
 
 
 def _first_bytes(splits: Sequence[Split], limit: int) -> tuple[Split, ...]:

@@ -9,6 +9,7 @@ from lake.catalog import Catalog, PartitionLog
 from lake.committed import committed
 from lake.jobs.dead_letters import commit_letters
 from lake.jobs.table_changes import merge_changes
+from lake.jobs.table_due import LogLost, check_ends
 from lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
 from lake.jobs.table_round import TableRound, plan_round
 from lake.jobs.table_schema import follow_values, given_schema, table_layout
@@ -16,9 +17,10 @@ from lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettin
 from lake.jobs.thread_pool import run_in_threads
 from lake.planner import ByteRange
 from lake.store_reader import ObjectReader
-from lake.tables.delta_table import Table, TableMoved, app_id, create_table, open_table
+from lake.tables.delta_table import Table, TableMoved, create_table, open_table
 from lake.tables.layout import TableLayout
-from lake.tables.merge_engine import settle
+from lake.tables.merge_engine import progress_marks, settle
+from lake.tables.owner import OtherTopic, owner_marks
 from lake.tables.table_figures import run_cost
 from lake.tables.values.evolution import merged
 from storage.clock import SystemClock
@@ -32,6 +34,10 @@ class RecordUnreadable(LakeheadError):
 
     The message names topic, partition and offset, and what to do.
     """
+
+
+class GapInTable(LakeheadError):
+    """A table that is to have no gaps would get one: retention was faster."""
 
 
 class TableRun:
@@ -59,6 +65,7 @@ class TableRun:
         self._on_progress = on_progress
         self._runner = runner or partial(run_in_threads, workers=settings.workers)
         self._table: Table | None = None
+        self._topic_id = ""
         self._logs: tuple[PartitionLog, ...] = ()
         self._end: dict[int, int] = {}
         self._unreadable: dict[int, Unreadable] = {}
@@ -83,12 +90,13 @@ class TableRun:
         settings = self._settings
         if reader is not None:
             self._reader = reader
+        self._topic_id = catalog.topic(settings.topic).topic_id
         self._logs = committed(self._reader, catalog.partitions(settings.topic))
         self._end = {log.id.partition: log.end_offset for log in self._logs}
         self._unreadable = {}
         self.result = replace(self.result, end_offsets=tuple(log.end_offset for log in self._logs))
         self._open()
-        layout = self._layout()
+        layout = self._checked_layout(catalog)
         if layout is None:
             return
         self.result = replace(self.result, schema=layout.value_schema())
@@ -148,6 +156,11 @@ class TableRun:
         plan = self._plan()
         if not plan.progress:
             return False
+        if plan.lost and self._settings.has_no_gaps:
+            raise GapInTable(
+                f"{plan.lost} records of topic {self._settings.topic} were removed before they "
+                f"reached {self._settings.table}"
+            )
         failpoint("materialize_planned")
         results = self._work(plan, layout)
         if self._look_again(table, layout, results):
@@ -178,11 +191,25 @@ class TableRun:
     # ------------------------------------------------------------------------------- the schema
 
     def _layout(self) -> TableLayout | None:
-        return table_layout(self._settings, self._table, self._reader, self._logs)
+        return table_layout(
+            self._settings, self._table, self._reader, self._logs, topic_id=self._topic_id
+        )
+
+    def _checked_layout(self, catalog: Catalog) -> TableLayout | None:
+        topic = catalog.topic(self._settings.topic)
+        try:
+            layout = self._layout()
+            check_ends(catalog.state, topic, self._settings.table, self.held_offsets())
+        except (OtherTopic, LogLost):
+            # It holds nothing of this topic, whatever was said before: retention is to wait.
+            self._table = None
+            self._guard.report(self.held_offsets())
+            raise
+        return layout
 
     def _follow(self, table: Table, layout: TableLayout, found: Any) -> bool:
         before = table.schema
-        marks = self._marks({log_key(log): self._last(table, log) for log in self._logs})
+        marks = progress_marks({log_key(log): self._last(table, log) for log in self._logs})
         is_held = follow_values(self._settings, table, layout, found, marks)
         self._open()
         if self._table is None or self._table.schema != before:
@@ -197,6 +224,7 @@ class TableRun:
             name=self._settings.topic,
             description=f"The records of Kafka topic {self._settings.topic}",
             partition_by=layout.partition_columns,
+            marks=owner_marks(self._topic_id),
         )
         failpoint("materialize_table_created")
 
@@ -255,7 +283,7 @@ class TableRun:
     ) -> None:
         letters = [file for result in results for file in result.dead_letters]
         written = commit_letters(
-            self._settings.dead_letters, self._settings.topic, letters, plan.progress, table
+            self._settings, letters, plan.progress, table, topic_id=self._topic_id
         )
         self.result = self.result.plus(dead_letters=written)
         files = [file for result in results for file in result.files]
@@ -269,7 +297,7 @@ class TableRun:
         else:
             table.commit(
                 files,
-                self._marks(plan.progress),
+                progress_marks(plan.progress),
                 modified_ms=self._clock.now_ms(),
                 notes=notes,
             )
@@ -285,9 +313,6 @@ class TableRun:
             commits=1,
         )
         self._report()
-
-    def _marks(self, progress: Mapping[tuple[str, int], int]) -> dict[str, int]:
-        return {app_id(*key): last for key, last in progress.items() if last >= 0}
 
     def _last(self, table: Table, log: PartitionLog) -> int:
         return table.last_offset(*log_key(log))

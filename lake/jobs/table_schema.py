@@ -17,6 +17,7 @@ from lake.tables.data_file import write_data_file
 from lake.tables.ddl import parse_schema
 from lake.tables.delta_table import Table
 from lake.tables.layout import TableLayout, existing_layout, new_layout
+from lake.tables.owner import check_topic
 from lake.tables.partitions import split_rows
 from lake.tables.value_sample import sample_records
 from lake.tables.values.changes import CHANGE_FIELDS
@@ -35,10 +36,13 @@ def table_layout(
     table: Table | None,
     reader: ObjectReader,
     logs: Sequence[PartitionLog],
+    *,
+    topic_id: str,
 ) -> TableLayout | None:
     """Return the table's layout, or that of the table to create; None while nothing is known.
 
-    Raises SettingsError, and what reading objects raises.
+    Raises SettingsError (OtherTopic for a table of an earlier topic of the name), and what reading
+    objects raises.
     """
     if table is None:
         return _first_layout(settings, reader, logs)
@@ -58,6 +62,7 @@ def table_layout(
         owner=table.name,
         topic=settings.topic,
     )
+    check_topic(table, settings.topic, topic_id)
     if settings.schema is not None and layout.spec.value_format == "raw":
         raise SettingsError(
             f"{settings.table} holds values as bytes, so a schema that differs cannot be given: "

@@ -37,7 +37,8 @@ class MaterializeSettings:
     their format has it (DDL for JSON, or `@file` with DDL): left out, the table's own wins, and for
     a new table it is inferred from the first `sample_records`, or found by ids in the values.
     `mode` upsert makes each key a row, or with `scd` 2 each of its values; `engine` runs the MERGE.
-    `workers` work at once in this process.
+    `workers` work at once in this process. A table that `has_no_gaps` takes nothing that comes
+    after records that were removed before they reached it.
     """
 
     path: str
@@ -61,6 +62,7 @@ class MaterializeSettings:
     commit_bytes: int = COMMIT_BYTES
     file_bytes: int = FILE_BYTES
     dry_run: bool = False
+    has_no_gaps: bool = False
 
     @property
     def round_bytes(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lake.catalog import Catalog
-from lake.jobs.table_due import declared_tables, lag_of
+from lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 from storage.metadata.state import TableState, TopicState
@@ -99,6 +99,7 @@ def table_statuses(
 
 def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableStatus:
     """Look at a table's log. Raises TableUnavailable, SettingsError."""
+    from lake.tables.owner import OtherTopic, check_topic
     from lake.tables.table_figures import table_figures
 
     topic = catalog.topic(declared.topic)
@@ -110,6 +111,11 @@ def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableS
         figures.table.last_offset(topic.topic_id, partition) + 1
         for partition in range(len(topic.partitions))
     )
+    try:
+        check_topic(figures.table, topic.name, topic.topic_id)
+        check_ends(catalog.state, topic, status.table, offsets)
+    except (OtherTopic, LogLost) as error:  # it holds nothing of this topic, whatever was said
+        return replace(_with_lag(status, catalog, topic, (), now_ms), error=str(error))
     letters = table_figures(
         dead_letters_uri(status.table), file_bytes=declared.file_bytes, with_cost=False
     )

@@ -4,17 +4,23 @@ Delta-rs tells statistics only as typed columns. Entries are read from the first
 this is for tables that this package made and nobody else keeps: one that was made for a rebuild.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lake.store_reader import store_reader
 from lake.tables.data_file import DataFile
+from lake.tables.delta_table import open_table
+from storage.errors import SettingsError
 from storage.failpoints import failpoint
 
 _LOG = "_delta_log/"
+_CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint\.(?:\d{10}\.\d{10}\.)?parquet")
 
 
 def current_files(uri: str) -> list[DataFile]:
@@ -35,6 +41,23 @@ def current_files(uri: str) -> list[DataFile]:
     return list(files.values())
 
 
+def applications(uri: str) -> set[str]:
+    """Return the names of all `txn` actions that a table's log has: those of its newest checkpoint
+    and of all entries that are left. Raises what reading objects raises.
+    """
+    reader = store_reader(uri)
+    keys = [listed.key for listed in reader.run(reader.store.list(_LOG))]
+    matches = [match for key in keys if (match := _CHECKPOINT.fullmatch(key)) is not None]
+    newest = max((match[1] for match in matches), default=None)
+    names = {action["txn"]["appId"] for action in _actions(uri) if action.get("txn")}
+    for match in matches:
+        if match[1] == newest:
+            data = pa.BufferReader(reader.run(reader.store.get(match[0])))
+            rows = pq.read_table(data, columns=["txn"]).column("txn").to_pylist()
+            names |= {row["appId"] for row in rows if row is not None}
+    return names
+
+
 def _actions(uri: str) -> Iterator[dict[str, Any]]:
     reader = store_reader(uri)
     for listed in reader.run(reader.store.list(_LOG)):
@@ -43,13 +66,29 @@ def _actions(uri: str) -> Iterator[dict[str, Any]]:
                 yield msgspec.json.decode(line)
 
 
-def delete_table(uri: str) -> None:
-    """Delete everything below a table's root; killed on the way, it leaves a table of before."""
+def delete_table(uri: str, *, name: str) -> None:
+    """Delete everything below the root of the table of that name, as which it was created without
+    rows; nothing where there is no table. Killed on the way, it leaves a table of before.
+
+    Raises SettingsError for a table of another name, TableUnavailable.
+    """
+    table = open_table(uri)
+    if table is None:
+        return
+    if table.name != name:
+        raise SettingsError(
+            f"{uri} is in the way, a table of the name {table.name!r} that was not made for this: "
+            "move it away, or name another place for the other one (lakehead.table.path)"
+        )
     reader = store_reader(uri)
     keys = [listed.key for listed in reader.run(reader.store.list(""))]
-    # The newest entry first, one by one: what is left is the log of an older version.
-    for key in sorted((key for key in keys if key.startswith(_LOG)), reverse=True):
+    log = sorted((key for key in keys if key.startswith(_LOG)), reverse=True)
+    # The newest entry first, one by one: what is left is the log of an older version. The first
+    # entry, of a table without rows, says until the end what all of this is.
+    for key in log[:-1]:
         reader.run(reader.store.delete([key]))
         failpoint("delta_log_entry_deleted")
     if files := [key for key in keys if not key.startswith(_LOG)]:
         reader.run(reader.store.delete(files))
+    failpoint("delta_files_deleted")
+    reader.run(reader.store.delete(log[-1:]))

@@ -11,6 +11,7 @@ Nothing here runs before a fork: delta-rs hangs in a forked child whose parent u
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -40,6 +41,11 @@ class TableUnavailable(LakeheadError):
 def app_id(topic_id: str, partition: int) -> str:
     """Return the name under which a table records the progress of a partition."""
     return f"lakehead:{topic_id}:{partition}"
+
+
+def first_id(topic_id: str, partition: int) -> str:
+    """Return the name under which a table records the first offset of a partition that it holds."""
+    return f"lakehead:first:{topic_id}:{partition}"
 
 
 class Table:
@@ -186,8 +192,8 @@ class Table:
         for fragment in dataset.get_fragments():
             yield fragment.to_table(schema=dataset.schema)
 
-    def count(self, predicate: Any) -> int:
-        """Return how many rows a predicate (of `pyarrow.dataset`) selects."""
+    def count(self, predicate: Any = None) -> int:
+        """Return how many rows a predicate (of `pyarrow.dataset`) selects, without one all."""
         return int(self._handle.to_pyarrow_dataset().count_rows(filter=predicate))
 
     def rows(self, columns: Sequence[str], predicate: Any) -> Any:
@@ -226,13 +232,20 @@ def open_table(uri: str) -> Table | None:
 
 
 def create_table(
-    uri: str, schema: Any, *, name: str, description: str, partition_by: Sequence[str] = ()
+    uri: str,
+    schema: Any,
+    *,
+    name: str,
+    description: str,
+    partition_by: Sequence[str] = (),
+    marks: Mapping[str, int] = MappingProxyType({}),
 ) -> Table:
-    """Create an empty table and open it; if another run has just created one, open that one.
+    """Create an empty table with these marks and open it; if another run has just created one, open
+    that one.
 
     Delta-rs refuses properties of our own, so what a table is made from is its name.
     """
-    from deltalake import DeltaTable, Schema
+    from deltalake import CommitProperties, DeltaTable, Schema, Transaction
     from deltalake.exceptions import DeltaError
 
     try:
@@ -245,6 +258,9 @@ def create_table(
             description=description,
             partition_by=list(partition_by),
             storage_options=options,
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(app, mark) for app, mark in marks.items()]
+            ),
         )
     except (DeltaError, OSError) as error:
         if (table := open_table(uri)) is not None:
@@ -262,15 +278,16 @@ def replace_table(
     files: Sequence[DataFile],
     marks: Mapping[str, int],
     *,
+    old: Table | None,
     name: str,
     description: str,
     partition_by: Sequence[str],
     modified_ms: int,
     notes: Mapping[str, str],
 ) -> None:
-    """Put a new table in the place of the one at `uri` (or of none), in one commit: the files that
-    are there go, `files` come, with this schema, these partition columns and marks. Properties of
-    the old one stay.
+    """Put a new table in the place of the one at `uri`, as `old` saw it (None: there was none), in
+    one commit: the files that are there go, `files` come, with this schema, these partition columns
+    and marks. Properties of the old one stay.
 
     Raises TableMoved if another has committed meanwhile, TableUnavailable.
     """
@@ -278,7 +295,9 @@ def replace_table(
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import create_table_with_add_actions
 
-    old = open_table(uri)
+    now = open_table(uri)
+    if (None if now is None else now.version) != (None if old is None else old.version):
+        raise TableMoved(f"another run has committed to {uri}: run it again")
     place, options = location(uri)
     try:
         create_table_with_add_actions(

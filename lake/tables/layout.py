@@ -212,17 +212,7 @@ def existing_layout(
     `wanted` says what is asked for, of its schema only that it is one. Raises SettingsError if the
     table was not made from this topic by this job, or in another layout.
     """
-    expected = {field.name: field.type for field in _metadata_fields()}
-    found = {field.name: field.type for field in schema if field.name in expected}
-    if found != expected:
-        wrong = ", ".join(name for name in expected if found.get(name) != expected[name])
-        raise SettingsError(
-            f"{uri} is a table, but not one that was made from a topic: it lacks columns, or has "
-            f"others of the name ({wrong}); restore an older version of it, move it away, or "
-            "name another place (lakehead.table.path)"
-        )
-    if owner != topic:
-        raise SettingsError(f"{uri} is the table of topic {owner!r}, not of {topic!r}")
+    check_made_from(uri, schema, owner=owner, topic=topic)
     if tuple(partition_columns) != wanted.partition_columns:
         raise SettingsError(
             f"{uri} is partitioned by {', '.join(partition_columns) or 'nothing'}, not by "
@@ -249,6 +239,23 @@ def existing_layout(
             "so, or rebuild it with: lakehead rebuild-table"
         )
     return replace(layout, is_nested=is_nested)
+
+
+def check_made_from(uri: str, schema: Any, *, owner: str | None, topic: str) -> None:
+    """Raise SettingsError unless a table that is there already was made from a topic of this name;
+    `owner` is the name it was created with.
+    """
+    expected = {field.name: field.type for field in _metadata_fields()}
+    found = {field.name: field.type for field in schema if field.name in expected}
+    if found != expected:
+        wrong = ", ".join(name for name in expected if found.get(name) != expected[name])
+        raise SettingsError(
+            f"{uri} is a table, but not one that was made from a topic: it lacks columns, or has "
+            f"others of the name ({wrong}); restore an older version of it, move it away, or "
+            "name another place (lakehead.table.path)"
+        )
+    if owner != topic:
+        raise SettingsError(f"{uri} is the table of topic {owner!r}, not of {topic!r}")
 
 
 def dead_letters(batch: Any, faults: Sequence[Fault]) -> Any:

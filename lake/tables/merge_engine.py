@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from lake.tables.delta_table import Table, app_id
+from lake.tables.owner import owner_marks
 from lake.tables.upsert import Merge
 from storage.clock import SystemClock
 from storage.failpoints import failpoint
@@ -64,8 +65,11 @@ def _next_app(topic_id: str, partition: int) -> str:
 
 
 def progress_marks(progress: Progress) -> dict[str, int]:
-    """Return what a commit sets for the table to have this progress."""
-    return {app_id(*key): last for key, last in progress.items() if last >= 0}
+    """Return what a commit sets for the table of a topic to have this progress."""
+    marks = {app_id(*key): last for key, last in progress.items() if last >= 0}
+    for topic_id in {topic_id for topic_id, _ in progress}:
+        marks |= owner_marks(topic_id)
+    return marks
 
 
 def claim(table: Table, topic_id: str) -> dict[str, int]:
@@ -81,6 +85,7 @@ def plan_merge(table: Table, progress: Progress, notes: Mapping[str, str]) -> in
     (topic_id,) = {topic_id for topic_id, _ in progress}
     number = max(table.marked(planned_app(topic_id)), table.marked(done_app(topic_id)), 0) + 1
     marks = {planned_app(topic_id): number, done_app(topic_id): number - 1}
+    marks |= owner_marks(topic_id)
     marks |= {_next_app(*key): last for key, last in progress.items() if last >= 0}
     table.commit([], marks, modified_ms=SystemClock().now_ms(), notes=notes)
     failpoint("merge_planned")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage.clock import SystemClock
 from storage.metadata.log import MetadataLog
-from storage.metadata.records import Record, TopicConfig, TrimStream
+from storage.metadata.records import DeleteTopic, Record, TopicConfig, TrimStream
 from storage.metadata.state import ClusterState
 from storage.object_store import FileStore
 
@@ -19,6 +19,11 @@ def configure(root: Path, topic: str, configs: Mapping[str, str | None]) -> None
         root,
         lambda state: [TopicConfig(topic_id=state.topics[topic].topic_id, configs=dict(configs))],
     )
+
+
+def delete_topic(root: Path, topic: str) -> None:
+    """Delete a topic; one of its name has another id."""
+    _commit(root, lambda state: [DeleteTopic(topic_id=state.topics[topic].topic_id)])
 
 
 def trim(root: Path, topic: str, partition: int, start_offset: int) -> None:

@@ -64,8 +64,9 @@ async def _write(
     def create(state: ClusterState) -> list[Record]:
         if topic in state.topics:
             return []
-        topic_id = f"{random.Random(topic).getrandbits(128):032x}"
         first = state.next_stream_id
+        seed = f"{topic}{first or ''}"  # a topic that is made again has another id
+        topic_id = f"{random.Random(seed).getrandbits(128):032x}"
         return [
             CreateTopic(name=topic, topic_id=topic_id),
             *(
