@@ -17,11 +17,17 @@ import pyarrow.compute as pc
 from lake.decode.columns import arrow_schema
 from lake.decode.invalid import InvalidBatch
 from lake.tables.ddl import check_names
-from lake.tables.partitions import check_parts, generated_columns, generated_fields
+from lake.tables.partitions import (
+    FOLDER_BYTES_MAX,
+    check_parts,
+    generated_columns,
+    generated_fields,
+    rows_of_long_values,
+)
 from lake.tables.upsert import HISTORY_FIELDS
 from lake.tables.upsert_rows import as_changes, check_keys
 from lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
-from lake.tables.values.decoder import NO_SCHEMA, Fault, ValueDecoder, ValueSpec
+from lake.tables.values.decoder import NO_SCHEMA, Decoded, Fault, ValueDecoder, ValueSpec
 from lake.tables.values.raw import RAW_SCHEMA
 from storage.errors import SettingsError
 from storage.metadata.table_declaration import PartitionPart, ValueLayout
@@ -112,6 +118,7 @@ class TableLayout:
         """
         decoded = decoder.decode(batch, self.value_schema(), fault_count_max=fault_count_max)
         decoded = without(decoded, faulty_times(batch))
+        decoded = without(decoded, self._faulty_parts(decoded))
         faults, found = decoded.faults, decoded.found
         if faults and fault_count_max is not None:
             return TableRows(rows=self.schema.empty_table(), faults=faults, found=found)
@@ -131,6 +138,18 @@ class TableLayout:
             [columns[name] for name in self.schema.names], schema=self.schema
         )
         return TableRows(rows=rows, faults=faults, found=found)
+
+    def _faulty_parts(self, decoded: Decoded) -> list[Fault]:
+        """The faults of records whose partition has no name that a folder can have."""
+        if self.is_nested or (found := rows_of_long_values(decoded.columns, self.parts)) is None:
+            return []
+        name, beyond = found
+        reason = (
+            f"field {name}: a value that the table is partitioned by, and that with its escapes is "
+            f"longer than a folder's name may be ({FOLDER_BYTES_MAX} bytes)"
+        )
+        rows = dict.fromkeys(decoded.rows.to_numpy()[beyond].tolist())
+        return [Fault(row=row, reason=reason, error="misfit") for row in rows]
 
 
 def _is_every_row(rows: Any) -> bool:

@@ -10,12 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.tables.ddl import type_name
 from storage.errors import SettingsError
 from storage.metadata.table_declaration import DATE, HOUR, PartitionPart
+
+FOLDER_BYTES_MAX = 255
+"""Of a partition column's folder, `name=value` with escapes: what file systems take as a name."""
+FOLDERS_BYTES_MAX = 700
+"""Of all folders of a partition: S3 takes keys of 1,024 bytes, the table's place among them."""
+_ESCAPED_MAX = 3
+"""Bytes of an escaped one."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _GENERATED = {DATE: pa.date32(), HOUR: pa.int32()}
@@ -71,6 +79,40 @@ def generated_columns(held: Mapping[str, Any], parts: Sequence[PartitionPart]) -
         if part.unit == "hour":
             columns[HOUR] = pc.hour(source).cast(pa.int32())
     return columns
+
+
+def rows_of_long_values(columns: Any, parts: Sequence[PartitionPart]) -> tuple[str, Any] | None:
+    """Return which rows of a table of values cannot be in a partition, as a mask, and a column that
+    is to blame; None if all can.
+
+    A commit names the values and needs no folders, but engines that OPTIMIZE or MERGE make them.
+    """
+    names = [part.column for part in parts if part.column in columns.column_names]
+    names = [name for name in names if pa.types.is_string(columns.schema.field(name).type)]
+    total, beyond, to_blame = np.zeros(columns.num_rows, np.int64), None, ""
+    for name in names:
+        column = columns.column(name)
+        head = len(quote(name, safe="")) + 2  # with = and /
+        longest = head + (pc.max(pc.binary_length(column)).as_py() or 0) * _ESCAPED_MAX
+        if longest <= min(FOLDER_BYTES_MAX, FOLDERS_BYTES_MAX // len(names)):
+            continue
+        sizes = head + _escaped_sizes(column)
+        total += sizes
+        here = (sizes - 1 > FOLDER_BYTES_MAX) | (total > FOLDERS_BYTES_MAX)
+        if here.any():
+            to_blame = to_blame or name
+            beyond = here if beyond is None else beyond | here
+    return None if beyond is None else (to_blame, beyond)
+
+
+def _escaped_sizes(column: Any) -> Any:
+    """The bytes of each text as the name of a folder."""
+    coded = pc.dictionary_encode(pc.fill_null(column, ""))
+    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
+    if isinstance(coded, pa.ChunkedArray):
+        coded = coded.chunk(0)
+    sizes = [len(quote(text, safe="")) for text in coded.dictionary.to_pylist()]
+    return np.array(sizes, np.int64)[coded.indices.to_numpy()]
 
 
 def split_rows(rows: Any, columns: Sequence[str]) -> Iterator[PartitionRows]:

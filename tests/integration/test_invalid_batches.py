@@ -265,3 +265,42 @@ def test_a_damaged_object_is_an_error_whatever_is_declared(cluster: Cluster) -> 
         assert isinstance(cluster.bring_up().error, CorruptObject)
     with pytest.raises(CorruptObject):
         lake.scan(str(cluster.root), "orders", mode="DROPMALFORMED").read_all()
+
+
+FAR = [
+    ("at timestamp, id bigint", "day(at)", b'{"id":%d,"at":"0000-01-01T00:00:00Z"}'),
+    ("at timestamp, id bigint", "hour(at)", b'{"id":%d,"at":"0000-12-31T23:59:59Z"}'),
+    ("at date, id bigint", "at", b'{"id":%d,"at":"0000-01-01"}'),
+    ("at array<timestamp>, id bigint", "", b'{"id":%d,"at":["0000-01-01T00:00:00Z"]}'),
+    ("at struct<b: timestamp>, id bigint", "", b'{"id":%d,"at":{"b":"0000-01-01T00:00:00Z"}}'),
+    ("at string, id bigint", "at", b'{"id":%d,"at":"' + b"x" * 300 + b'"}'),
+    ("at string, id bigint", "at", b'{"id":%d,"at":"' + "\u00fc".encode() * 100 + b'"}'),
+]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize(("schema", "parts", "far"), FAR)
+def test_a_value_beyond_its_type_or_its_folder_is_a_dead_letter_of_its_record(
+    cluster: Cluster, schema: str, parts: str, far: bytes, mode: str
+) -> None:
+    near = {
+        "day(at)": b'"2024-02-29T00:00:00Z"',
+        "hour(at)": b'"9999-12-31T23:59:59.999999Z"',
+        "at": b'"2024-02-29"',
+    }
+    if "string" in schema:
+        near["at"] = b'"' + b"y" * 252 + b'"'
+    values = [
+        far % n if n == 1 else b'{"id":%d,"at":%b}' % (n, near.get(parts, b"null"))
+        for n in range(3)
+    ]
+    records = [TestRecord(offset=n, key=b"k%d" % n, value=value) for n, value in enumerate(values)]
+    cluster.write([encode_batch(records)])
+    cluster.declare("dead_letter", schema=schema, partition_by=parts, mode=mode)
+    assert cluster.bring_up().error is None
+    assert cluster.rows() == [(0, 0), (0, 2)]
+    (letter,) = cluster.letters()
+    assert (letter["_offset"], letter["error_class"]) == (1, "misfit")
+    assert letter["error"].startswith("field at: ")
+    assert letter["value"] == values[1]
+    DeltaTable(cluster.table).optimize.compact()
