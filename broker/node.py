@@ -27,6 +27,7 @@ from broker.cluster.network import PeerNetwork, TcpNetwork
 from broker.cluster.peers import Peers
 from broker.cluster.session import Session
 from broker.configs.entries import BrokerValues, broker_values
+from broker.configs.table_places import TablePlaces
 from broker.controller.controller import Controller, ControllerSettings
 from broker.controller.recovery import Recoveries
 from broker.coordinator.group.coordinator import GroupCoordinator
@@ -73,6 +74,7 @@ class Node:
         self, settings: Settings, clock: Clock, rng: random.Random, store: ObjectStore
     ) -> None:
         self.settings = settings
+        self.table_places: TablePlaces = TablePlaces(settings)
         self.clock: Clock = clock
         self.rng = rng
         self.scope = TaskScope(self._crashed)

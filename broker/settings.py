@@ -233,6 +233,20 @@ class Settings:
         3_600_000, "How often expired transactional ids are looked for.", unit="ms", least=1
     )
 
+    # tables
+    table_roots: str = _setting(
+        "",
+        "Where lakehead.table.path of topics may lead, beside the cluster's own tables/: folders, "
+        "s3://bucket or s3://bucket/prefix, separated by commas; *: anywhere. Jobs write and "
+        "delete there with their own rights, and any client may set configs.",
+    )
+    table_registries: str = _setting(
+        "",
+        "Schema registries that lakehead.table.schema.registry.url may name, beside the one that "
+        "registry.port serves: URLs (a path under one is allowed too), separated by commas; *: "
+        "any. Jobs send requests there.",
+    )
+
     # storage
     wal_size: int = _setting(
         1 * GIB,

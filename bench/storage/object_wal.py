@@ -26,7 +26,7 @@ from bench.storage.block_wal import Clocked
 from storage.clock import SystemClock
 from storage.format.stream_object import StreamInfo
 from storage.object_store import MemoryStore, ObjectMeta, ObjectStore, open_store
-from storage.object_store.protocol import Buffer
+from storage.object_store.protocol import Buffer, Owns, every_key
 from storage.tasks import TaskScope
 from storage.wal import ObjectWal, ObjectWalSettings, WalOwner
 from storage.wal.object import BatchingSettings
@@ -75,8 +75,8 @@ class Delayed:
     async def delete(self, keys: Sequence[str]) -> None:
         await self._inner.delete(keys)
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
-        return await self._inner.abort_uploads(before_ms=before_ms)
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
+        return await self._inner.abort_uploads(before_ms=before_ms, owns=owns)
 
     async def close(self) -> None:
         await self._inner.close()

@@ -17,6 +17,7 @@ from broker.api.logger_levels import change_levels
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
 from broker.configs.group_table import known_group_config, parse_group_configs
+from broker.configs.table_places import TablePlaces
 from broker.configs.topic_table import known_topic_config, parse_topic_configs
 from broker.partition.topic import is_valid_name
 from broker.protocol.api import RequestContext
@@ -85,9 +86,10 @@ async def _change(
     planner = _PLANNERS.get(resource.resource_type)
     if planner is None:
         raise refused(f"Unknown resource type {resource.resource_type}")
+    places = context.node.table_places
 
     def plan(state: ClusterState) -> Sequence[Record]:
-        return planner(resource, state, changes_of)
+        return planner(resource, state, changes_of, places)
 
     metadata = context.node.engine.metadata
     # Planned twice: what does nothing, or is only tried out, takes no entry of the log.
@@ -95,7 +97,9 @@ async def _change(
         await metadata.commit_with(plan)
 
 
-def _plan_topic(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+def _plan_topic(
+    resource: Any, state: ClusterState, changes_of: ChangesOf, places: TablePlaces
+) -> Sequence[Record]:
     # What is wrong is told in Kafka's order: whether the topic is there comes last.
     name = resource.resource_name
     topic = state.topics.get(name)
@@ -110,10 +114,13 @@ def _plan_topic(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Se
         raise KafkaError(
             ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
         )
+    places.check(name, changes, present, state)
     return [TopicConfig(topic_id=topic.topic_id, configs=changes)] if changes else []
 
 
-def _plan_broker(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+def _plan_broker(
+    resource: Any, state: ClusterState, changes_of: ChangesOf, _places: TablePlaces
+) -> Sequence[Record]:
     node_id = _node_id(resource.resource_name, state)
     present = state.broker_configs.get(node_id, Map())
     changes = changes_of(resource, present, _known_broker_config)
@@ -152,11 +159,15 @@ def _parsed_broker_config(name: str, value: str) -> str:
     return config.parse(value, ErrorCode.invalid_request)
 
 
-def _refuse_metrics(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+def _refuse_metrics(
+    resource: Any, state: ClusterState, changes_of: ChangesOf, _places: TablePlaces
+) -> Sequence[Record]:
     raise refused("This broker takes no metrics from clients.")
 
 
-def _plan_group(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Sequence[Record]:
+def _plan_group(
+    resource: Any, state: ClusterState, changes_of: ChangesOf, _places: TablePlaces
+) -> Sequence[Record]:
     group = resource.resource_name
     if not group:
         raise refused("Default group resources are not allowed.")
@@ -165,7 +176,7 @@ def _plan_group(resource: Any, state: ClusterState, changes_of: ChangesOf) -> Se
     return [GroupConfig(group=group, configs=changes)] if changes else []
 
 
-_PLANNERS: Mapping[int, Callable[[Any, ClusterState, ChangesOf], Sequence[Record]]] = {
+_PLANNERS: Mapping[int, Callable[[Any, ClusterState, ChangesOf, TablePlaces], Sequence[Record]]] = {
     TOPIC: _plan_topic,
     BROKER: _plan_broker,
     CLIENT_METRICS: _refuse_metrics,

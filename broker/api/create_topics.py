@@ -50,10 +50,17 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
         ),
         node.engine.metadata.state,
         node.settings,
+        node.table_places,
     )
     topic_id = None
     if not validate_only:
-        topic = await node.catalog.create(new.name, new.partitions, new.configs, new.replicas)
+        topic = await node.catalog.create(
+            new.name,
+            new.partitions,
+            new.configs,
+            new.replicas,
+            check=lambda state: node.table_places.check(new.name, new.configs, {}, state),
+        )
         topic_id = topic.uuid
     configs = [
         entity(

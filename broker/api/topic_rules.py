@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from broker.configs.table_places import TablePlaces
 from broker.configs.topic_table import parse_topic_configs
 from broker.partition.topic import is_valid_name
 from broker.protocol.errors import KafkaError
@@ -44,7 +45,9 @@ class NewTopic:
     configs: dict[str, str]
 
 
-def check_new_topic(request: TopicRequest, state: ClusterState, settings: Settings) -> NewTopic:
+def check_new_topic(
+    request: TopicRequest, state: ClusterState, settings: Settings, places: TablePlaces
+) -> NewTopic:
     """Return the topic that is asked for. Raises KafkaError with Kafka's code for what is wrong,
     the first in Kafka's order: the name, the configs, the numbers.
     """
@@ -59,6 +62,7 @@ def check_new_topic(request: TopicRequest, state: ClusterState, settings: Settin
     configs = {
         name: value for name, value in parse_topic_configs(configs).items() if value is not None
     }
+    places.check(request.name, configs, {}, state)
     if request.assignments:
         partitions = _check_assignments(request, state)
     else:

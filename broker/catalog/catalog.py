@@ -90,12 +90,15 @@ class TopicCatalog:
         partitions: int,
         configs: Mapping[str, str] | None = None,
         replicas: Sequence[tuple[int, ...]] = (),
+        *,
+        check: Callable[[ClusterState], None] = lambda _state: None,
     ) -> Topic:
         """Create a topic; return when it is led everywhere, or after `OPENING_S`.
 
-        `replicas` names nodes for each partition, the leader first; none: nodes in turn. Raises
-        KafkaError (INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT),
-        TopicExists, StorageError.
+        `replicas` names nodes for each partition, the leader first; none: nodes in turn. `check`
+        raises what refuses the topic in the state that it is added to. Raises KafkaError
+        (INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT), TopicExists,
+        StorageError.
         """
         if not is_valid_name(name):
             raise KafkaError(ErrorCode.invalid_topic_exception, f"{name!r} is no topic name")
@@ -108,6 +111,7 @@ class TopicCatalog:
         def plan(state: ClusterState) -> Sequence[Record]:
             if name in state.topics:
                 raise TopicExists(f"topic {name} exists")
+            check(state)
             return [
                 CreateTopic(name=name, topic_id=topic_id, configs=dict(configs or {})),
                 *self._new_streams(state, topic_id, range(partitions), replicas),

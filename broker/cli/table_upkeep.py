@@ -32,6 +32,7 @@ TopicsArgument = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what is due, and do nothing.")]
 
+_NAMES_SHOWN = 20
 _COLUMNS = {"topic": "TOPIC", "table": "TABLE", "files": "FILES", "small": "SMALL", "due": "DUE"}
 
 
@@ -70,12 +71,16 @@ def vacuum(
     engine: EngineOption = Engine.DELTA_RS,
     wait: WaitOption = 0.0,
     dry_run: DryRunOption = False,
+    every_name: Annotated[
+        bool, typer.Option("--every-name", help="With --dry-run: all names, not the first 20.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete files that no version of the last days needs, those of killed runs among them.
 
     Due is a table that was not vacuumed for a day (lakehead.table.vacuum.interval.ms). It needs the
-    table's lease, as optimize does.
+    table's lease, as optimize does. OTHERS are files below the table's root that are not known to
+    be the table's: they stay. With --dry-run the names of both are shown.
     """
     from lake.jobs.table_upkeep import vacuum as run_job
 
@@ -85,10 +90,36 @@ def vacuum(
         )
 
     results = _run(path, topics or [], job, wait=wait, dry_run=dry_run)
-    rows = [_row(one) | {"removed": one.removed} for one in results]
+    rows = [
+        _row(one)
+        | {"removed": one.removed, "names": one.names, "others": len(one.others)}
+        | {"other_names": one.others}
+        for one in results
+    ]
     columns = {name: title for name, title in _COLUMNS.items() if name != "small"}
-    show_rows(rows, {**columns, "removed": "REMOVED"}, as_json)
+    show_rows(rows, {**columns, "removed": "REMOVED", "others": "OTHERS"}, as_json)
+    if dry_run and not as_json:
+        most = None if every_name else _NAMES_SHOWN
+        for one in results:
+            _show_names(f"{one.topic}: to be removed from {one.table}", one.names, most)
+            _show_names(f"{one.topic}: not the table's, left in {one.table}", one.others, most)
     _complain(results)
+
+
+def _show_names(title: str, names: "Sequence[str]", most: int | None) -> None:
+    """Print file names below a title, `most` of them."""
+    if not names:
+        return
+    typer.echo(f"\n{title}:")
+    for name in names[:most]:
+        typer.echo(f"  {_printable(name)}")
+    if most is not None and len(names) > most:
+        typer.echo(f"  and {len(names) - most} more: --every-name shows them all")
+
+
+def _printable(name: str) -> str:
+    """A file's name without what would move a terminal's cursor."""
+    return name.encode("unicode_escape").decode() if not name.isprintable() else name
 
 
 def _run(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.configs.table_places import registries_with_own
 from broker.settings import Settings
 from storage.errors import SettingsError
 
@@ -48,6 +49,7 @@ def node_commands(
     for index in range(count):
         own = {"nodes": "1", "node.id": str(settings.node_id + index), "wal": wal}
         own["registry.port"] = "-1"  # one beside all of them
+        own["table.registries"] = registries_with_own(settings)
         own["ec2.notices"] = ""  # the supervisor's to watch
         for name, port in (
             ("port", settings.port),

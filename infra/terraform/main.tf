@@ -87,7 +87,7 @@ module "brokers" {
   wal_volume_ids    = local.block_wal ? module.wal[0].volume_ids : {}
   kafka_port        = var.kafka_port
   metrics_port      = var.metrics_port
-  settings          = var.settings
+  settings          = merge({ "table.roots" = "s3://${module.storage.bucket}/${var.tables_prefix}" }, var.settings)
   lakehead_wheel    = var.lakehead_wheel
   session_manager   = var.session_manager
 }

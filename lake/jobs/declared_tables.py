@@ -18,6 +18,7 @@ from lake.jobs.kept_files import LOOK_S, FilesTold, files_kept
 from lake.jobs.replay import ReplayResult, replay_dead_letters
 from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
+from lake.jobs.table_places import check_declared_place
 from lake.jobs.table_rebuild import RebuildResult, rebuild_table
 from lake.jobs.table_run import TableRun
 from lake.jobs.table_schema import SchemaConflict
@@ -165,6 +166,7 @@ class DeclaredTables:
         run = self._open_run(declared, dry_run=dry_run)
         error: LakeheadError | None = None
         try:
+            check_declared_place(catalog, declared)
             with self._lease(declared, needed=not dry_run):
                 run.bring_up(catalog)
         except LakeheadError as caught:
@@ -241,6 +243,7 @@ class DeclaredTables:
             raise declared
         if declared is None:
             raise _declares_none(topic)
+        check_declared_place(catalog, declared)
         return declared
 
     # --------------------------------------------------------------------------------- for ever
@@ -311,6 +314,7 @@ class DeclaredTables:
         before = run.result
         error: LakeheadError | None = None
         try:
+            check_declared_place(catalog, declared)
             self._leases.keep(declared.topic_id)
             run.bring_up(catalog, rounds_max=1, reader=reader)
             kept.pause_s = _PAUSE_S[0]

@@ -15,10 +15,7 @@ before it, the rest is committed, and the run fails naming it. `dead_letter`: it
 `<table>__dlq` (`dead_letters`). `drop`: it is counted.
 """
 
-import os
-
-from lake.catalog import Catalog
-from lake.jobs.table_due import declared_tables
+from lake.jobs.table_places import check_place
 from lake.jobs.table_run import TableRun
 from lake.jobs.table_settings import (
     Guard,
@@ -28,10 +25,7 @@ from lake.jobs.table_settings import (
     Unguarded,
 )
 from lake.store_reader import store_reader
-from lake.tables.delta_table import location
-from storage.errors import SettingsError
 from storage.jobs.frame import Runner
-from storage.metadata.table_declaration import TableDeclaration
 
 
 def materialize(
@@ -44,7 +38,8 @@ def materialize(
     """Bring a topic's table up to what lies in objects now, and return figures. Work items go to
     `runner` (such as `lake.jobs.spark_runner`), or to threads of this process.
 
-    Without a guard the table must be none that a topic declares.
+    Without a guard the table must be none that a topic declares: who is at work on such a one may
+    MERGE with an engine that does not see what is committed beside it.
 
     Raises SettingsError, UnknownTopic, RecordUnreadable, SchemaConflict, TableUnavailable, what
     the guard raises and what reading objects raises. Whatever it raises, run it again.
@@ -52,25 +47,7 @@ def materialize(
     reader = store_reader(settings.path)
     catalog = reader.open_catalog()
     if guard is None:
-        _refuse_declared(catalog, settings.table)
+        check_place(catalog, settings.table)
     run = TableRun(settings, reader, guard or Unguarded(), on_progress, runner=runner)
     run.bring_up(catalog)
     return run.result
-
-
-def _refuse_declared(catalog: Catalog, table: str) -> None:
-    """A table that a topic declares is written under its lease alone: who is at work may MERGE with
-    an engine that does not see what is committed beside it.
-    """
-    place = _place(table)
-    for declared in declared_tables(catalog.state).values():
-        if isinstance(declared, TableDeclaration) and _place(declared.uri(catalog.uri)) == place:
-            raise SettingsError(
-                f"{table} is the table that topic {declared.topic} declares: name that topic, and "
-                "no table"
-            )
-
-
-def _place(uri: str) -> str:
-    place, _ = location(uri)
-    return place.rstrip("/") if "://" in place else os.path.realpath(place)

@@ -35,6 +35,7 @@ from lake.tables.owner import is_of_topic, owner_marks
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 from storage.failpoints import failpoint
+from storage.metadata.table_declaration import rebuild_uri
 
 
 class HistoryOnlyInTable(LakeheadError):
@@ -68,7 +69,7 @@ def rebuild_table(
     Raises HistoryOnlyInTable unless `without_history`; SettingsError for a table that is not this
     topic's, nor that of an earlier topic of its name; what `TableRun.bring_up` raises.
     """
-    beside = replace(settings, table=beside_uri(settings.table), has_no_gaps=True)
+    beside = replace(settings, table=rebuild_uri(settings.table), has_no_gaps=True)
     logs = catalog.partitions(settings.topic)
     old = _Old(settings, catalog)
     spans = {log.id.partition: Span(log.start_offset, log.end_offset) for log in logs}
@@ -100,12 +101,6 @@ def rebuild_table(
         bytes_written=sum(file.size_bytes for file in files),
         rows_left_out=lost,
     )
-
-
-def beside_uri(table: str) -> str:
-    """Return where the new table is made."""
-    place, question, options = table.partition("?")
-    return f"{place.rstrip('/')}__rebuild{question}{options}"
 
 
 class _Old:

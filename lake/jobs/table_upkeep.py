@@ -21,8 +21,18 @@ import pyarrow.compute as pc
 
 from lake.catalog import Catalog
 from lake.jobs.table_due import declared_tables
-from lake.tables.delta_table import Table, TableMoved, TableUnavailable, one_line, open_table
+from lake.jobs.table_places import check_declared_place
+from lake.store_reader import store_reader
+from lake.tables.delta_table import (
+    NOTHING,
+    Table,
+    TableMoved,
+    TableUnavailable,
+    one_line,
+    open_table,
+)
 from lake.tables.merge_engine import MergeEngineName
+from lake.tables.own_files import OWN_ROOT, is_data_file, names_below
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 from storage.failpoints import failpoint
@@ -34,6 +44,7 @@ RETENTION_HOURS = 7 * 24
 _SMALL = 4
 _SMALL_FILES = 16
 _ATTEMPTS = 3
+_DELETED_AT_ONCE = 1000
 
 Hold = Callable[[], AbstractContextManager[None]]
 """Holds the lease of a table while a block runs. Raises TableTaken."""
@@ -43,7 +54,8 @@ Hold = Callable[[], AbstractContextManager[None]]
 class TableTarget:
     """A table to keep, that of a topic's rows or of its dead letters. `order_by`: rows that are
     near in these columns come to lie together. What is due without being asked for: see the configs
-    `lakehead.table.optimize.*` and `vacuum.*`.
+    `lakehead.table.optimize.*` and `vacuum.*`. `cluster` is the URI of the store; `place_error`
+    says what is wrong with the place, which is looked at again before anything is deleted.
     """
 
     topic: str
@@ -55,13 +67,16 @@ class TableTarget:
     small_percent: int = 50
     vacuum_every_ms: int = 24 * 3600 * 1000
     is_of_letters: bool = False
+    cluster: str = ""
+    place_error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepResult:
     """What a job did to a table, or would do. A file is small below a quarter of its size to be,
-    with another such file in its partition. `removed` are the files that VACUUM deleted (-1: as
-    many as there were, Spark does not say).
+    with another such file in its partition. `names` are the files that VACUUM deleted, below the
+    table's root, `removed` how many; `others` are files there that no version names and that are
+    not known to be the table's: they stay.
     """
 
     topic: str
@@ -71,6 +86,8 @@ class UpkeepResult:
     small_files: int = 0
     files_after: int = 0
     removed: int = 0
+    names: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     is_due: bool = False
     error: LakeheadError | None = None
 
@@ -89,7 +106,7 @@ def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
     found = []
     for one in declared.values():
         if isinstance(one, TableDeclaration):
-            table = _target(one, catalog.uri)
+            table = _target(one, catalog)
             found.append(table)
             if "dead_letter" in (one.on_error, one.evolution):
                 letters = dead_letters_uri(table.uri)
@@ -99,11 +116,18 @@ def targets(catalog: Catalog, topics: Sequence[str] = ()) -> list[TableTarget]:
     return found
 
 
-def _target(declared: TableDeclaration, path: str) -> TableTarget:
+def _target(declared: TableDeclaration, catalog: Catalog) -> TableTarget:
+    place_error = ""
+    try:
+        check_declared_place(catalog, declared)
+    except SettingsError as error:
+        place_error = str(error)
     return TableTarget(
         topic=declared.topic,
         topic_id=declared.topic_id,
-        uri=declared.uri(path),
+        uri=declared.uri(catalog.uri),
+        cluster=catalog.uri,
+        place_error=place_error,
         file_bytes=declared.file_bytes,
         order_by=declared.cluster_by,
         optimize_every_ms=declared.optimize_interval_ms,
@@ -172,12 +196,14 @@ def optimize(
     """Make big files of a table's small ones, under its lease. What fails is in the result."""
     found = UpkeepResult(topic=target.topic, table=target.uri, job="optimize")
     try:
+        _check_place(target)
         if dry_run:
             return look(target)
         with hold():
             found = look(target)  # who held it before may have done it
             if not found.files or (only_if_due and not found.is_due):
                 return found
+            _check_place_again(target)
             if engine == "spark":
                 _optimize_by_spark(target)
             else:
@@ -231,8 +257,9 @@ def vacuum(
     dry_run: bool = False,
     only_if_due: bool = False,
 ) -> UpkeepResult:
-    """Delete files that no version of the last hours needs, those of killed runs among them, under
-    the table's lease. What fails is in the result. Raises SettingsError for a retention below
+    """Delete files that no version of the last hours needs, under the table's lease: those that
+    its log names, and where its root is its own those that killed runs left, by their names. What
+    fails is in the result. Raises SettingsError for a retention below
     seven days.
     """
     if retention_hours < RETENTION_HOURS:
@@ -247,6 +274,7 @@ def vacuum(
         )
     found = UpkeepResult(topic=target.topic, table=target.uri, job="vacuum")
     try:
+        _check_place(target)
         with nullcontext() if dry_run else hold():
             table = open_table(target.uri)
             if table is None:
@@ -254,14 +282,14 @@ def vacuum(
             found = _with_vacuum(found, table, target)
             if only_if_due and not found.is_due:
                 return found
-            if engine == "spark":
-                removed = _vacuum_by_spark(target, dry_run)
-            else:
-                removed = _vacuum(table, retention_hours, dry_run)
+            names, others = _unneeded(table, retention_hours)
+            if not dry_run:
+                _check_place_again(target)
+                _delete(target, names, engine)
             failpoint("vacuum_done")
             if not dry_run:
                 _note(target, "vacuumed")
-            return replace(found, removed=removed)
+            return replace(found, removed=len(names), names=names, others=others)
     except LakeheadError as error:
         return replace(found, error=error)
 
@@ -272,21 +300,54 @@ def _with_vacuum(found: UpkeepResult, table: Table, target: TableTarget) -> Upke
     return replace(found, files=files, files_after=files, is_due=is_due)
 
 
-def _vacuum(table: Table, retention_hours: int, dry_run: bool) -> int:
+def _unneeded(table: Table, retention_hours: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files below a table's root, old enough, that no version of the last hours needs: those
+    that are the table's, and all others.
+    """
     from deltalake.exceptions import DeltaError
 
     try:
-        # full: also what no version ever named, from the same age on.
-        files = table.handle.vacuum(retention_hours, dry_run=dry_run, full=True)
+        every = table.handle.vacuum(retention_hours, dry_run=True, full=True)
+        removed = set(table.handle.vacuum(retention_hours, dry_run=True, full=False))
     except (DeltaError, OSError) as error:
         raise TableUnavailable(f"cannot vacuum {table.uri}: {one_line(error)}") from error
-    return len(files)
+    if removed - set(every):  # gone already, or in folders that the table is not partitioned by
+        removed &= set(names_below(table.uri))
+    has_own_root = table.marked(OWN_ROOT) != NOTHING
+    names = removed | {name for name in every if has_own_root and is_data_file(name)}
+    return tuple(sorted(names)), tuple(sorted(set(every) - names))
 
 
-def _vacuum_by_spark(target: TableTarget, dry_run: bool) -> int:
-    from lake.tables.delta_spark import vacuum_by_spark
+def _delete(target: TableTarget, names: Sequence[str], engine: MergeEngineName) -> None:
+    if engine == "spark":
+        from lake.tables.delta_spark import vacuum_by_spark
 
-    return vacuum_by_spark(target.uri, dry_run=dry_run)
+        vacuum_by_spark(target.uri, names)
+        return
+    reader = store_reader(target.uri)
+    for first in range(0, len(names), _DELETED_AT_ONCE):
+        reader.run(reader.store.delete(names[first : first + _DELETED_AT_ONCE]))
+
+
+# ------------------------------------------------------------------------------- whose files it is
+
+
+def _check_place(target: TableTarget) -> None:
+    if target.place_error:
+        raise SettingsError(target.place_error)
+
+
+def _check_place_again(target: TableTarget) -> None:
+    """Raise SettingsError unless the topic declares this table still, in a root of its own."""
+    catalog = store_reader(target.cluster).open_catalog()
+    declared = declared_tables(catalog.state, [target.topic]).get(target.topic)
+    if isinstance(declared, SettingsError):
+        raise declared
+    if declared is None or declared.topic_id != target.topic_id:
+        raise SettingsError(f"topic {target.topic} declares no table any more")
+    check_declared_place(catalog, declared)
+    if target.uri not in (uri := declared.uri(catalog.uri), dead_letters_uri(uri)):
+        raise SettingsError(f"topic {target.topic} declares another table now: {uri}")
 
 
 # --------------------------------------------------------------------------- when it was done last

@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 
 from lake.store_reader import store_reader
 from lake.tables.data_file import DataFile
-from lake.tables.delta_table import open_table
+from lake.tables.delta_table import NOTHING, open_table
+from lake.tables.own_files import LOG, OWN_ROOT, is_data_file, names_below, refuse_others
 from storage.errors import SettingsError
 from storage.failpoints import failpoint
 
-_LOG = "_delta_log/"
 _CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint\.(?:\d{10}\.\d{10}\.)?parquet")
+_FIRST = f"{LOG}{0:020}.json"
 
 
 def current_files(uri: str) -> list[DataFile]:
@@ -46,7 +47,7 @@ def applications(uri: str) -> set[str]:
     and of all entries that are left. Raises what reading objects raises.
     """
     reader = store_reader(uri)
-    keys = [listed.key for listed in reader.run(reader.store.list(_LOG))]
+    keys = [listed.key for listed in reader.run(reader.store.list(LOG))]
     matches = [match for key in keys if (match := _CHECKPOINT.fullmatch(key)) is not None]
     newest = max((match[1] for match in matches), default=None)
     names = {action["txn"]["appId"] for action in _actions(uri) if action.get("txn")}
@@ -60,35 +61,39 @@ def applications(uri: str) -> set[str]:
 
 def _actions(uri: str) -> Iterator[dict[str, Any]]:
     reader = store_reader(uri)
-    for listed in reader.run(reader.store.list(_LOG)):
+    for listed in reader.run(reader.store.list(LOG)):
         if listed.key.endswith(".json"):
             for line in reader.run(reader.store.get(listed.key)).splitlines():
                 yield msgspec.json.decode(line)
 
 
 def delete_table(uri: str, *, name: str) -> None:
-    """Delete everything below the root of the table of that name, as which it was created without
-    rows; nothing where there is no table. Killed on the way, it leaves a table of before.
+    """Delete the table of that name, as which it was created without rows in a root of its own: its
+    log and its data files; nothing where there is no table. Killed on the way, it leaves a table of
+    before.
 
-    Raises SettingsError for a table of another name, TableUnavailable.
+    Raises SettingsError, and deletes nothing, for a table of another name and where other files lie
+    below its root; TableUnavailable.
     """
     table = open_table(uri)
     if table is None:
         return
-    if table.name != name:
+    if table.name != name or table.marked(OWN_ROOT) == NOTHING:
         raise SettingsError(
             f"{uri} is in the way, a table of the name {table.name!r} that was not made for this: "
             "move it away, or name another place for the other one (lakehead.table.path)"
         )
+    names = names_below(uri)
+    advice = "these files are in the way of a rebuild: move them away"
+    refuse_others(uri, (one for one in names if not is_data_file(one)), advice)
     reader = store_reader(uri)
-    keys = [listed.key for listed in reader.run(reader.store.list(""))]
-    log = sorted((key for key in keys if key.startswith(_LOG)), reverse=True)
+    log = sorted((one for one in names if one.startswith(LOG) and one != _FIRST), reverse=True)
     # The newest entry first, one by one: what is left is the log of an older version. The first
     # entry, of a table without rows, says until the end what all of this is.
-    for key in log[:-1]:
-        reader.run(reader.store.delete([key]))
+    for one in log:
+        reader.run(reader.store.delete([one]))
         failpoint("delta_log_entry_deleted")
-    if files := [key for key in keys if not key.startswith(_LOG)]:
+    if files := [one for one in names if not one.startswith(LOG)]:
         reader.run(reader.store.delete(files))
     failpoint("delta_files_deleted")
-    reader.run(reader.store.delete(log[-1:]))
+    reader.run(reader.store.delete([_FIRST]))

@@ -102,16 +102,20 @@ def optimize_by_spark(uri: str, *, order_by: Sequence[str] = (), file_bytes: int
         return session.sql(statement + (f" ZORDER BY ({order})" if order else "")).collect()[0]
 
 
-def vacuum_by_spark(uri: str, *, dry_run: bool) -> int:
-    """Remove files that no version of the last seven days names, which is what Delta's tables keep
-    unless a property says otherwise (hours in the statement are ignored). Returns how many there
-    are, as a dry run, or -1. Raises TableMoved, TableUnavailable.
+def vacuum_by_spark(uri: str, names: Sequence[str]) -> None:
+    """Remove those of the files with these names, below a table's root, that no version of the last
+    seven days names, which is what Delta's tables keep unless a property says otherwise. Raises
+    TableMoved, TableUnavailable.
     """
     session = _session(uri)
-    statement = f"VACUUM delta.{quoted(spark_place(uri))}"
-    with _told(uri, _version(uri)):
-        rows = session.sql(statement + (" DRY RUN" if dry_run else "")).collect()
-    return len(rows) if dry_run else -1
+    root = spark_place(uri).rstrip("/")
+    # Whoever lists them has looked at their sizes and ages; Delta looks at its log alone.
+    rows = [(f"{root}/{name}", 1, False, 0) for name in names]
+    columns = "path STRING, length LONG, isDir BOOLEAN, modificationTime LONG"
+    statement = f"VACUUM delta.{quoted(spark_place(uri))} USING INVENTORY lakehead_inventory"
+    with _MERGING, _told(uri, _version(uri)):
+        session.createDataFrame(rows, columns).createOrReplaceTempView("lakehead_inventory")
+        session.sql(statement).collect()
 
 
 def _version(uri: str) -> int:

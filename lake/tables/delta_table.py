@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lake.tables.data_file import DataFile
+from lake.tables.own_files import OWN_ROOT, require_own_root
 from storage.errors import LakeheadError, SettingsError
 from storage.failpoints import failpoint
 from storage.object_store.s3.settings import parse_uri
@@ -243,11 +244,13 @@ def create_table(
     """Create an empty table with these marks and open it; if another run has just created one, open
     that one.
 
-    Delta-rs refuses properties of our own, so what a table is made from is its name.
+    Delta-rs refuses properties of our own, so what a table is made from is its name. Raises
+    SettingsError for a root that holds something else, as Delta does; TableUnavailable.
     """
     from deltalake import CommitProperties, DeltaTable, Schema, Transaction
     from deltalake.exceptions import DeltaError
 
+    require_own_root(uri)
     try:
         place, options = location(uri)
         DeltaTable.create(
@@ -259,7 +262,9 @@ def create_table(
             partition_by=list(partition_by),
             storage_options=options,
             commit_properties=CommitProperties(
-                app_transactions=[Transaction(app, mark) for app, mark in marks.items()]
+                app_transactions=[
+                    Transaction(app, mark) for app, mark in {**marks, OWN_ROOT: 1}.items()
+                ]
             ),
         )
     except (DeltaError, OSError) as error:
@@ -289,7 +294,8 @@ def replace_table(
     one commit: the files that are there go, `files` come, with this schema, these partition columns
     and marks. Properties of the old one stay.
 
-    Raises TableMoved if another has committed meanwhile, TableUnavailable.
+    Raises TableMoved if another has committed meanwhile, SettingsError as `create_table` where
+    there is no table, TableUnavailable.
     """
     from deltalake import CommitProperties, Schema, Transaction
     from deltalake.exceptions import DeltaError
@@ -298,6 +304,9 @@ def replace_table(
     now = open_table(uri)
     if (None if now is None else now.version) != (None if old is None else old.version):
         raise TableMoved(f"another run has committed to {uri}: run it again")
+    if old is None:
+        require_own_root(uri)
+        marks = {**marks, OWN_ROOT: 1}
     place, options = location(uri)
     try:
         create_table_with_add_actions(

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from storage.format.object_names import PREFIX as DATA_PREFIX
 from storage.format.object_names import DataName, JobName
+from storage.metadata.layout import META
 from storage.metadata.state import ClusterState
 from storage.wal.object.names import PREFIX as WAL_PREFIX
 from storage.wal.object.names import WalName, is_tombstone_size
@@ -61,6 +62,15 @@ def judge(state: ClusterState, key: str, size: int) -> Verdict:
     if data.node_id not in state.nodes and data.node_id not in state.retired_nodes:
         return Verdict.STRANGE
     return Verdict.ORPHAN if _has_ended(state, data) else Verdict.UPLOADING
+
+
+def is_own_name(key: str) -> bool:
+    """Whether a cluster gives this name to an object, of whatever node: a table that lies within
+    its prefix, or another program, gives others.
+    """
+    if key.startswith(META):
+        return True
+    return any(name.parse(key) is not None for name in (WalName, JobName, DataName))
 
 
 def _has_ended(state: ClusterState, name: DataName) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from storage.clock import Clock
 from storage.failpoints import failpoint
-from storage.garbage.judgement import GARBAGE, PREFIXES, Verdict, judge
+from storage.garbage.judgement import GARBAGE, PREFIXES, Verdict, is_own_name, judge
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import DropObjects, Record
 from storage.metadata.state import ClusterState
@@ -117,7 +117,9 @@ async def perform(plan: SweepPlan, store: ObjectStore, metadata: MetadataLog) ->
     """Delete what is planned. Raises StoreUnavailable: what is left is for the next sweep."""
     dropped = await delete(plan.doomed, store, metadata)
     before_ms = plan.uploads_before_ms
-    uploads = await store.abort_uploads(before_ms=before_ms) if before_ms else 0
+    uploads = 0
+    if before_ms:
+        uploads = await store.abort_uploads(before_ms=before_ms, owns=is_own_name)
     return SweepResult(
         deleted=len(plan.doomed), deleted_bytes=plan.size, dropped=dropped, uploads=uploads
     )

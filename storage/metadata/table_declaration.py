@@ -16,6 +16,7 @@ import msgspec
 from storage.errors import SettingsError
 from storage.metadata.column_types import parse_columns
 from storage.metadata.state import TopicState
+from storage.metadata.table_paths import root_path
 
 PREFIX = "lakehead.table."
 
@@ -138,8 +139,8 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="path",
         kind="string",
         default="",
-        note="Where the table lies: a folder, or s3://bucket/prefix; empty: tables/ beside the "
-        "cluster's objects.",
+        note="Where the table lies: a folder's whole path, or s3://bucket/prefix, in one of the "
+        "places that nodes allow (table.roots); empty: tables/ beside the cluster's objects.",
     ),
     TableConfig(
         name="scd",
@@ -160,7 +161,8 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="schema.registry.url",
         kind="string",
         default="",
-        note="Where schema ids in values (Confluent wire format) are looked up.",
+        note="Where schema ids in values (Confluent wire format) are looked up; one of those that "
+        "nodes allow (table.registries).",
     ),
     TableConfig(
         name="value.format",
@@ -294,6 +296,12 @@ def dead_letters_uri(table: str) -> str:
     return f"{place.rstrip('/')}__dlq{question}{options}"
 
 
+def rebuild_uri(table: str) -> str:
+    """Return where a new table is made that is to take the place of the one at a URI."""
+    place, question, options = table.partition("?")
+    return f"{place.rstrip('/')}__rebuild{question}{options}"
+
+
 def is_declared(topic: TopicState) -> bool:
     """Whether a topic asks for a table; cheap, and True also where its declaration is wrong."""
     return topic.configs.get(f"{PREFIX}enable", "").strip().lower() == "true"
@@ -345,10 +353,11 @@ def _check_together(declared: TableDeclaration) -> None:
         declared.value_format != "raw" or not declared.schema,
         f"{PREFIX}schema says nothing of raw values: set {PREFIX}value.format as well",
     )
-    _require(
-        not declared.path.startswith("memory:"),
-        f"{PREFIX}path: a table cannot be kept in memory: use a folder or s3://bucket/prefix",
-    )
+    if declared.path:
+        try:
+            root_path(declared.path)
+        except SettingsError as error:
+            raise SettingsError(f"{PREFIX}path: {error}") from None
     _require(
         not declared.schema.startswith("@"),
         f"{PREFIX}schema is the schema itself: a node reads no file of yours",

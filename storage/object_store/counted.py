@@ -11,7 +11,7 @@ from storage.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
+from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
 from storage.object_store.s3.multipart import PART_SIZE
 from storage.object_store.s3.store import DELETES_AT_ONCE, LISTED_AT_ONCE, MULTIPART_SIZE_MIN
 
@@ -126,11 +126,11 @@ class CountedStore:
             self.stats.delete, lambda: self._inner.delete(keys), lambda _: (requests, 0)
         )
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
         """See `ObjectStore.abort_uploads`."""
         return await self._count(
             self.stats.list,
-            lambda: self._inner.abort_uploads(before_ms=before_ms),
+            lambda: self._inner.abort_uploads(before_ms=before_ms, owns=owns),
             lambda _: (1, 0),
         )
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage.errors import OutcomeUnknown, StoreUnavailable
-from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
+from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +84,10 @@ class FaultyStore:
             raise StoreUnavailable("injected: 503 on delete")
         await self._inner.delete(keys)
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
         """See `ObjectStore.abort_uploads`."""
         await self._before_read("uploads")
-        return await self._inner.abort_uploads(before_ms=before_ms)
+        return await self._inner.abort_uploads(before_ms=before_ms, owns=owns)
 
     async def close(self) -> None:
         """See `ObjectStore.close`."""

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import mmap
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +27,13 @@ from storage.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from storage.object_store.protocol import Buffer, ObjectMeta
+from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 
 T = TypeVar("T")
 
 _IOV_MAX = 1024
 _TEMPORARY = ".tmp"
+_TEMPORARY_NAME = re.compile(r"[0-9a-f]{24}")
 _TEMPORARY_AGE_S = 3600
 _DIRECT_SIZE_MIN = 1024 * 1024
 _DIRECT_BUFFER_SIZE = 4 * 1024 * 1024
@@ -89,8 +91,10 @@ class FileStore:
         """See `ObjectStore.delete`."""
         await self._run(lambda: self._delete(keys))
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
-        """See `ObjectStore.abort_uploads`: temporary files that a crash left."""
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:  # noqa: ARG002
+        """See `ObjectStore.abort_uploads`: temporary files that a crash left, which have
+        names of their own.
+        """
         return await self._run(lambda: self._remove_temporaries(before_ms / 1000))
 
     async def close(self) -> None:
@@ -193,7 +197,11 @@ class FileStore:
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self._root / _TEMPORARY):
                 with contextlib.suppress(FileNotFoundError):
-                    if entry.stat().st_mtime < before_s:
+                    # Below a table's root the folder may be another's: ours go by their names.
+                    is_own = _TEMPORARY_NAME.fullmatch(entry.name) and entry.is_file(
+                        follow_symlinks=False
+                    )
+                    if is_own and entry.stat().st_mtime < before_s:
                         Path(entry.path).unlink()
                         removed += 1
         return removed

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from storage.errors import CorruptObject, ObjectExists, ObjectNotFound
-from storage.object_store.protocol import Buffer, ObjectMeta
+from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 
 
 class MemoryStore:
@@ -58,7 +58,7 @@ class MemoryStore:
         for key in keys:
             self.objects.pop(key, None)
 
-    async def abort_uploads(self, *, before_ms: int) -> int:  # noqa: ARG002 - none is old enough
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:  # noqa: ARG002
         """See `ObjectStore.abort_uploads`: nothing is ever half written."""
         return 0
 

@@ -5,11 +5,19 @@ is ever written twice, so there is no overwrite to order. A key is never also th
 key (file-backed servers refuse that).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+Owns = Callable[[str], bool]
+"""Returns whether a key is the caller's, of those below a prefix that others may write to as well.
+"""
+
+
+def every_key(key: str) -> bool:  # noqa: ARG001
+    """Return True: nobody else writes below the prefix."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +72,10 @@ class ObjectStore(Protocol):
         gone).
         """
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
-        """Give up writes that began before (by the store's clock) and never became an object;
-        returns how many. A write that is still alive fails by it as StoreUnavailable. Raises
-        StoreUnavailable.
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
+        """Give up writes to keys that the caller `owns` that began before (by the store's clock)
+        and never became an object; returns how many. A write that is still alive fails by it as
+        StoreUnavailable. Raises StoreUnavailable.
         """
 
     async def close(self) -> None:

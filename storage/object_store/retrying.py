@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from storage.errors import StoreRefused, StoreThrottled, StoreUnavailable
-from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
+from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
 
 T = TypeVar("T")
 
@@ -83,9 +83,11 @@ class RetryingStore:
         """See `ObjectStore.delete`."""
         await self.repeat(", ".join(keys[:3]), lambda: self._inner.delete(keys))
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
         """See `ObjectStore.abort_uploads`."""
-        return await self.repeat("uploads", lambda: self._inner.abort_uploads(before_ms=before_ms))
+        return await self.repeat(
+            "uploads", lambda: self._inner.abort_uploads(before_ms=before_ms, owns=owns)
+        )
 
     async def close(self) -> None:
         """See `ObjectStore.close`."""

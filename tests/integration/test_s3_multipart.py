@@ -12,6 +12,8 @@ import pytest
 
 from bench.s3_server import S3Server
 from storage.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from storage.format.object_names import DataName, JobName
+from storage.garbage.judgement import is_own_name
 from storage.object_store import S3Store
 from storage.object_store.retrying import RetryingStore
 from storage.object_store.s3 import multipart
@@ -178,6 +180,20 @@ async def test_abandoned_uploads_are_swept_by_age_and_the_young_are_left(store: 
     assert await store.abort_uploads(before_ms=FOR_EVER_MS) == 3
     assert await store.abort_uploads(before_ms=FOR_EVER_MS) == 0
     assert list(await store.list("")) == []
+
+
+async def test_a_sweep_gives_up_the_clusters_own_uploads_alone(store: S3Store) -> None:
+    """Spark's committers leave uploads of tables open for as long as a job takes."""
+    own = [
+        DataName(node_id=1, epoch=0, number=2).key,
+        JobName(entry=3, nonce=4).key,
+        "meta/checkpoint/00000000000000000001.parquet",
+    ]
+    others = ["tables/orders/part-1.parquet", "data/part-1.parquet", "data/ab/rows.csv", "x"]
+    for key in (*own, *others):
+        await store.in_thread(lambda key=key: store.multipart.begin(key))  # type: ignore[misc]
+    assert await store.abort_uploads(before_ms=FOR_EVER_MS, owns=is_own_name) == len(own)
+    assert await store.abort_uploads(before_ms=FOR_EVER_MS) == len(others)
 
 
 async def test_an_upload_that_is_swept_while_it_lives_is_whole_or_absent(

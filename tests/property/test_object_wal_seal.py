@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from storage.errors import OutcomeUnknown
 from storage.object_store import MemoryStore, ObjectMeta
+from storage.object_store.protocol import Owns, every_key
 from storage.wal import ObjectWal
 from storage.wal.object import LogSealer
 from storage.wal.protocol import Buffer, SealedLog, WalFloor
@@ -78,8 +79,8 @@ class SteppedStore:
     async def delete(self, keys: Sequence[str]) -> None:
         await self._inner.delete(keys)
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
-        return await self._inner.abort_uploads(before_ms=before_ms)
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
+        return await self._inner.abort_uploads(before_ms=before_ms, owns=owns)
 
     async def close(self) -> None:
         await self._inner.close()

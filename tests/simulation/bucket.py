@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown, StorageError
 from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.protocol import Buffer, ObjectMeta
+from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 from tests.simulation.lives import outside
 from tests.simulation.world_trace import Trace
 
@@ -94,7 +94,7 @@ class Bucket:
                 for call in self.on_delete:
                     call(key, body)
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
         """See `ObjectStore.abort_uploads`: nothing is ever half written."""
         return 0
 
@@ -153,9 +153,11 @@ class RemoteStore:
         wanted = list(keys)
         await self._send(f"delete {' '.join(wanted)}", self._faulty.delete(wanted))
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
         """See `ObjectStore.abort_uploads`."""
-        return await self._send("abort uploads", self._faulty.abort_uploads(before_ms=before_ms))
+        return await self._send(
+            "abort uploads", self._faulty.abort_uploads(before_ms=before_ms, owns=owns)
+        )
 
     async def close(self) -> None:
         """Nothing to release."""

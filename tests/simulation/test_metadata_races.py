@@ -26,7 +26,7 @@ from storage.metadata.log_reader import LogReader
 from storage.metadata.records import ProducerIdBlock, Record
 from storage.metadata.state import ClusterState
 from storage.object_store import MemoryStore
-from storage.object_store.protocol import Buffer, ObjectMeta
+from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 from storage.object_store.retrying import RetryingStore
 from tests.simulation.loop import LoopClock, simulate
 
@@ -135,7 +135,7 @@ class SlowStore:
                 await self._delay()
         await self._delay()
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
         return 0
 
     async def close(self) -> None:

@@ -144,6 +144,11 @@ def test_optimize_and_vacuum_by_spark_keep_the_rows(spark: SparkSession, tmp_pat
     before = content(uri)
     optimize_by_spark(uri, order_by=["id"], file_bytes=1 << 27)
     assert content(uri) == before
-    assert vacuum_by_spark(uri, dry_run=False) == -1
+    held = {Path(one).name for one in opened(uri).handle.file_uris()}
+    stale = Path(uri) / "part-stale.parquet"
+    stale.write_bytes(b"of a killed run")
+    vacuum_by_spark(uri, [stale.name, *held])
+    assert not stale.exists()
+    assert all((Path(uri) / name).exists() for name in held), "what a version names stays"
     assert content(uri) == before
     assert opened(uri).last_offset(TOPIC, 0) == 119

@@ -19,6 +19,7 @@ HASTY = (
     *("--metadata.checkpoint.entries", "10", "--metadata.poll.ms", "50"),
     *("--offsets.topic.num.partitions", "2"),
     *("--num.partitions", "4"),
+    *("--table.roots", "*", "--table.registries", "*"),
 )
 
 

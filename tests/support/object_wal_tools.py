@@ -11,6 +11,7 @@ from storage.clock import Clock, SystemClock
 from storage.errors import ObjectExists, OutcomeUnknown
 from storage.format.stream_object import StreamInfo
 from storage.object_store import MemoryStore, ObjectMeta, ObjectStore
+from storage.object_store.protocol import Owns, every_key
 from storage.tasks import TaskScope
 from storage.wal import Buffer, ObjectWal, ObjectWalSettings, WalListener, WalOwner, WalRecord
 from storage.wal.object import BatchingSettings, LogSealer, WalName
@@ -250,8 +251,8 @@ class HeldStore:
     async def delete(self, keys: Sequence[str]) -> None:
         await self.inner.delete(keys)
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
-        return await self.inner.abort_uploads(before_ms=before_ms)
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
+        return await self.inner.abort_uploads(before_ms=before_ms, owns=owns)
 
     async def close(self) -> None:
         await self.inner.close()

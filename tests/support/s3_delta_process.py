@@ -63,7 +63,7 @@ def run(bucket: str) -> dict[str, Any]:
             merged(uri, turn * 30, by_spark=name == "mixed" and turn != 1)
     before = content(tables["mixed"])
     optimize_by_spark(tables["mixed"], file_bytes=1 << 27)
-    vacuum_by_spark(tables["mixed"], dry_run=False)
+    vacuum_by_spark(tables["mixed"], [])
     session = spark_session(s3a=True, config=s3a_settings(bucket))
     read = session.read.format("delta").load(spark_place(tables["mixed"]))
     table = open_table(tables["mixed"])

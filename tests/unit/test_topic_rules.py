@@ -7,6 +7,7 @@ from immutables import Map
 from kio.schema.errors import ErrorCode
 
 from broker.api.topic_rules import TopicRequest, check_more_partitions, check_new_topic
+from broker.configs.table_places import TablePlaces
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
 from storage.metadata.state import ClusterState, NodeState, TopicState
@@ -27,7 +28,9 @@ def ask(**changes: Any) -> Any:
         "assignments": (),
         "configs": {},
     }
-    return check_new_topic(TopicRequest(**(fields | changes)), STATE, SETTINGS)
+    return check_new_topic(
+        TopicRequest(**(fields | changes)), STATE, SETTINGS, TablePlaces(SETTINGS)
+    )
 
 
 def test_defaults_and_configs_are_filled_in() -> None:

@@ -14,7 +14,7 @@ from zlib import crc32
 import structlog
 
 from storage.errors import StorageError, StoreRefused, StoreUnavailable
-from storage.object_store.protocol import Buffer
+from storage.object_store.protocol import Buffer, Owns
 from storage.object_store.s3.client import control_client
 from storage.object_store.s3.errors import boto_error
 from storage.object_store.s3.settings import S3Settings
@@ -135,16 +135,18 @@ class Multipart:
             if "NoSuchUpload" not in str(error):
                 raise
 
-    def abort_before(self, before_ms: int) -> int:
-        """Give up every upload below the prefix that began before; returns how many there were.
+    def abort_before(self, before_ms: int, owns: Owns) -> int:
+        """Give up every upload below the prefix that began before, of keys that the caller `owns`;
+        returns how many there were.
 
         An upload that is still alive loses no data by it: its writer is told, and begins anew.
         """
         prefix = self._settings.full_key("")
         given_up = 0
         for key, upload, begun_ms in list(self._uploads(prefix)):
-            if begun_ms < before_ms:
-                self.abort(key.removeprefix(prefix), upload)
+            own = key.removeprefix(prefix)
+            if begun_ms < before_ms and owns(own):
+                self.abort(own, upload)
                 given_up += 1
         return given_up
 

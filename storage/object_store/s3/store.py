@@ -18,7 +18,7 @@ from storage.errors import (
     StorageError,
     StoreUnavailable,
 )
-from storage.object_store.protocol import Buffer, ObjectMeta
+from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 from storage.object_store.s3.client import object_client
 from storage.object_store.s3.deadlines import Deadlines
 from storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
@@ -134,10 +134,10 @@ class S3Store:
             deleted = obstore.delete_async(client, batch)
             await self._within(self._deadlines.read(_LIST_PAGE_BYTES), what, deleted)
 
-    async def abort_uploads(self, *, before_ms: int) -> int:
+    async def abort_uploads(self, *, before_ms: int, owns: Owns = every_key) -> int:
         """See `ObjectStore.abort_uploads`."""
         multipart = self.multipart
-        return await self.in_thread(lambda: multipart.abort_before(before_ms))
+        return await self.in_thread(lambda: multipart.abort_before(before_ms, owns))
 
     async def close(self) -> None:
         """Forget the clients. An upload in parts is not repeated any more, and fails soon."""

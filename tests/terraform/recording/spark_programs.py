@@ -29,7 +29,7 @@ def keep_table(uri: str) -> None:
     for start in (0, 30):
         merged(uri, start, by_spark=True)
     optimize_by_spark(uri, file_bytes=1 << 27)
-    vacuum_by_spark(uri, dry_run=False)
+    vacuum_by_spark(uri, [])
 
 
 def read(session: SparkSession, store: str) -> None:

@@ -1,0 +1,132 @@
+"""What the configs of a topic may name outside the cluster: the root of its table, and a schema
+registry.
+
+Both are used by the hosts of jobs, with their credentials, and any Kafka client may set configs. So
+nodes have a list of each, which an operator gives them when they start (`table.roots`,
+`table.registries`): no request changes it. Without one, tables lie in the cluster's own folder of
+tables, and no registry is asked but the one that is served beside the nodes.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import SplitResult, urlsplit
+
+from kio.schema.errors import ErrorCode
+
+from broker.protocol.errors import KafkaError
+from broker.settings import Settings
+from storage.errors import SettingsError
+from storage.metadata.state import ClusterState
+from storage.metadata.table_declaration import PREFIX, default_table_uri
+from storage.metadata.table_paths import ANYWHERE, allowed_roots
+from storage.metadata.table_roots import TableRoots
+
+_PATH, _ENABLE = f"{PREFIX}path", f"{PREFIX}enable"
+_REGISTRY = f"{PREFIX}schema.registry.url"
+_PORTS = {"http": 80, "https": 443}
+
+Origin = tuple[str, str, int | None]
+
+
+class TablePlaces:
+    """The places that a node allows. Raises SettingsError for a setting that names none."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._roots = allowed_roots(settings.table_roots)
+        self._registries = _allowed_registries(settings)
+        self._known: tuple[ClusterState, TableRoots] | None = None
+
+    def check(
+        self,
+        topic: str,
+        changes: Mapping[str, str | None],
+        present: Mapping[str, str],
+        state: ClusterState,
+    ) -> None:
+        """Raise INVALID_CONFIG if `changes` to what a topic sets (`present`) give its table a root
+        that is not its own, or a place or registry that is not allowed.
+        """
+        merged = {**present, **changes}
+        try:
+            if changes.get(_REGISTRY):
+                self._check_registry(str(changes[_REGISTRY]))
+            if _PATH in changes or _ENABLE in changes:
+                path = (merged.get(_PATH) or "").strip()
+                is_enabled = (merged.get(_ENABLE) or "").strip().lower() == "true"
+                if path or is_enabled:
+                    self._check_root(topic, path, state)
+        except SettingsError as error:
+            raise KafkaError(ErrorCode.invalid_config, str(error)) from None
+
+    def _check_root(self, topic: str, path: str, state: ClusterState) -> None:
+        roots = self._roots_of(state)
+        if roots.default is None and not path:
+            return  # a store in memory: there is no table to be
+        uri = path or default_table_uri(self._settings.store_uri, topic)
+        try:
+            roots.check(uri, topic)
+            if path:
+                roots.check_allowed(path, self._roots)
+        except SettingsError as error:
+            raise SettingsError(f"{_PATH if path else _ENABLE}: {error}") from None
+
+    def _roots_of(self, state: ClusterState) -> TableRoots:
+        """The roots of a state; made once for all topics of a request that changes nothing."""
+        known = self._known
+        if known is None or not (known[0].topics is state.topics and known[0].nodes is state.nodes):
+            settings = self._settings
+            wals = (settings.wal_uri,)
+            known = state, TableRoots(state, settings.store_uri, wals=wals)
+            self._known = known
+        return known[1]
+
+    def _check_registry(self, urls: str) -> None:
+        if self._registries is None:
+            return
+        for url in filter(None, map(str.strip, urls.split(","))):
+            origin, path = _place(url)
+            if not any(
+                origin == known and f"{path}/".startswith(f"{above}/")
+                for known, above in self._registries
+            ):
+                raise SettingsError(
+                    f"{_REGISTRY}: {url} is not a registry that tables may use: have the operator "
+                    "add it to the setting table.registries of the nodes"
+                )
+
+
+def registries_with_own(settings: Settings) -> str:
+    """Return the setting `table.registries` with the registry that a supervisor serves."""
+    items = [settings.table_registries] if settings.table_registries else []
+    if settings.registry_port > 0:
+        hosts = {"localhost", "127.0.0.1", settings.host, settings.advertised_host} - {""}
+        items += [f"http://{host}:{settings.registry_port}" for host in sorted(hosts)]
+    return ",".join(items)
+
+
+def _allowed_registries(settings: Settings) -> tuple[tuple[Origin, str], ...] | None:
+    items = [item.strip() for item in settings.table_registries.split(",") if item.strip()]
+    if ANYWHERE in items:
+        return None
+    try:
+        return tuple(_place(item) for item in items)
+    except SettingsError as error:
+        raise SettingsError(f"table.registries: {error}") from None
+
+
+def _place(url: str) -> tuple[Origin, str]:
+    """The origin of a URL and the path on it, which a request goes below."""
+    try:
+        parts = urlsplit(url)
+        origin = _origin(parts)
+    except ValueError:
+        raise SettingsError(f"{url!r} is not a URL: write https://host:port") from None
+    if parts.scheme not in _PORTS or not parts.hostname or any(one in url for one in "?#%\\"):
+        raise SettingsError(f"{url!r} is not the URL of a registry: write https://host:port")
+    if {".", ".."} & set(parts.path.split("/")):
+        raise SettingsError(f"{url!r} has a part that is . or ..: write it without")
+    return origin, parts.path.rstrip("/")
+
+
+def _origin(parts: SplitResult) -> Origin:
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
