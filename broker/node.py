@@ -36,6 +36,7 @@ from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.transactions import Transactions
 from broker.maintenance.beside import MaintenanceBeside
 from broker.network.dispatcher import Dispatcher
+from broker.network.request_memory import RequestMemory
 from broker.network.server import Server
 from broker.observability.health import health
 from broker.observability.page import ObservabilityPage
@@ -80,7 +81,8 @@ class Node:
         self.scope = TaskScope(self._crashed)
         self.store: CountedStore = CountedStore(store, clock=clock)
         self.dispatcher: Dispatcher = Dispatcher(self, api.registry())
-        self.server: Server = Server(settings, clock, self.dispatcher, self.configs)
+        self.memory = RequestMemory(settings.request_memory_size)
+        self.server: Server = Server(settings, clock, self.dispatcher, self.configs, self.memory)
         self.fetch_sessions: FetchSessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, clock, rng
         )

@@ -94,6 +94,14 @@ class Settings:
     write_buffer_bytes: int = _setting(
         4 * MIB, "A connection with more than this unsent is not read from.", unit="bytes", least=1
     )
+    request_memory_size: int = _setting(
+        256 * MIB,
+        "Memory for requests that arrive or are looked at, for responses that clients have not "
+        "taken, for cold reads for them, and for records that are decompressed. When a part of it "
+        "is used up, sockets are not read until there is room.",
+        unit="bytes",
+        least=8 * MIB,
+    )
 
     shutdown_timeout_ms: int = _setting(
         60_000, "A clean stop waits this long for the object store.", unit="ms", least=1
@@ -382,6 +390,7 @@ class Settings:
             block_cache_size=self.block_cache_size,
             index_cache_size=self.index_cache_size,
             cold_read_max=self.cold_read_size,
+            search_memory_max=self.request_memory_size // 8,
             wal_pending_max=self.wal_pending_size,
             metadata_poll_s=self.metadata_poll_ms / 1000,
             metadata_poll_max_s=self.metadata_poll_max_ms / 1000,

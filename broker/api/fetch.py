@@ -7,9 +7,10 @@
 What is in the log cache is answered at once, without a task. A request with too little waits for
 the high watermarks of its partitions or its deadline. Cold partitions are read from objects in the
 background: the request waits for them until its deadline, or shortly when others have data, and
-what comes later is found in the block cache next time. A node that cannot be sure that it still
-leads anything asks the metadata before it answers. Left out: replicas (brokers copy nothing from
-each other), preferred read replicas (only leaders serve).
+what comes later is found in the block cache next time. Before that it waits for memory
+(`RequestMemory`); the less is left of it, the less a response brings. A node that cannot be sure
+that it still leads anything asks the metadata before it answers. Left out: replicas (brokers copy
+nothing from each other), preferred read replicas (only leaders serve).
 """
 
 import asyncio
@@ -19,7 +20,8 @@ from functools import partial
 from kio.schema.errors import ErrorCode
 
 from broker.catalog.leaders import hint_for
-from broker.network.connection import Connection, Slot
+from broker.network.connection import Connection
+from broker.network.slot import Slot
 from broker.partition.fetch_session import FetchPlan, Wanted
 from broker.partition.partition import Partition
 from broker.partition.topic import Topic
@@ -38,11 +40,16 @@ from broker.protocol.node_endpoints import NodeEndpoint
 from broker.protocol.produce import TopicKey
 from storage.errors import StorageError
 from storage.format.record_batch import iter_headers, read_header
+from storage.memory_pool import PoolWait
 
 API = Api(key=1, name="Fetch", versions=(4, 18))
 
 COLD_GRACE_S = 0.1
 """How long a request that has data for some partitions waits for its cold ones."""
+_KNOWN_SHARE, _NEW_SHARE = 0.75, 0.5
+"""Shares of the memory for responses that cold reads may use, of clients that have taken records
+before, and of others: those of whom nothing is known leave room for those who read.
+"""
 READ_COMMITTED = 1
 WAIT_MAX_MS = 3_600_000
 
@@ -82,7 +89,14 @@ class FetchCall:
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._plan = plan
         self._slot = slot
-        self._max_bytes = min(request.max_bytes, context.node.settings.fetch_max_bytes)
+        self._max_bytes = min(
+            request.max_bytes,
+            context.node.settings.fetch_max_bytes,
+            context.node.memory.response_size_max(),
+        )
+        self._cold_share = _KNOWN_SHARE if context.connection.has_fetched else _NEW_SHARE
+        self._reserved = 0
+        self._room_wait: PoolWait | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._watched: list[Partition] = []
         self._is_scheduled = False
@@ -116,7 +130,7 @@ class FetchCall:
             self._node.scope.spawn(self._confirm(), name="confirm leadership")
             return
         size, is_settled = self._read()
-        if self._cold_pending:
+        if self._cold_pending or self._room_wait is not None:
             if size and self._is_late:
                 self._finish()
             elif size:
@@ -160,6 +174,12 @@ class FetchCall:
             timer.cancel()
         for partition in self._watched:
             partition.unwait(self._wake)
+        responses = self._node.memory.responses
+        if self._room_wait is not None:
+            responses.leave(self._room_wait)
+            self._room_wait = None
+        reserved, self._reserved = self._reserved, 0
+        responses.give_back(reserved)
 
     # Reading.
 
@@ -257,10 +277,31 @@ class FetchCall:
         pending, is_full = self._cold_pending, self._cold_bytes + room > self._max_bytes
         if wanted in pending or (pending and is_full) or (self._is_late and self._cold_ready):
             return
+        if not self._has_memory(room):
+            return
         pending.add(wanted)
         self._cold_bytes += room
         task = self._node.cold_reads.start(partition.stream, wanted.want.fetch_offset, room)
         task.add_done_callback(partial(self._cold_done, wanted))
+
+    def _has_memory(self, room: int) -> bool:
+        """Reserve memory for a cold read; if there is none, it is tried again when there is."""
+        if self._cold_bytes + room <= self._reserved:
+            return True
+        responses = self._node.memory.responses
+        if self._room_wait is None and responses.try_take(room, self._cold_share):
+            self._reserved += room
+            return True
+        if self._room_wait is None:
+            self._room_wait = responses.wait(
+                room, self._cold_share, partial(self._memory_came, room)
+            )
+        return False
+
+    def _memory_came(self, room: int) -> None:
+        self._room_wait = None
+        self._reserved += room
+        self._wake()
 
     def _cold_done(self, wanted: Wanted, task: asyncio.Task[Records | StorageError]) -> None:
         self._cold_pending.discard(wanted)
@@ -272,7 +313,13 @@ class FetchCall:
     # Answering.
 
     def _finish(self) -> None:
-        self._stop()
+        self._is_finished = True
+        try:
+            self._answer()
+        finally:  # by now what the client does not take at once is charged to the response
+            self._stop()
+
+    def _answer(self) -> None:
         plan, session = self._plan, self._plan.session
         topics: dict[TopicKey, list[PartitionResult]] = {}
         for wanted, result in self._results:
@@ -292,7 +339,12 @@ class FetchCall:
             writer.end_topic()
         self._node.fetched(len(self._results))
         endpoints = self._endpoints.values()
+        connection: Connection = self._slot.connection
+        connection.has_fetched = connection.has_fetched or self._has_records()
         self._slot.complete(writer.finish(self._header.correlation_id, endpoints))
+
+    def _has_records(self) -> bool:
+        return any(result.records for _, result in self._results)
 
     def _count(self, wanted: Wanted, result: PartitionResult) -> None:
         partition = self._node.topics.partition(wanted.key, result.partition)

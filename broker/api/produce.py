@@ -24,7 +24,8 @@ from kio.schema.errors import ErrorCode
 
 from broker.api.transaction_inquiry import TransactionInquiry
 from broker.catalog.leaders import hint_for
-from broker.network.connection import Connection, Slot
+from broker.network.connection import Connection
+from broker.network.slot import Slot
 from broker.partition.codec_change import change_codec
 from broker.partition.partition import Partition
 from broker.partition.record_keys import RecordsRefused, check_keys
@@ -223,6 +224,7 @@ class ProduceCall:
 
     async def _change_codecs(self) -> None:
         """Compress again what its topic wants in another codec, and go on."""
+        memory = self._context.node.memory.inflated
         for position, work in enumerate(self._work):
             if work.partition is None or work.header is None or work.error is not None:
                 continue
@@ -230,7 +232,7 @@ class ProduceCall:
             if not rules.changes(work.header.codec):
                 continue
             try:
-                records = await change_codec(work.records, rules)
+                records = await change_codec(work.records, rules, memory)
                 changed = work._replace(records=records, header=read_header(records))
             except KafkaError as error:
                 changed = work._replace(error=error)

@@ -8,25 +8,28 @@ answered, and what follows waits for its answer, as Kafka mutes a channel.
 
 What a stranger can make us hold is bounded: a frame grows as its bytes arrive, not by what its
 length promises; what waits came in one read, and is one frame or a few short ones; nothing is read
-while responses are not taken.
+while responses are not taken. Over all connections it is bounded by `RequestMemory`: a frame is not
+read before there is room for all of it, and no request is started that may be answered at length
+while untaken responses leave no room.
 """
 
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
+from broker.network.request_memory import UNCHARGED_FRAME, Piece, frame_cost
+from broker.network.slot import Slot
+from broker.network.unsent import RATE_MIN, UnsentResponses
 from broker.protocol.frame import FRAME_MIN
+from storage.memory_pool import PoolWait
 
 if TYPE_CHECKING:
     from broker.network.server import Server
 
-Piece = bytes | bytearray | memoryview
-
 FIRST_PIECE = 1 << 20
 """A longer frame is allocated in steps, as its bytes arrive."""
-READ_AHEAD = 512
+READ_AHEAD = UNCHARGED_FRAME
 """Read of a socket while no frame has begun: short requests cost one call of the system, not
 three.
 """
@@ -34,26 +37,9 @@ PIPELINE_MAX = 64
 """Produce requests of one connection that may wait for the WAL at once."""
 
 _LENGTH = struct.Struct(">i")
-_PRODUCE_KEY = b"\x00\x00"
+_KEY = struct.Struct(">h")
+_PRODUCE, _FETCH = 0, 1
 _ZEROS = bytes(FIRST_PIECE)
-
-
-class Slot:
-    """The place of one response in the order of a connection."""
-
-    __slots__ = ("cancel", "connection", "pieces")
-
-    def __init__(self, connection: "Connection") -> None:
-        self.connection = connection
-        self.pieces: Sequence[Piece] | None = None
-        self.cancel: Callable[[], object] | None = None
-        """Called when the connection is lost before the response is ready."""
-
-    def complete(self, pieces: Sequence[Piece]) -> None:
-        """Give the response; it is sent when those before it are."""
-        self.pieces = pieces
-        self.cancel = None
-        self.connection.ready()
 
 
 class FrameHandler(Protocol):
@@ -67,11 +53,13 @@ class Connection(asyncio.BufferedProtocol):
     """One accepted socket. Made by `Server`."""
 
     __slots__ = (
+        "_at_work",
         "_backlog",
         "_blocked",
         "_filled",
         "_frame",
         "_frame_size",
+        "_frame_wait",
         "_head",
         "_in_step",
         "_is_flush_due",
@@ -80,11 +68,13 @@ class Connection(asyncio.BufferedProtocol):
         "_pending",
         "_reading",
         "_server",
+        "_start_wait",
         "_transport",
-        "_writable",
+        "_unsent",
         "active_at",
         "client_host",
         "frame_began_at",
+        "has_fetched",
     )
 
     def __init__(self, server: "Server") -> None:
@@ -97,15 +87,25 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._pending: deque[Slot] = deque()
         self._backlog: deque[bytearray] = deque()
+        self._at_work = 0
+        """Bytes of frames that are looked at, charged to the node's memory."""
+        self._frame_wait: PoolWait | None = None
+        """For memory of the frame that has begun; nothing is read meanwhile."""
+        self._start_wait: PoolWait | None = None
+        """For responses to be taken, with a request that may be answered at length."""
+        self._unsent: UnsentResponses | None = None
         self._muted = False
         self._blocked = False
-        self._writable = True
         self._reading = True
         self._in_step = False
         self._is_flush_due = False
         self.active_at = server.now
         self.frame_began_at = server.now
         self.client_host = ""
+        self.has_fetched = False
+        """Whether a Fetch was answered with records, so that the next one shows that they were
+        taken.
+        """
 
     # The transport's side.
 
@@ -115,12 +115,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else ""
-        transport.set_write_buffer_limits(high=self._server.write_buffer_bytes)
+        transport.set_write_buffer_limits(high=0)
+        self._unsent = UnsentResponses(self._server.memory, transport)
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Let go of everything that waits for an answer."""
         self._transport = None
+        self._give_back_memory()
         self._backlog.clear()
         self._frame = None
         pending, self._pending = self._pending, deque()
@@ -158,19 +160,22 @@ class Connection(asyncio.BufferedProtocol):
             self._step()
 
     def eof_received(self) -> bool:
-        """Close when the client does: nobody is left to take an answer."""
+        """Close when the client does, after what is written: it may still take that."""
+        if self._unsent is not None:
+            self._unsent.flush()
         return False
 
     def pause_writing(self) -> None:
-        """Stop starting requests: the client does not take its responses."""
-        self._writable = False
-        self._regulate()
+        """Take note that the client has not taken everything yet."""
+        if self._unsent is not None:
+            self._unsent.pause()
 
     def resume_writing(self) -> None:
         """Go on."""
-        self._writable = True
         self.active_at = self._server.now
-        self._step()
+        if self._unsent is not None and self._transport is not None:
+            self._unsent.resume()
+            self._step()
 
     # The node's side.
 
@@ -188,6 +193,7 @@ class Connection(asyncio.BufferedProtocol):
     def proceed(self) -> None:
         """Let later frames start again; see `FrameHandler`."""
         self._blocked = False
+        self._frame_is_done()
         self._step()
 
     def ready(self) -> None:
@@ -207,6 +213,8 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Close after what is written has been sent."""
         if self._transport is not None:
+            if self._unsent is not None:
+                self._unsent.flush()
             self._transport.close()
 
     @property
@@ -217,7 +225,24 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_in_frame(self) -> bool:
         """Whether a frame has begun to arrive and is not whole."""
-        return self._frame is not None or self._filled > 0
+        return self._frame_wait is None and (self._frame is not None or self._filled > 0)
+
+    @property
+    def untaken(self) -> int:
+        """Bytes of responses that the client has not taken."""
+        return 0 if self._unsent is None else self._unsent.size
+
+    def deaf_s(self, now: float) -> float:
+        """Return for how long the client has not taken its responses; see `UnsentResponses`."""
+        return 0.0 if self._unsent is None else self._unsent.deaf_s(now)
+
+    def frame_held(self, now: float, after_s: float) -> int:
+        """Return the memory that is kept for a frame of which less than `RATE_MIN` has arrived,
+        for longer than `after_s`.
+        """
+        age = now - self.frame_began_at
+        is_slow = self._frame is not None and age > after_s and self._filled < RATE_MIN * age
+        return frame_cost(self._frame_size) if is_slow else 0
 
     def _take_frames(self) -> bool:
         """Take the frames off what was received, and begin the one that is not whole. Return
@@ -232,19 +257,64 @@ class Connection(asyncio.BufferedProtocol):
                 return False
             begin, end = position + 4, position + 4 + size
             if end > filled:
-                self._frame_size = size
-                self._frame = frame = bytearray(min(size, FIRST_PIECE))
-                self._filled = filled - begin
-                frame[: self._filled] = head[begin:filled]
+                if filled - begin < _KEY.size:  # what it asks for is not known yet
+                    self._keep(position)
+                    break
+                self._keep(begin)
+                self._begin_frame(size)
                 break
             self._backlog.append(bytearray(head[begin:end]))
             position = end
         else:
-            self._filled = filled - position
-            head[: self._filled] = bytes(head[position:filled])
+            self._keep(position)
         if position and self.is_in_frame:
             self.frame_began_at = self.active_at
         return position > 0
+
+    def _keep(self, position: int) -> None:
+        """Keep what was received from a position on, at the front."""
+        head = self._head
+        kept = bytes(head[position : self._filled])
+        self._filled = len(kept)
+        head[: len(kept)] = kept
+
+    def _begin_frame(self, size: int) -> None:
+        """Begin a frame whose first bytes were received, when there is memory for all of it."""
+        self._frame_size = size
+        (key,) = _KEY.unpack_from(self._head)
+        memory = self._server.memory
+        self._frame_wait = memory.admit_frame(key, size, self._frame_may_go_on)
+        if self._frame_wait is None:
+            self._frame_has_room()
+
+    def _frame_has_room(self) -> None:
+        self._frame = frame = bytearray(min(self._frame_size, FIRST_PIECE))
+        frame[: self._filled] = self._head[: self._filled]
+
+    def _frame_may_go_on(self) -> None:
+        self._frame_wait = None
+        self.frame_began_at = self.active_at = self._server.now
+        self._frame_has_room()
+        self._regulate()
+
+    def _frame_is_done(self) -> None:
+        """Give back the memory of frames that are looked at no more."""
+        at_work, self._at_work = self._at_work, 0
+        self._server.memory.frames.give_back(at_work)
+
+    def _give_back_memory(self) -> None:
+        memory = self._server.memory
+        if self._unsent is not None:
+            self._unsent.drop()
+        if self._frame_wait is not None:
+            memory.frames.leave(self._frame_wait)
+        if self._start_wait is not None:
+            memory.responses.leave(self._start_wait)
+        self._frame_wait = self._start_wait = None
+        self._at_work += sum(frame_cost(len(frame)) for frame in self._backlog)
+        if self._frame is not None:
+            self._at_work += frame_cost(self._frame_size)
+        self._frame_is_done()
 
     def _flush(self) -> None:
         self._is_flush_due = False
@@ -260,12 +330,10 @@ class Connection(asyncio.BufferedProtocol):
             pending.popleft()
         if not pending:
             self._muted = False
-        if not pieces or self._transport is None:
-            return
-        if len(pieces) == 1:
-            self._transport.write(pieces[0])
-        else:
-            self._transport.writelines(pieces)
+            if not self._blocked:
+                self._frame_is_done()
+        if pieces and self._unsent is not None and self._transport is not None:
+            self._unsent.send(pieces)
 
     def _step(self) -> None:
         """Start what may start, then read or not, as there is room."""
@@ -276,25 +344,42 @@ class Connection(asyncio.BufferedProtocol):
             backlog = self._backlog
             while backlog and self._may_start(backlog[0]):
                 frame = backlog.popleft()
-                self._muted = frame[:2] != _PRODUCE_KEY
+                (key,) = _KEY.unpack_from(frame)
+                self._muted = key != _PRODUCE
+                self._at_work += frame_cost(len(frame))
                 if not self._server.handle(self, frame):
                     self._blocked = True
+                elif key in {_PRODUCE, _FETCH}:
+                    self._frame_is_done()
                 self._send_ready()
         finally:
             self._in_step = False
         self._regulate()
 
     def _may_start(self, frame: bytearray) -> bool:
-        if self._muted or self._blocked or not self._writable or self._transport is None:
+        if self._muted or self._blocked or self._start_wait is not None or self._transport is None:
             return False
-        if frame[:2] == _PRODUCE_KEY:
+        if self.untaken > self._server.write_buffer_bytes:
+            return False
+        (key,) = _KEY.unpack_from(frame)
+        if key == _PRODUCE:
             return len(self._pending) < PIPELINE_MAX
-        return not self._pending
+        if self._pending:
+            return False
+        self._start_wait = self._server.memory.admit_response(key, self._may_go_on)
+        return self._start_wait is None
+
+    def _may_go_on(self) -> None:
+        self._start_wait = None
+        self._step()
 
     def _regulate(self) -> None:
-        wanted = self._writable and not self._backlog
         transport = self._transport
-        if wanted is self._reading or transport is None or transport.is_closing():
+        if transport is None:
+            return
+        is_taken = self.untaken <= self._server.write_buffer_bytes
+        wanted = is_taken and not self._backlog and self._frame_wait is None
+        if wanted is self._reading or transport.is_closing():
             return
         self._reading = wanted
         if wanted:

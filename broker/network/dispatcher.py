@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from broker.network.connection import Connection, Slot
+from broker.network.connection import Connection
 from broker.network.deferred import Deferred
+from broker.network.slot import Slot
 from broker.protocol.api import Registry, RequestContext, Route
 from broker.protocol.decode import decode
 from broker.protocol.errors import MalformedFrame, UnsupportedVersion

@@ -8,6 +8,8 @@ import structlog
 
 from broker.configs.entries import BrokerValues
 from broker.network.connection import Connection, FrameHandler
+from broker.network.relief import Relief
+from broker.network.request_memory import RequestMemory
 from broker.settings import Settings
 from storage.clock import Clock
 from storage.errors import SettingsError
@@ -20,7 +22,7 @@ _log = structlog.get_logger("broker.network")
 
 class Server:
     """One listening socket and its connections. `handle` starts the request of a whole frame;
-    `configs` tells those of this broker as they are now.
+    `configs` tells those of this broker as they are now; `memory` bounds all requests together.
     """
 
     def __init__(
@@ -29,8 +31,11 @@ class Server:
         clock: Clock,
         handle: FrameHandler,
         configs: Callable[[], BrokerValues],
+        memory: RequestMemory,
     ) -> None:
         self.handle = handle
+        self.memory = memory
+        self.relief = Relief(memory)
         self.request_max_bytes = settings.socket_request_max_bytes
         self.write_buffer_bytes = settings.write_buffer_bytes
         self.now = clock.monotonic()
@@ -127,6 +132,7 @@ class Server:
             stalled = connection.is_in_frame and now - connection.frame_began_at >= idle_s
             if idle or stalled:
                 connection.abort()
+        self.relief.look(list(self.connections), now)
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick, now + TICK_S)
 
 

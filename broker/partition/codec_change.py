@@ -9,24 +9,32 @@ from kio.schema.errors import ErrorCode
 from broker.partition.record_rules import RecordRules
 from broker.protocol.errors import KafkaError
 from storage.format.recompression import recompressed
+from storage.stream.inflating import InflatedBatches
 
 INFLATED_SIZE_MAX = 64 * 1024 * 1024
 
 
-async def change_codec(records: memoryview, rules: RecordRules) -> memoryview:
-    """Return one whole batch, checked by `check_batch`, in the codec of `rules`.
+async def change_codec(
+    records: memoryview, rules: RecordRules, memory: InflatedBatches
+) -> memoryview:
+    """Return one whole batch, checked by `check_batch`, in the codec of `rules`, as soon as there
+    is memory to decompress it.
 
     Raises KafkaError: INVALID_RECORD for records that cannot be read, MESSAGE_TOO_LARGE when the
     batch is larger now than the topic takes.
     """
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, _changed, records, rules)
 
+    async def read() -> memoryview:
+        return records
 
-def _changed(records: memoryview, rules: RecordRules) -> memoryview:
-    assert rules.codec is not None
+    codec, level = rules.codec, rules.level
+    assert codec is not None
     try:
-        batch = recompressed(records, rules.codec, rules.level, inflated_size_max=INFLATED_SIZE_MAX)
+        async with memory.inflated(read, INFLATED_SIZE_MAX) as (header, plain):
+            loop = asyncio.get_running_loop()
+            batch = await loop.run_in_executor(
+                None, recompressed, records, header, plain, codec, level
+            )
     except ValueError as error:
         raise KafkaError(ErrorCode.invalid_record, str(error)) from error
     if len(batch) > rules.batch_size_max:

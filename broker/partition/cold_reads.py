@@ -7,6 +7,9 @@ from storage.errors import StorageError
 from storage.stream.stream import Stream
 from storage.tasks import TaskScope
 
+_BUFFER_MAX = 4
+"""A batch keeps at most this many times its own bytes in memory, of the read that brought it."""
+
 Found = Sequence[memoryview] | StorageError
 
 
@@ -37,6 +40,12 @@ class ColdReads:
 
 async def _read(stream: Stream, offset: int, max_bytes: int) -> Found:
     try:
-        return await stream.fetch(offset, max_bytes)
+        return [_spared(batch) for batch in await stream.fetch(offset, max_bytes)]
     except StorageError as error:
         return error
+
+
+def _spared(batch: memoryview) -> memoryview:
+    """Return a batch, as a copy when it would keep a much larger buffer from being freed."""
+    is_small = memoryview(batch.obj).nbytes > _BUFFER_MAX * len(batch)
+    return memoryview(bytes(batch)) if is_small else batch

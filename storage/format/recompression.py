@@ -11,9 +11,8 @@ from storage.format.record_batch import (
     CRC_POSITION,
     HEADER_SIZE,
     LENGTH_END,
-    read_header,
+    BatchHeader,
 )
-from storage.format.records import inflate
 
 _LENGTH = struct.Struct(">i")
 _ATTRIBUTES = struct.Struct(">h")
@@ -21,15 +20,12 @@ _CRC = struct.Struct(">I")
 
 
 def recompressed(
-    batch: memoryview, codec: int, level: int | None, *, inflated_size_max: int
+    batch: memoryview, header: BatchHeader, records: memoryview, codec: int, level: int | None
 ) -> bytearray:
-    """Return one whole batch with its records in `codec`, at a `level` as `deflate` takes it.
-
-    Raises ValueError: the records are not what the batch says, or more than `inflated_size_max`.
+    """Return one whole batch with its records, given decompressed, in `codec`, at a `level` as
+    `deflate` takes it.
     """
-    header = read_header(batch)
-    plain = inflate(header, batch[HEADER_SIZE : header.size], inflated_size_max)
-    body = deflate(codec, plain, level)
+    body = deflate(codec, records, level)
     found = bytearray(HEADER_SIZE + len(body))
     found[:HEADER_SIZE] = batch[:HEADER_SIZE]
     found[HEADER_SIZE:] = body

@@ -40,29 +40,25 @@ def iter_kafka_records(batch: memoryview) -> Iterator[KafkaRecord]:
     """
     try:
         header = read_header(batch)
-        for data in _bodies(header, batch, INFLATED_SIZE_MAX):
+        for data in _bodies(header, inflate(header, batch[HEADER_SIZE : header.size])):
             yield _record(header, data)
     except (struct.error, IndexError) as error:
         raise ValueError(f"malformed record batch: {error}") from error
 
 
-def iter_record_times(
-    batch: memoryview, *, inflated_size_max: int = INFLATED_SIZE_MAX
-) -> Iterator[RecordTime]:
-    """Yield where and when the records of one batch are, and nothing else of them. Raises as
-    `iter_kafka_records`.
+def iter_record_times(header: BatchHeader, records: memoryview) -> Iterator[RecordTime]:
+    """Yield where and when the records of one batch are, and nothing else of them. `records` are
+    decompressed. Raises as `iter_kafka_records`.
     """
     try:
-        header = read_header(batch)
-        for data in _bodies(header, batch, inflated_size_max):
+        for data in _bodies(header, records):
             time, _ = _time(header, data)
             yield time
-    except (struct.error, IndexError) as error:
+    except IndexError as error:
         raise ValueError(f"malformed record batch: {error}") from error
 
 
-def _bodies(header: BatchHeader, batch: memoryview, inflated_size_max: int) -> Iterator[memoryview]:
-    data = inflate(header, batch[HEADER_SIZE : header.size], inflated_size_max)
+def _bodies(header: BatchHeader, data: memoryview) -> Iterator[memoryview]:
     position = 0
     for _ in range(header.record_count):
         length, position = read_varint(data, position)

@@ -20,6 +20,7 @@ from storage.metadata.log import MetadataLog
 from storage.object_store.protocol import ObjectStore
 from storage.stream.block_cache import Block, BlockCache, BlockName
 from storage.stream.index_cache import IndexCache, suffix_size
+from storage.stream.inflating import InflatedBatches
 from storage.stream.read_budget import ReadBudget, Ticket
 from storage.stream.readahead import Readahead, Reader
 from storage.stream.settings import StorageSettings
@@ -74,7 +75,8 @@ class _Wanted:
 
 class ColdReader:
     """Reads batches from committed objects. `block_cache_size` bounds the block cache, half of
-    which is for readahead; `index_cache_size` the indexes; `cold_read_max` what is on its way.
+    which is for readahead; `index_cache_size` the indexes; `cold_read_max` what is on its way;
+    `search_memory_max` what searches decompress.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class ColdReader:
             suffix_size=lambda key: suffix_size(metadata.state, key),
         )
         self.budget = ReadBudget(in_flight_max)
+        self.searched = InflatedBatches(settings.search_memory_max)
         self.readahead = Readahead(clock, room=cache_size // 2)
         self._store = store
         self._clock = clock

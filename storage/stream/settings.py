@@ -43,6 +43,8 @@ class StorageSettings:
     index_cache_size: int = 32 * 1024 * 1024
     cold_read_max: int = 64 * 1024 * 1024
     """Bytes of cold reads on their way from the store."""
+    search_memory_max: int = 32 * 1024 * 1024
+    """Batches decompressed by searches for timestamps; one of them alone may be larger."""
     wal_pending_max: int = 64 * 1024 * 1024
     """Producers wait when this much is on its way to the WAL."""
     metadata_poll_s: float = 1.0

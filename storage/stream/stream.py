@@ -13,7 +13,7 @@ from storage.format.records import RecordTime
 from storage.format.stream_object import AbortedTransaction
 from storage.metadata.records import Record, TrimStream
 from storage.metadata.state import ClusterState, StreamState
-from storage.stream.timestamp_search import TimestampSearch
+from storage.stream.timestamp_search import BatchTime, TimestampSearch
 
 if TYPE_CHECKING:
     from storage.stream.engine import StreamEngine
@@ -228,10 +228,20 @@ class Stream:
 
     def _timestamps(self) -> TimestampSearch:
         engine = self._engine
+        cached = engine.cache.batches_from(self.stream_id, self._state().end_offset)
         return TimestampSearch(
             engine.reader,
             self.stream_id,
             extents=lambda: self._state().extents,
-            cached=engine.cache.batches_from(self.stream_id, self._state().end_offset),
+            cached=[BatchTime(one.base_offset, one.max_timestamp) for one in cached],
             start=lambda: self.start_offset,
+            read=self._batch_at,
+            inflating=engine.reader.searched,
         )
+
+    async def _batch_at(self, offset: int) -> memoryview:
+        """Return the batch that contains an offset. Raises as `fetch`."""
+        found = await self.fetch(offset, 1)
+        if not found:
+            raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
+        return found[0]

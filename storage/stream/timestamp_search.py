@@ -1,37 +1,51 @@
 """Offsets by timestamp (KIP-79, KIP-734): from what the metadata, indexes and headers of batches
 say down to single records.
 
-Records are looked at one by one here, which takes long: a search gives way to other work of the
-loop again and again. What is trimmed meanwhile is passed over. A batch that cannot be read, since
-its producer compressed it wrongly or beyond all measure, stands for its records: they count as one
-at its first offset, with its greatest timestamp, and the rest of the stream is found all the same.
+Records are looked at one by one here, which takes long: searches take turns, and give way to other
+work of the loop again and again. A search that waits holds offsets, and no data, which is read
+again when its turn comes. What is trimmed meanwhile is passed over. A batch that cannot be read,
+since its producer compressed it wrongly or beyond all measure, stands for its records: they count
+as one at its first offset, with its greatest timestamp, and the rest of the stream is found.
 """
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from itertools import count
+from functools import partial
+from itertools import count, islice
+from typing import NamedTuple
 
+from storage.errors import OffsetOutOfRange
 from storage.format.record_batch import read_header
 from storage.format.records import RecordTime, iter_record_times
 from storage.format.stream_object import IndexItem
 from storage.metadata.extents import Extent, Extents
-from storage.stream.cache import CachedBatch
+from storage.stream.inflating import InflatedBatches
 from storage.stream.reader import ColdReader
 
 INFLATED_SIZE_MAX = 64 * 1024 * 1024
 _EXTENTS_AT_ONCE = 1000
-_RECORDS_AT_ONCE = 1000
+_RECORDS_AT_ONCE = 250
 
-_Piece = Extent | IndexItem | memoryview | RecordTime
+
+class BatchTime(NamedTuple):
+    """Where a batch begins, and the greatest timestamp that its header tells."""
+
+    base_offset: int
+    max_timestamp: int
+
+
+_Piece = Extent | IndexItem | BatchTime | RecordTime
 
 
 class TimestampSearch:
     """A search in one stream: over its `extents`, and over the `cached` batches behind them.
 
-    `start` tells the stream's start offset. Both methods raise StoreUnavailable, CorruptObject, and
-    what `extents` and `start` raise when the stream is gone.
+    `start` tells the stream's start offset; `read` returns the batch that contains an offset, and
+    raises OffsetOutOfRange when it is trimmed; `inflating` lends the memory to look into it. Both
+    methods raise StoreUnavailable, CorruptObject, and what `extents` and `start` raise when the
+    stream is gone.
     """
 
     def __init__(
@@ -40,14 +54,18 @@ class TimestampSearch:
         stream_id: int,
         *,
         extents: Callable[[], Extents],
-        cached: Sequence[CachedBatch],
+        cached: Sequence[BatchTime],
         start: Callable[[], int],
+        read: Callable[[int], Awaitable[memoryview]],
+        inflating: InflatedBatches,
     ) -> None:
         self._reader = reader
         self._stream_id = stream_id
         self._extents = extents
         self._cached = cached
         self._start = start
+        self._read = read
+        self._inflating = inflating
 
     async def first_since(self, timestamp: int) -> RecordTime | None:
         """Return the first record whose timestamp is `timestamp` or later, if there is one."""
@@ -66,10 +84,9 @@ class TimestampSearch:
                         if found is not None:
                             return found
         for cached in self._cached:
-            if cached.max_timestamp >= timestamp:
-                found = await self._first_in(cached.payload, timestamp)
-                if found is not None:
-                    return found
+            found = await self._first_in(cached, timestamp)
+            if found is not None:
+                return found
         return None
 
     async def latest(self) -> RecordTime | None:
@@ -86,7 +103,7 @@ class TimestampSearch:
         for extent in await self._candidates():
             add(extent.max_timestamp, extent.start_offset, extent)
         for cached in self._cached:
-            add(cached.max_timestamp, cached.base_offset, cached.payload)
+            add(cached.max_timestamp, cached.base_offset, cached)
         while heap:
             *_, piece = heapq.heappop(heap)
             match piece:
@@ -98,9 +115,8 @@ class TimestampSearch:
                         add(item.max_timestamp, item.start_offset, item)
                 case IndexItem():
                     async for batch in self._batches(piece):
-                        header = read_header(batch)
-                        add(header.max_timestamp, header.base_offset, batch)
-                case _:
+                        add(batch.max_timestamp, batch.base_offset, batch)
+                case BatchTime():
                     found = await self._latest_in(piece)
                     if found is not None:
                         add(found.timestamp, found.offset, found)
@@ -121,39 +137,57 @@ class TimestampSearch:
                 best = extent
         return [extent for extent in (first, best) if extent is not None]
 
-    async def _batches(self, item: IndexItem) -> AsyncGenerator[memoryview, None]:
+    async def _batches(self, item: IndexItem) -> AsyncGenerator[BatchTime, None]:
         """Yield the batches of an item that are not trimmed, in the order of their offsets."""
         offset = max(item.start_offset, self._start())
         while offset < item.end_offset:
-            found = await self._reader.fetch(self._stream_id, self._extents, offset, 1)
-            for batch in found:
-                offset = read_header(batch).end_offset
-                yield batch
-            if not found:  # trimmed meanwhile
+            try:
+                header = read_header(await self._read(offset))
+            except OffsetOutOfRange:  # trimmed meanwhile
                 offset = max(offset + 1, self._start())
+            else:
+                offset = header.end_offset
+                yield BatchTime(header.base_offset, header.max_timestamp)
             await asyncio.sleep(0)
 
-    async def _first_in(self, batch: memoryview, timestamp: int) -> RecordTime | None:
-        for number, time in enumerate(self._times(batch), 1):
-            if time.timestamp >= timestamp and time.offset >= self._start():
-                return time
-            if not number % _RECORDS_AT_ONCE:
-                await asyncio.sleep(0)
+    async def _first_in(self, batch: BatchTime, timestamp: int) -> RecordTime | None:
+        if batch.max_timestamp < timestamp:
+            return None
+        async with aclosing(self._times(batch)) as times:
+            async for part in times:
+                for time in part:
+                    if time.timestamp >= timestamp and time.offset >= self._start():
+                        return time
         return None
 
-    async def _latest_in(self, batch: memoryview) -> RecordTime | None:
+    async def _latest_in(self, batch: BatchTime) -> RecordTime | None:
         best: RecordTime | None = None
-        for number, time in enumerate(self._times(batch), 1):
-            if time.offset >= self._start() and (best is None or time.timestamp > best.timestamp):
-                best = time
-            if not number % _RECORDS_AT_ONCE:
-                await asyncio.sleep(0)
+        async with aclosing(self._times(batch)) as times:
+            async for part in times:
+                for time in part:
+                    if time.offset >= self._start() and (
+                        best is None or time.timestamp > best.timestamp
+                    ):
+                        best = time
         return best
 
-    def _times(self, batch: memoryview) -> Iterator[RecordTime]:
-        """Yield the times of a batch's records; of one that cannot be read, what it says itself."""
+    async def _times(self, batch: BatchTime) -> AsyncGenerator[list[RecordTime], None]:
+        """Yield the times of a batch's records, some at a time; of one that cannot be read, what it
+        says itself. Nothing of one that is trimmed meanwhile.
+        """
+        read = partial(self._read, max(batch.base_offset, self._start()))
         try:
-            yield from iter_record_times(batch, inflated_size_max=INFLATED_SIZE_MAX)
+            async with self._inflating.inflated(read, INFLATED_SIZE_MAX) as inflated:
+                records = iter_record_times(*inflated)
+                while True:
+                    # Held over the pause: one search looks at its records, then all else goes on.
+                    async with self._inflating.turns:
+                        part = list(islice(records, _RECORDS_AT_ONCE))
+                        await asyncio.sleep(0)
+                    if not part:
+                        return
+                    yield part
+        except OffsetOutOfRange:
+            return
         except ValueError:
-            header = read_header(batch)
-            yield RecordTime(max(header.base_offset, self._start()), header.max_timestamp)
+            yield [RecordTime(max(batch.base_offset, self._start()), batch.max_timestamp)]

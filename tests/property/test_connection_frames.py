@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker.network.connection import FIRST_PIECE, READ_AHEAD, Connection
+from broker.network.request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from broker.network.server import Server
@@ -50,6 +51,7 @@ class Requests:
     request_max_bytes = FRAME_MAX
 
     def __init__(self) -> None:
+        self.memory = RequestMemory(1 << 30)
         self.frames: list[bytes] = []
         self.rejected_with = ""
 

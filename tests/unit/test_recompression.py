@@ -2,16 +2,25 @@
 
 import itertools
 
+import cramjam
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.partition.codec_change import change_codec
+from broker.partition.codec_change import INFLATED_SIZE_MAX, change_codec
 from broker.partition.record_rules import RecordRules
 from broker.partition.validation import check_batch
 from broker.protocol.errors import KafkaError
 from storage.format.recompression import recompressed
-from storage.format.record_batch import CODECS, LOG_APPEND_TIME, crc_ok, read_header, stamp
-from storage.format.records import iter_kafka_records
+from storage.format.record_batch import (
+    CODECS,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    crc_ok,
+    read_header,
+    stamp,
+)
+from storage.format.records import inflate, iter_kafka_records
+from storage.stream.inflating import InflatedBatches
 from tests.support.wire import Batch
 
 BATCH = Batch(
@@ -20,7 +29,13 @@ BATCH = Batch(
     producer_epoch=1,
     base_sequence=40,
 )
-SIZE_MAX = 1 << 20
+MEMORY = 1 << 20
+
+
+def changed(batch: memoryview, codec: int, level: int | None = None) -> memoryview:
+    header = read_header(batch)
+    records = inflate(header, batch[HEADER_SIZE:])
+    return memoryview(recompressed(batch, header, records, codec, level))
 
 
 def plain() -> memoryview:
@@ -29,8 +44,8 @@ def plain() -> memoryview:
 
 @pytest.mark.parametrize(("first", "second"), [*itertools.product(range(len(CODECS)), repeat=2)])
 def test_only_the_bytes_of_the_records_change(first: int, second: int) -> None:
-    once = memoryview(recompressed(plain(), first, None, inflated_size_max=SIZE_MAX))
-    twice = memoryview(recompressed(once, second, None, inflated_size_max=SIZE_MAX))
+    once = changed(plain(), first)
+    twice = changed(once, second)
     assert list(iter_kafka_records(twice)) == list(iter_kafka_records(plain()))
     assert crc_ok(twice)
     header = read_header(twice)
@@ -45,22 +60,26 @@ def test_only_the_bytes_of_the_records_change(first: int, second: int) -> None:
 def test_what_else_the_attributes_say_stays() -> None:
     batch = plain()
     stamp(batch, 5)
-    header = read_header(memoryview(recompressed(batch, 4, 9, inflated_size_max=SIZE_MAX)))
+    header = read_header(changed(batch, 4, 9))
     assert (header.attributes, header.max_timestamp) == (LOG_APPEND_TIME | 4, 5)
 
 
 async def test_records_that_cannot_be_read_or_are_too_large_are_refused() -> None:
+    memory = InflatedBatches(MEMORY)
+
     async def code(batch: memoryview, rules: RecordRules) -> ErrorCode:
         with pytest.raises(KafkaError) as refused:
-            await change_codec(batch, rules)
+            await change_codec(batch, rules, memory)
         return refused.value.code
 
     garbage = memoryview(bytearray(Batch(attributes=4, body=b"no zstd at all").encode()))
     assert await code(garbage, RecordRules(codec=1)) is ErrorCode.invalid_record
-    small = memoryview(recompressed(plain(), 4, None, inflated_size_max=SIZE_MAX))
+    small = changed(plain(), 4)
     rules = RecordRules(codec=0, batch_size_max=len(plain()) - 1)
     assert await code(small, rules) is ErrorCode.message_too_large
-    with pytest.raises(ValueError, match="inflates beyond"):
-        recompressed(small, 0, None, inflated_size_max=1000)
+    bomb = Batch(attributes=4, body=bytes(cramjam.zstd.compress(bytes(INFLATED_SIZE_MAX + 1))))
+    too_long = memoryview(bytearray(bomb.encode()))
+    assert await code(too_long, RecordRules(codec=1)) is ErrorCode.invalid_record
     rules = RecordRules(codec=0, batch_size_max=len(plain()))
-    assert await change_codec(small, rules) == plain()
+    assert await change_codec(small, rules, memory) == plain()
+    assert memory.used == 0

@@ -7,7 +7,7 @@ from broker.partition.record_rules import RecordRules
 from broker.partition.topic import Topic
 from broker.partition.validation import check_batch
 from broker.protocol.errors import KafkaError
-from storage.format.record_batch import NO_TIMESTAMP, crc_ok, read_header, stamp
+from storage.format.record_batch import HEADER_SIZE, NO_TIMESTAMP, crc_ok, read_header, stamp
 from storage.format.records import iter_record_times
 from tests.support.wire import Batch
 
@@ -22,7 +22,7 @@ def test_a_stamped_batch_is_whole_and_its_records_have_one_time() -> None:
     assert crc_ok(batch)
     assert header.max_timestamp == NOW
     assert header.base_timestamp == before.base_timestamp
-    assert [time.timestamp for time in iter_record_times(batch)] == [NOW, NOW]
+    assert [time.timestamp for time in iter_record_times(header, batch[HEADER_SIZE:])] == [NOW, NOW]
     assert stamp(batch, NOW + 1).max_timestamp == NOW + 1
     assert crc_ok(batch)
 

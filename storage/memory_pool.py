@@ -1,0 +1,123 @@
+"""A bounded amount of memory that requests share, as Kafka's MemoryPool is (KIP-72).
+
+A taker is let in while less than the capacity is used, whatever its own size: so the pool may be
+exceeded by one of them, and one that is larger than the whole pool gets its turn, alone. A taker
+never waits for one pool while it holds a part of the same one, so a wait always ends.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+
+class PoolWait:
+    """A taker that waits for its turn. `granted` is called once the memory is taken for it."""
+
+    __slots__ = ("granted", "share", "size")
+
+    def __init__(self, size: int, share: float, granted: Callable[[], None]) -> None:
+        self.size = size
+        self.share = share
+        self.granted = granted
+
+
+class MemoryPool:
+    """`capacity` bytes. A taker with a `share` below 1 is let in while less than that share of the
+    capacity is used: the rest is kept for others. Among those that wait, a larger share goes first,
+    then the one that has waited longest.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.used = 0
+        self.waits_total = 0
+        self._queues: dict[float, deque[PoolWait]] = {}
+        self._is_wake_due = False
+
+    @property
+    def waiting(self) -> int:
+        """How many takers wait."""
+        return sum(map(len, self._queues.values()))
+
+    def has_room(self, share: float = 1.0) -> bool:
+        """Whether a taker with this share would be let in at once."""
+        if self.used >= self.capacity * share:
+            return False
+        return not self._queues or all(kept < share for kept in self._queues)
+
+    def try_take(self, size: int, share: float = 1.0) -> bool:
+        """Take `size` bytes if there is room."""
+        if not self.has_room(share):
+            return False
+        self.used += size
+        return True
+
+    def take(self, size: int) -> None:
+        """Take `size` bytes, room or not: of what is there already, or cannot wait."""
+        self.used += size
+
+    def give_back(self, size: int) -> None:
+        """Return what was taken. Those that wait are let in soon, not within this call."""
+        self.used -= size
+        assert self.used >= 0, "more was given back than taken"
+        if self._queues and size and not self._is_wake_due:
+            self._is_wake_due = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def wait(self, size: int, share: float, granted: Callable[[], None]) -> PoolWait:
+        """Have `size` bytes taken, and `granted` called, when there is room; `leave` ends that."""
+        found = PoolWait(size, share, granted)
+        self.waits_total += 1
+        self._queues.setdefault(share, deque()).append(found)
+        return found
+
+    def leave(self, wait: PoolWait) -> None:
+        """Wait no more. Nothing was taken."""
+        queue = self._queues[wait.share]
+        queue.remove(wait)
+        if not queue:
+            del self._queues[wait.share]
+
+    async def acquire(self, size: int, share: float = 1.0) -> None:
+        """Take `size` bytes as soon as there is room; one that is cancelled takes nothing."""
+        if self.try_take(size, share):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def granted() -> None:
+            if turn.cancelled():
+                self.give_back(size)
+            else:
+                turn.set_result(None)
+
+        wait = self.wait(size, share, granted)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():
+                self.give_back(size)  # its turn had come already
+            elif wait in self._queues.get(share, ()):
+                self.leave(wait)
+            raise
+
+    @asynccontextmanager
+    async def borrowed(self, size: int, share: float = 1.0) -> AsyncIterator[None]:
+        """Hold `size` bytes for a while, once there is room."""
+        await self.acquire(size, share)
+        try:
+            yield
+        finally:
+            self.give_back(size)
+
+    def _wake(self) -> None:
+        self._is_wake_due = False
+        for share in sorted(self._queues, reverse=True):
+            queue = self._queues[share]
+            while queue and self.used < self.capacity * share:
+                wait = queue.popleft()
+                self.used += wait.size
+                wait.granted()
+            if queue:
+                return  # a smaller share has no room either
+            del self._queues[share]
