@@ -61,9 +61,8 @@ class MemoryPool:
         """Return what was taken. Those that wait are let in soon, not within this call."""
         self.used -= size
         assert self.used >= 0, "more was given back than taken"
-        if self._queues and size and not self._is_wake_due:
-            self._is_wake_due = True
-            asyncio.get_running_loop().call_soon(self._wake)
+        if self._queues and size:
+            self._wake_soon()
 
     def wait(self, size: int, share: float, granted: Callable[[], None]) -> PoolWait:
         """Have `size` bytes taken, and `granted` called, when there is room; `leave` ends that."""
@@ -111,13 +110,22 @@ class MemoryPool:
             self.give_back(size)
 
     def _wake(self) -> None:
+        """Let in those that wait now; those that come meanwhile have the next turn."""
         self._is_wake_due = False
         for share in sorted(self._queues, reverse=True):
-            queue = self._queues[share]
-            while queue and self.used < self.capacity * share:
+            queue = self._queues.get(share)
+            for _ in range(len(queue or ())):
+                if not queue or self.used >= self.capacity * share:
+                    break
                 wait = queue.popleft()
+                if not queue:
+                    del self._queues[share]
                 self.used += wait.size
                 wait.granted()
-            if queue:
-                return  # a smaller share has no room either
-            del self._queues[share]
+        if any(self.used < self.capacity * share for share in self._queues):
+            self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        if not self._is_wake_due:
+            self._is_wake_due = True
+            asyncio.get_running_loop().call_soon(self._wake)

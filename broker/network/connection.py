@@ -63,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         "_head",
         "_in_step",
         "_is_flush_due",
+        "_is_let_in",
         "_loop",
         "_muted",
         "_pending",
@@ -93,6 +94,8 @@ class Connection(asyncio.BufferedProtocol):
         """For memory of the frame that has begun; nothing is read meanwhile."""
         self._start_wait: PoolWait | None = None
         """For responses to be taken, with a request that may be answered at length."""
+        self._is_let_in = False
+        """Whether that wait is over, and its request not started yet."""
         self._unsent: UnsentResponses | None = None
         self._muted = False
         self._blocked = False
@@ -116,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else ""
         transport.set_write_buffer_limits(high=0)
-        self._unsent = UnsentResponses(self._server.memory, transport)
+        self._unsent = UnsentResponses(self._server.memory, transport, self._server.now)
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
@@ -286,6 +289,8 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_wait = memory.admit_frame(key, size, self._frame_may_go_on)
         if self._frame_wait is None:
             self._frame_has_room()
+        else:
+            self._regulate()
 
     def _frame_has_room(self) -> None:
         self._frame = frame = bytearray(min(self._frame_size, FIRST_PIECE))
@@ -366,11 +371,15 @@ class Connection(asyncio.BufferedProtocol):
             return len(self._pending) < PIPELINE_MAX
         if self._pending:
             return False
+        if self._is_let_in:
+            self._is_let_in = False
+            return True
         self._start_wait = self._server.memory.admit_response(key, self._may_go_on)
         return self._start_wait is None
 
     def _may_go_on(self) -> None:
         self._start_wait = None
+        self._is_let_in = True
         self._step()
 
     def _regulate(self) -> None:

@@ -16,7 +16,8 @@ RATE_MIN = 64 << 10
 
 class UnsentResponses:
     """Pieces of responses that the client has not taken. The transport's buffer must have a limit
-    of 0: it says at once (`pause_writing`) that it could not send everything.
+    of 0: it says at once (`pause_writing`) that it could not send everything. `now` is monotonic
+    time.
     """
 
     __slots__ = (
@@ -31,7 +32,7 @@ class UnsentResponses:
         "_transport",
     )
 
-    def __init__(self, memory: RequestMemory, transport: asyncio.Transport) -> None:
+    def __init__(self, memory: RequestMemory, transport: asyncio.Transport, now: float) -> None:
         self._memory = memory
         self._transport = transport
         self._pieces: deque[Piece] = deque()
@@ -40,7 +41,7 @@ class UnsentResponses:
         self._is_paused = False
         self._sent = 0
         self._seen_taken = 0
-        self._seen_at = 0.0
+        self._seen_at = now
 
     @property
     def size(self) -> int:

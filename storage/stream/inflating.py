@@ -6,6 +6,7 @@ they were read with), so any number of them may wait.
 """
 
 import asyncio
+import mmap
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -16,8 +17,10 @@ from storage.memory_pool import MemoryPool
 
 SMALL_SIZE = 1 << 20
 """Buffers up to this size have a quarter of the memory to themselves: they never wait for the large
-ones, which are held for seconds. They are filled on the event loop, the large ones in a thread.
+ones, which are held for seconds.
 """
+_INLINE_SIZE = 256 << 10
+"""Larger buffers are filled in a thread."""
 _SIZE_MIN = 256 << 10
 _GROWTH = 4
 
@@ -68,10 +71,11 @@ class InflatedBatches:
         bytes of records.
         """
         for size in _sizes(size_max):
-            is_small = size <= SMALL_SIZE
-            async with (self.small if is_small else self.large).borrowed(size):
+            pool = self.small if size <= SMALL_SIZE else self.large
+            async with pool.borrowed(size):
                 batch = await read()
-                inflated = _inflate(batch, size) if is_small else await _in_thread(batch, size)
+                is_inline = size <= _INLINE_SIZE
+                inflated = _inflate(batch, size) if is_inline else await _in_thread(batch, size)
                 del batch
                 if inflated is not None:
                     yield inflated
@@ -106,7 +110,8 @@ def _inflate(batch: memoryview, size: int) -> InflatedBatch | None:
         return None
     if header.codec == 0:
         return InflatedBatch(header, memoryview(bytes(body)))
-    target = memoryview(bytearray(size))
+    # Zeroing a bytearray of 64 MiB would hold up all threads; these pages come as they are filled.
+    target = memoryview(bytearray(size) if size <= SMALL_SIZE else mmap.mmap(-1, size))
     try:
         filled = Inflater().inflate(header.codec, body, target)
     except BufferTooSmall:

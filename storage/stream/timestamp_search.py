@@ -27,6 +27,10 @@ from storage.stream.reader import ColdReader
 INFLATED_SIZE_MAX = 64 * 1024 * 1024
 _EXTENTS_AT_ONCE = 1000
 _RECORDS_AT_ONCE = 250
+_QUICK_TURNS, _PAUSE = 100, 3
+"""After so many turns a search of a batch pauses for so many times as long as it works: millions of
+records take the longer, and do not use up the processor.
+"""
 
 
 class BatchTime(NamedTuple):
@@ -179,11 +183,14 @@ class TimestampSearch:
         try:
             async with self._inflating.inflated(read, INFLATED_SIZE_MAX) as inflated:
                 records = iter_record_times(*inflated)
-                while True:
+                loop = asyncio.get_running_loop()
+                for turn in count():
                     # Held over the pause: one search looks at its records, then all else goes on.
                     async with self._inflating.turns:
+                        began = loop.time()
                         part = list(islice(records, _RECORDS_AT_ONCE))
-                        await asyncio.sleep(0)
+                        is_long = turn >= _QUICK_TURNS
+                        await asyncio.sleep((loop.time() - began) * _PAUSE if is_long else 0)
                     if not part:
                         return
                     yield part

@@ -1,6 +1,25 @@
 """What clients do: connections, requests, batches."""
 
+from typing import TYPE_CHECKING
+
 from broker.observability.measures.measure import counter, gauge
+from storage.memory_pool import MemoryPool
+from storage.stream.inflating import InflatedBatches
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+
+def _parts(node: "Node") -> dict[str, MemoryPool | InflatedBatches]:
+    """The parts of the memory for requests, by name."""
+    memory = node.memory
+    return {
+        "frames": memory.frames,
+        "responses": memory.responses,
+        "inflated": memory.inflated,
+        "searched": node.engine.reader.searched,
+    }
+
 
 MEASURES = (
     gauge("connections", "Open connections.", lambda n: len(n.server.connections)),
@@ -14,6 +33,37 @@ MEASURES = (
         "connections_rejected",
         "Connections closed because they sent something that is no request that is served.",
         lambda n: n.server.rejected_total,
+    ),
+    counter(
+        "connections_cut",
+        "Connections closed since they held memory that others waited for; the log names them.",
+        lambda n: n.server.relief.cut_total,
+    ),
+    gauge(
+        "request_memory_bytes",
+        "Memory in use, of request.memory.size: for requests (frames), responses that clients have "
+        "not taken and cold reads for them (responses), batches of producers (inflated) and of "
+        "searches for timestamps (searched) that are decompressed.",
+        lambda n: {name: part.used for name, part in _parts(n).items()},
+        "part",
+    ),
+    gauge(
+        "request_memory_capacity_bytes",
+        "Bounds of these parts; one request may go beyond.",
+        lambda n: {name: part.capacity for name, part in _parts(n).items()},
+        "part",
+    ),
+    gauge(
+        "request_memory_waiting",
+        "Requests that wait for memory; their sockets are not read.",
+        lambda n: {name: part.waiting for name, part in _parts(n).items()},
+        "part",
+    ),
+    counter(
+        "request_memory_waits",
+        "Requests that had to wait for memory.",
+        lambda n: {name: part.waits_total for name, part in _parts(n).items()},
+        "part",
     ),
     counter(
         "requests",
