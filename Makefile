@@ -116,6 +116,7 @@ crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n
 	@SLOW=1 CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} STREAM_KILLS=$${STREAM_KILLS:-30} \
 		$(BIN)/python -m pytest -q tests/spark/test_stream_kills.py \
 		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py tests/integration/test_s3_outages.py \
+		tests/integration/test_request_memory.py \
 		tests/integration/test_transactions_over_kills.py
 
 chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object

@@ -24,7 +24,7 @@ class Relief:
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
-        self.cut_total = 0
+        self.cut_total: int = 0
 
     def look(self, connections: Iterable[Connection], now: float) -> None:
         """Cut off connections while memory is short; `now` is the monotonic time."""

@@ -35,7 +35,7 @@ class Server:
     ) -> None:
         self.handle = handle
         self.memory = memory
-        self.relief = Relief(memory)
+        self.relief: Relief = Relief(memory)
         self.request_max_bytes = settings.socket_request_max_bytes
         self.write_buffer_bytes = settings.write_buffer_bytes
         self.now = clock.monotonic()
