@@ -74,8 +74,11 @@ def _names(uri: str, place: str, kind: str) -> list[str]:
 
 def place_path(uri: str) -> Path | None:
     """Return the path of what an operator has named: a store, a write-ahead log, a file. None where
-    it lies in no file system and no bucket, or within the store.
+    it lies in no file system and no bucket, or within the store; a relative path is of this
+    process's folder.
     """
+    if not uri:
+        return None
     scheme = _SCHEME.match(uri)
     kind = "file" if scheme is None else scheme[1]
     rest = uri if scheme is None else uri[scheme.end() :]

@@ -33,6 +33,8 @@ from storage.metadata.table_paths import (
 )
 
 _STORE = "the cluster's store"
+_TABLE = "the table"
+_OTHER = "name that topic and no table, or another place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class TableRoots:
     def _places(
         self, nodes: Iterable[NodeState], wals: Sequence[str]
     ) -> Iterator[tuple[Path, str]]:
-        for uri in dict.fromkeys((*wals, *(node.wal for node in nodes))):
+        for uri in dict.fromkeys((*wals, *(node.wal for node in nodes if node.wal))):
             for path in self._of_place(uri):
                 yield path, "a write-ahead log"
         for path in self._of_place(self._store):
@@ -102,7 +104,7 @@ class TableRoots:
         """The root at a URI and those that go with it, under every path they have."""
         beside = rebuild_uri(uri)
         for one, text in (
-            (uri, "the table"),
+            (uri, _TABLE),
             (dead_letters_uri(uri), "the dead letters"),
             (beside, "the table that a rebuild makes"),
             (dead_letters_uri(beside), "the dead letters of a rebuild"),
@@ -166,7 +168,7 @@ class TableRoots:
                 )
                 if own[0] in above and not (is_within_tables and text == _STORE):
                     raise SettingsError(f"{uri} is or lies in {text} ({as_text(place)})")
-                if len(above) == len(path) and above[0] in own:
+                if len(above) == len(path) - 1 and above[0] in own:
                     raise SettingsError(f"{uri} holds {text} ({as_text(place)})")
 
     def _overlapping(self, path: Path, topic: str) -> _Taken | None:
@@ -227,8 +229,10 @@ def _parent(path: Path | None) -> Path | None:
 
 def _collision(uri: str, text: str, other: _Taken, topic: str) -> str:
     others = ", ".join(sorted(other.topics - {topic})[:3])
-    own = uri if text == "the table" else f"{uri} ({text} of it)"
+    own = uri if text == _TABLE else f"{uri} ({text} of it)"
     found = f"{own} overlaps {other.text} of topic {others}"
+    if not topic and other.text == _TABLE:
+        return f"{own} is, holds or lies in the table that topic {others} declares: {_OTHER}"
     if not topic:
-        return f"{found}: name that topic and no table, or another place"
+        return f"{found}: {_OTHER}"
     return f"{found}: tables need folders of their own, so set another {PREFIX}path"

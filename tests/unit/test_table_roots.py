@@ -20,7 +20,12 @@ from storage.metadata.table_roots import TableRoots
 
 S3 = "s3://bucket/cluster?region=x"
 FOLDER = "file:/data/store"
-WALS = {1: "block:/disks/wal?reservations=true", 2: "object:s3://logs/wal", 3: "block:ebs:a/0"}
+WALS = {
+    0: "",
+    1: "block:/disks/wal?reservations=true",
+    2: "object:s3://logs/wal",
+    3: "block:ebs:a/0",
+}
 
 
 def state(tables: dict[str, str] | None = None, *, is_enabled: bool = True) -> ClusterState:
@@ -86,6 +91,7 @@ def test_a_root_keeps_clear_of_the_store_and_of_logs(store: str, root: str, word
     ],
 )
 def test_a_root_beside_all_that_is_taken(store: str, root: str) -> None:
+    TableRoots(state(), store).check(f"{Path.cwd()}/t")  # no log lies in the process's own folder
     TableRoots(state(), store).check(root, "orders")
 
 
