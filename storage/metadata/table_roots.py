@@ -5,7 +5,6 @@ the cluster's store, a write-ahead log, the folder of all default roots, another
 each root go those of its dead letters and of its rebuild, which have names of their own beside it.
 """
 
-import contextlib
 import os
 import pathlib
 from bisect import bisect_left, bisect_right
@@ -161,15 +160,15 @@ class TableRoots:
     def _check_folders(self, uri: str, path: Path) -> None:
         """The same by the folders themselves, which a mount gives a second name."""
         above = _folders(path)
+        tables = None if self.default is None else _folder(self.default)
+        is_among_tables = tables is not None and tables in above[1:]
         for place, text in self._fixed:
-            if place[0] == "file" and (own := _folders(place)) and above:
-                is_within_tables = self.default is not None and any(
-                    folder in above for folder in _folders(self.default)[:1]
-                )
-                if own[0] in above and not (is_within_tables and text == _STORE):
-                    raise SettingsError(f"{uri} is or lies in {text} ({as_text(place)})")
-                if len(above) == len(path) - 1 and above[0] in own:
-                    raise SettingsError(f"{uri} holds {text} ({as_text(place)})")
+            if place[0] != "file" or (own := _folder(place)) is None:
+                continue
+            if own in above and not (is_among_tables and text == _STORE):
+                raise SettingsError(f"{uri} is or lies in {text} ({as_text(place)})")
+            if above[0] is not None and above[0] in _folders(place):
+                raise SettingsError(f"{uri} holds {text} ({as_text(place)})")
 
     def _overlapping(self, path: Path, topic: str) -> _Taken | None:
         """What another topic has at the path, above it, or within it."""
@@ -211,16 +210,20 @@ def _real(path: Path) -> Iterator[Path]:
         yield other
 
 
-def _folders(path: Path) -> list[tuple[int, int]]:
-    """What the file system calls a folder and those above it that are there, inmost first; the
-    root of the file system is left out.
+def _folder(path: Path) -> tuple[int, int] | None:
+    """What the file system calls a folder; None if it is not there."""
+    try:
+        stat = pathlib.Path(as_text(path)).stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino
+
+
+def _folders(path: Path) -> list[tuple[int, int] | None]:
+    """What the file system calls a folder and those above it, inmost first; the root of the file
+    system is left out.
     """
-    found = []
-    for length in range(len(path), 1, -1):
-        with contextlib.suppress(OSError):
-            stat = pathlib.Path(as_text(path[:length])).stat()
-            found.append((stat.st_dev, stat.st_ino))
-    return found
+    return [_folder(path[:length]) for length in range(len(path), 1, -1)]
 
 
 def _parent(path: Path | None) -> Path | None:

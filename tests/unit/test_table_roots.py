@@ -199,6 +199,12 @@ def test_links_and_mounts_are_seen_where_jobs_run(tmp_path: Path) -> None:
         with pytest.raises(SettingsError):
             TableRoots(cluster, str(store), follows_links=True).check(root, "a")
     TableRoots(cluster, str(store), follows_links=True).check(str(tmp_path / "link/tables/a"), "a")
+    # A log that another machine has is nowhere here, and above it may be anything.
+    other = NodeState(
+        node_id=1, epoch=0, incarnation="i", host="h", port=1, rack=None, wal=f"block:{tmp_path}/w"
+    )
+    beside = ClusterState(nodes=Map({1: other}))
+    TableRoots(beside, str(store), follows_links=True).check(str(tmp_path / "lake/a"), "a")
     # A store that is named by its link has its folder as well, for a broker too.
     with pytest.raises(SettingsError, match="the cluster's store"):
         TableRoots(cluster, str(tmp_path / "link")).check(str(store), "a")
