@@ -8,10 +8,12 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
 
 from lake.source.option_decoding import Undecodable
 from lake.spark import cache_folder, spark_session
+from lake.sql_direct import Rows, run_direct
 from lake.sql_output import OutputFormat, write_rows
 from lake.sql_places import wants_s3, with_places
 from lake.sql_statements import split_statements
@@ -56,7 +58,7 @@ def run_sql(
     source, out = source or sys.stdin, out or sys.stdout
     views = TopicViews(path, json_topics, undecodable)
     s3a = delta and (wants_s3(path, execute or "") if s3 is None else s3)
-    session = spark_session(app_name="lakehead sql", delta=delta, s3a=s3a)
+    session = _LazySession(partial(spark_session, app_name="lakehead sql", delta=delta, s3a=s3a))
     shell = _Shell(session, views, output, out)
     if execute is not None:
         statements, rest = split_statements(execute + "\n;")
@@ -70,11 +72,29 @@ def run_sql(
     return 0 if all(shell.execute(statement) for statement in _piped(source)) else 1
 
 
+class _LazySession:
+    """The Spark session, which starts when a statement first needs it, and says so to a terminal:
+    that takes seconds.
+    """
+
+    def __init__(self, start: Callable[[], "SparkSession"]) -> None:
+        self._start = start
+        self._session: SparkSession | None = None
+
+    def get(self) -> "SparkSession":
+        """Return the session. Raises SettingsError when Spark cannot be started."""
+        if self._session is None:
+            if sys.stderr.isatty():
+                sys.stderr.write("Starting Spark ...\n")
+            self._session = self._start()
+        return self._session
+
+
 class _Shell:
     """Runs statements and writes their rows, or one line for what went wrong."""
 
     def __init__(
-        self, session: "SparkSession", views: TopicViews, output: OutputFormat, out: TextIO
+        self, session: _LazySession, views: TopicViews, output: OutputFormat, out: TextIO
     ) -> None:
         self._session = session
         self._views = views
@@ -93,11 +113,9 @@ class _Shell:
         from pyspark.errors import PySparkException
 
         try:
-            prepared = self._views.prepare(self._session, statement)
-            frame = self._session.sql(with_places(self._session, prepared))
-            if frame.columns:
-                rows: Iterator[Any] = frame.toLocalIterator(prefetchPartitions=True)
-                write_rows(frame.columns, rows, self._output, self._out)
+            columns, rows = run_direct(self._views, statement) or self._run_in_spark(statement)
+            if columns:
+                write_rows(columns, rows, self._output, self._out)
         except (PySparkException, Py4JError, LakeheadError) as error:
             sys.stderr.write(f"error: {one_line(error)}\n")
             return False
@@ -105,6 +123,14 @@ class _Shell:
             sys.stderr.write("stopped\n")
             return False
         return True
+
+    def _run_in_spark(self, statement: str) -> Rows:
+        session = self._session.get()
+        prepared = self._views.prepare(session, statement)
+        frame = session.sql(with_places(session, prepared))
+        if not frame.columns:
+            return (), iter(())
+        return frame.columns, frame.toLocalIterator(prefetchPartitions=True)
 
 
 def one_line(error: BaseException) -> str:

@@ -8,8 +8,9 @@ with `_topic`, `_partition`, `_offset`, `_timestamp` and `_key` beside them, and
 
 import contextlib
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
 from lake.source.option_decoding import Undecodable
@@ -22,7 +23,11 @@ from storage.metadata.state import TopicState
 from storage.metadata.table_declaration import PREFIX
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from lake.source.data_source import LakeheadDataSource
 
 RAW_SUFFIX = "__raw"
 
@@ -72,23 +77,54 @@ class TopicViews:
                     self._make(session, catalog.topic(name))
         return self._with_offsets(session, statement)
 
-    def _make(self, session: "SparkSession", topic: TopicState) -> None:
-        records = self._read(session, subscribe=topic.name, includeHeaders="true").load()
-        declared = topic.configs.get(f"{PREFIX}value.format", "raw") != "raw"
-        is_decoded = declared or topic.name in self._json
-        records.createOrReplaceTempView(_quoted(topic.name + RAW_SUFFIX * is_decoded))
-        if is_decoded:
-            self._decoded(session, topic.name).createOrReplaceTempView(_quoted(topic.name))
-        self._made.add(topic.name)
+    def source(self, name: str) -> "ViewSource | None":
+        """Return where the rows of a view come from; None for a name, spelt so, that is no view of
+        a topic or about the cluster.
+        """
+        database, dot, table = name.partition(".")
+        if dot and database == CATALOG_DATABASE and table in _TABLES:
+            return ViewSource(path=self._path, options={"catalog": table})
+        topics = store_reader(self._path).open_catalog()
+        base = name.removesuffix(RAW_SUFFIX)
+        if name not in topics.topics() and base not in topics.topics():
+            return None
+        if name in topics.topics():
+            sources = self._sources(topics.topic(name))
+        else:
+            sources = self._sources(topics.topic(base))
+        return sources.get(name)
 
-    def _decoded(self, session: "SparkSession", topic: str) -> "DataFrame":
-        by = "json" if topic in self._json else "declared"
-        read = self._read(session, subscribe=topic, decode=by, undecodable=self._undecodable)
+    def _sources(self, topic: TopicState) -> "dict[str, ViewSource]":
+        """Return the views of a topic by their names: its records, and perhaps its values."""
+        raw = ViewSource(
+            path=self._path, options={"subscribe": topic.name, "includeHeaders": "true"}
+        )
+        by_json = topic.name in self._json
+        if not by_json and topic.configs.get(f"{PREFIX}value.format", "raw") == "raw":
+            return {topic.name: raw}
+        decoded = ViewSource(
+            path=self._path,
+            options={
+                "subscribe": topic.name,
+                "decode": "json" if by_json else "declared",
+                "undecodable": self._undecodable,
+            },
+            ddl=self._ddl(topic.name),
+        )
+        return {topic.name + RAW_SUFFIX: raw, topic.name: decoded}
+
+    def _ddl(self, topic: str) -> str | None:
+        """Return the columns of a topic's values that the user gave, with those beside them."""
         ddl = self._json.get(topic)
-        if ddl is not None:
-            error = ", _error STRING" if self._undecodable == "null" else ""
-            read = read.schema(f"{ddl}, {_METADATA}{error}")
-        return read.load()
+        if ddl is None:
+            return None
+        error = ", _error STRING" if self._undecodable == "null" else ""
+        return f"{ddl}, {_METADATA}{error}"
+
+    def _make(self, session: "SparkSession", topic: TopicState) -> None:
+        for name, source in self._sources(topic).items():
+            source.frame(session).createOrReplaceTempView(_quoted(name))
+        self._made.add(topic.name)
 
     def _with_offsets(self, session: "SparkSession", statement: str) -> str:
         """The statement with a view in place of each call of `lakehead.offsets_for`: Spark has no
@@ -109,10 +145,50 @@ class TopicViews:
         return statement
 
     def _make_catalog_view(self, session: "SparkSession", name: str, **options: str) -> None:
-        self._read(session, **options).load().createOrReplaceGlobalTempView(name)
+        source = ViewSource(path=self._path, options=options)
+        source.frame(session).createOrReplaceGlobalTempView(name)
 
-    def _read(self, session: "SparkSession", **options: str) -> "DataFrameReader":
-        return session.read.format("lakehead").options(path=self._path, **options)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSource:
+    """Where the rows of a view come from: options of the data source `lakehead`, and a schema if
+    the user gave one.
+    """
+
+    path: str
+    options: Mapping[str, str]
+    ddl: str | None = None
+
+    @property
+    def is_prunable(self) -> bool:
+        """Whether reading fewer columns reads the same rows: what is not decoded cannot fail."""
+        return "decode" not in self.options
+
+    def frame(self, session: "SparkSession") -> "DataFrame":
+        """Return the rows in Spark."""
+        read = session.read.format("lakehead").options(path=self.path, **self.options)
+        return (read if self.ddl is None else read.schema(self.ddl)).load()
+
+    def schema(self) -> "StructType":
+        """Return the columns, without Spark. Raises what the data source raises."""
+        if self.ddl is None:
+            return self._data_source().schema()
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(parse_schema(self.ddl))
+
+    def read(self, schema: "StructType") -> "Iterator[pa.RecordBatch]":
+        """Yield the rows in the columns of `schema`, without Spark."""
+        reader = self._data_source().reader(schema)
+        for partition in reader.partitions():
+            yield from cast("Iterator[pa.RecordBatch]", reader.read(partition))
+
+    def _data_source(self) -> "LakeheadDataSource":
+        from pyspark.sql.datasource import CaseInsensitiveDict
+
+        from lake.source.data_source import LakeheadDataSource
+
+        return LakeheadDataSource(CaseInsensitiveDict({"path": self.path, **self.options}))
 
 
 _OFFSETS_FOR = rf"{CATALOG_DATABASE}\s*\.\s*{OFFSETS_FOR}"

@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lake.sql import run_sql
+from lake.sql_direct import run_direct
+from lake.sql_views import TopicViews
 from storage.errors import SettingsError, UnknownTopic
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
@@ -38,6 +40,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     write_topic(root, "flights", {0: flights}, batch_records=1)
     configure(root, "flights", {"lakehead.table.value.format": "json"})
+    nested = {
+        "at": "2026-01-31T23:59:59.123456Z",
+        "day": "2026-02-28",
+        "price": 12.5,
+        "tags": {"a": 1},
+        "seen": ["1970-01-01T00:00:00Z"],
+        "deep": {"at": "2000-01-01T00:00:00Z", "none": None},
+    }
+    rows = {0: [json.dumps(nested).encode(), b"{}"], 1: [None]}
+    write_topic(root, "nested", rows, partitions=2)
     write_topic(root, "mixed", {0: [b'{"a":1}', b"{", b'{"a":3}']})
     configure(root, "mixed", {"lakehead.table.value.format": "json"})
     return root
@@ -248,3 +260,65 @@ def test_offsets_for_what_is_no_timestamp(
 ) -> None:
     assert ask(f"SELECT * FROM lakehead.offsets_for({arguments})") == (1, "")
     assert capfd.readouterr().err.count("\n") == 1
+
+
+_NESTED = (
+    "nested=at TIMESTAMP, day DATE, price DECIMAL(9,2), tags MAP<STRING, BIGINT>, "
+    "seen ARRAY<TIMESTAMP>, deep STRUCT<at: TIMESTAMP, none: STRING>"
+)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT count(*) FROM `my-orders`",
+        "select COUNT( 1 ) from flights limit 1",
+        "SELECT count(*) FROM flights LIMIT 0",
+        "SELECT * FROM `my-orders`",
+        "SELECT offset, `value` FROM people LIMIT 3",
+        "SELECT * FROM flights",
+        "SELECT _offset, dep_delay FROM flights LIMIT 2",
+        "SELECT * FROM flights__raw",
+        "SELECT * FROM nested",
+        "SELECT deep, tags FROM nested",
+        "SELECT * FROM mixed",
+        "SELECT count(*) FROM mixed",
+        "SELECT topic, partitions, configs FROM lakehead.topics",
+        "SELECT topic, start_offset, newest FROM `lakehead`.partitions",
+        "SELECT kind, ranges FROM lakehead.objects",
+        "SELECT * FROM lakehead.groups",
+    ],
+)
+def test_a_statement_that_needs_no_spark_has_the_rows_that_spark_gives(
+    ask: Ask, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = "table" if statement == "SELECT * FROM nested" else "json"
+
+    def never(**_: object) -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    with monkeypatch.context() as without_spark:
+        without_spark.setattr("lake.sql.spark_session", never)
+        direct = ask(statement, _NESTED, output=output)
+    monkeypatch.setattr("lake.sql.run_direct", lambda *_: None)
+    assert direct == ask(statement, _NESTED, output=output)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT count(*) FROM flights WHERE _offset > 1",
+        "SELECT count(DISTINCT value) FROM people",
+        "SELECT * FROM flights ORDER BY _offset",
+        "SELECT * FROM flights, people",
+        "SELECT OFFSET FROM people",
+        "SELECT * FROM Flights",
+        "SELECT * FROM no_such_topic",
+        "SELECT * FROM delta.`/nowhere`",
+        "SELECT offset AS o FROM people",
+        "SHOW TABLES",
+        "SELECT * FROM flights LIMIT 1 -- all",
+    ],
+)
+def test_any_other_statement_is_left_to_spark(place: Path, statement: str) -> None:
+    assert run_direct(TopicViews(str(place)), statement) is None
