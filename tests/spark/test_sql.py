@@ -48,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "seen": ["1970-01-01T00:00:00Z"],
         "deep": {"at": "2000-01-01T00:00:00Z", "none": None},
     }
-    rows = {0: [json.dumps(nested).encode(), b"{}"], 1: [None]}
+    rows: dict[int, list[bytes | None]] = {0: [json.dumps(nested).encode(), b"{}"], 1: [None]}
     write_topic(root, "nested", rows, partitions=2)
     write_topic(root, "mixed", {0: [b'{"a":1}', b"{", b'{"a":3}']})
     configure(root, "mixed", {"lakehead.table.value.format": "json"})
