@@ -30,7 +30,9 @@ _DIFFERENCES = """\
 - **Compression**: `compression.type` is obeyed: batches in another codec are compressed again.
   That costs a node time, so leave it at `producer` where it does not matter. Of the levels, lz4's
   has no effect. Records that cannot be read are refused with INVALID_RECORD.
-- **Checks of records**: a broker looks at the headers of batches, not at records. Limits of
+- **Checks of records**: a broker looks at the headers of batches, not at records. Only for
+  compacted topics does it look whether each record has a key; there a batch may inflate to 16
+  times `max.message.bytes` and 64 MiB at most, more is refused with INVALID_RECORD. Limits of
   timestamps (`message.timestamp.before.max.ms` and `after.max.ms`) hold for the first record of a
   batch and for its newest timestamp.
 - **There is no active segment.** Kafka never compacts the segment that a partition writes to; here

@@ -12,8 +12,9 @@ acks, and the batch itself. Each batch is checked, given its offsets, patched in
 place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
 the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
 partition that is about to be led here (`broker.catalog.arrivals`), the question whether it is in
-the request's transaction (`broker.api.transaction_inquiry`), and what is compressed again
-(`broker.partition.codec_change`).
+the request's transaction (`broker.api.transaction_inquiry`), what is compressed again
+(`broker.partition.codec_change`), and records of a compacted topic, whose keys are looked at
+(`broker.partition.record_keys`), unless they are few.
 """
 
 import asyncio
@@ -28,7 +29,13 @@ from broker.network.connection import Connection
 from broker.network.slot import Slot
 from broker.partition.codec_change import change_codec
 from broker.partition.partition import Partition
-from broker.partition.record_keys import RecordsRefused, check_keys
+from broker.partition.record_keys import (
+    RECORDS_INLINE_MAX,
+    RecordsRefused,
+    check_keys,
+    check_keys_aside,
+    walked_inline,
+)
 from broker.partition.topic import Topic
 from broker.partition.validation import check_contents, check_form, is_marked_transactional
 from broker.protocol.api import Api, RequestContext
@@ -44,7 +51,8 @@ from broker.protocol.produce import (
     parse,
 )
 from storage.errors import StorageError, WalFull
-from storage.format.record_batch import NO_TIMESTAMP, BatchHeader, read_header, stamp
+from storage.format.record_batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, read_header, stamp
+from storage.stream.inflating import InflatedBatches
 
 API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0)
 
@@ -92,7 +100,6 @@ class ProduceCall:
 
     __slots__ = (
         "_awaited",
-        "_changes_codecs",
         "_connection",
         "_context",
         "_frame_size",
@@ -103,6 +110,7 @@ class ProduceCall:
         "_is_transactional",
         "_next",
         "_now_ms",
+        "_prepares",
         "_refusal",
         "_results",
         "_slot",
@@ -110,6 +118,7 @@ class ProduceCall:
         "_transactional_id",
         "_waiting",
         "_wakeup",
+        "_walked",
         "_work",
     )
 
@@ -133,7 +142,8 @@ class ProduceCall:
         self._results: list[TopicResult] = []
         self._work: list[Work] = []
         self._awaited = -1
-        self._changes_codecs = False
+        self._prepares = False
+        self._walked = 0
         self._frame_size = frame_size
         self._good_size = 0
         self._has_moved = False
@@ -170,12 +180,21 @@ class ProduceCall:
         try:
             check_contents(records, header, rules, self._now_ms)
             if rules.needs_keys:
-                check_keys(records, header, partition.topic.name, partition.index)
+                self._check_keys(records, header, partition)
         except KafkaError as error:
             return Work(data.partition, partition, records, header, error, results)
-        self._changes_codecs |= rules.changes(header.codec)
+        self._prepares |= rules.changes(header.codec)
         self._good_size += len(records)
         return Work(data.partition, partition, records, header, None, results)
+
+    def _check_keys(self, records: memoryview, header: BatchHeader, partition: Partition) -> None:
+        """Look at the keys of a few records now, at those of more later. Raises KafkaError."""
+        count = walked_inline(header)
+        if self._walked + count > RECORDS_INLINE_MAX:
+            self._prepares = True
+            return
+        self._walked += count
+        check_keys(records[HEADER_SIZE:], header, partition.topic, partition.index)
 
     def run(self) -> bool:
         """Append what can be appended; False when the rest waits: the WAL is full, a partition is
@@ -189,9 +208,9 @@ class ProduceCall:
         self._check()
         if self._is_transactional and self._inquiry is None and self._inquires():
             return False
-        if self._changes_codecs:
-            self._changes_codecs = False
-            node.scope.spawn(self._change_codecs(), name="compress batches again")
+        if self._prepares:
+            self._prepares = False
+            node.scope.spawn(self._prepare(), name="prepare batches")
             return False
         work = self._work
         while self._next < len(work):
@@ -222,21 +241,16 @@ class ProduceCall:
         batches = [(one, header) for one, header in known if one is not None and header is not None]
         return self._inquiry.start(batches, self._go_on)
 
-    async def _change_codecs(self) -> None:
-        """Compress again what its topic wants in another codec, and go on."""
+    async def _prepare(self) -> None:
+        """Look at the keys and compress again, as the topics of the batches want it; go on."""
         memory = self._context.node.memory.inflated
         for position, work in enumerate(self._work):
             if work.partition is None or work.header is None or work.error is not None:
                 continue
-            rules = work.partition.topic.rules
-            if not rules.changes(work.header.codec):
-                continue
             try:
-                records = await change_codec(work.records, rules, memory)
-                changed = work._replace(records=records, header=read_header(records))
+                self._work[position] = await _prepared(work, work.partition, work.header, memory)
             except KafkaError as error:
-                changed = work._replace(error=error)
-            self._work[position] = changed
+                self._work[position] = work._replace(error=error)
         self._go_on()
 
     def _result(self, work: Work) -> PartitionResult:
@@ -381,3 +395,16 @@ class ProduceCall:
                     endpoints[endpoint.node_id] = endpoint
                     results[position] = result._replace(leader=leader)
         return endpoints.values()
+
+
+async def _prepared(
+    work: Work, partition: Partition, header: BatchHeader, memory: InflatedBatches
+) -> Work:
+    """Return a batch as its topic wants it. Raises KafkaError."""
+    rules = partition.topic.rules
+    if rules.needs_keys:
+        await check_keys_aside(work.records, partition.topic, partition.index, memory)
+    if not rules.changes(header.codec):
+        return work
+    records = await change_codec(work.records, rules, memory)
+    return work._replace(records=records, header=read_header(records))

@@ -1,0 +1,120 @@
+"""No request holds a node's event loop: beside the worst of them other clients are served.
+
+`make stalls` drives every API in every version (`bench.stalls`); here are those that held it once.
+"""
+
+import struct
+import sys
+from collections.abc import Iterator
+
+import cramjam
+import pytest
+
+from broker.partition.record_keys import INFLATION_MAX, RECORDS_INLINE_MAX
+from tests.support import wire
+from tests.support.watched_node import WatchedNode
+from tests.support.wire import Batch, Wire, produce_request
+
+STALL_S_MAX = 0.1
+PROCESS_STALL_S_MAX = 0.3
+ZSTD = 4
+INVALID_RECORD = 87
+RECORD_WITH_KEY = b"\x0c\x00\x00\x00\x00\x01\x00"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _switch_interval() -> Iterator[None]:
+    """Threads take turns as they do in a node's own process."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedNode]:
+    with WatchedNode(tmp_path_factory.mktemp("stalls")) as running:
+        make_topic(running, "compacted", compacted=True)
+        make_topic(running, "plain")
+        yield running
+
+
+def make_topic(node: WatchedNode, name: str, *, compacted: bool = False) -> None:
+    config = wire.string("cleanup.policy") + wire.string("compact")
+    configs = wire.array(config) if compacted else wire.array()
+    topic = wire.string(name) + struct.pack(">ih", 1, 1) + wire.array() + configs
+    with Wire(node.port) as client:
+        body = wire.header(19, 4) + wire.array(topic) + struct.pack(">i?", 30_000, False)
+        assert client.ask(body) is not None
+
+
+def check(node: WatchedNode) -> None:
+    stall = node.longest_stall()
+    assert node.is_well
+    assert stall.loop_s < STALL_S_MAX, stall
+    assert stall.process_s < PROCESS_STALL_S_MAX, stall
+
+
+def bomb(count: int) -> bytes:
+    body = bytes(cramjam.zstd.compress(RECORD_WITH_KEY * count))
+    return Batch(
+        body=body, attributes=ZSTD, record_count=count, last_offset_delta=count - 1
+    ).encode()
+
+
+def test_keys_of_a_batch_of_nine_million_records_do_not_hold_the_loop(node: WatchedNode) -> None:
+    records = bomb(9_000_000)
+    assert len(records) < 8_192
+    with Wire(node.port) as client:
+        node.longest_stall()
+        assert client.produce_error("compacted", 0, records) == INVALID_RECORD
+        check(node)
+
+
+@pytest.mark.parametrize("count", [RECORDS_INLINE_MAX, 100_000, 1_000_000])
+def test_a_batch_that_inflates_within_bounds_is_taken_whole(node: WatchedNode, count: int) -> None:
+    assert count * len(RECORD_WITH_KEY) < INFLATION_MAX << 20
+    with Wire(node.port) as client:
+        before = client.end_offset("compacted", 0)
+        node.longest_stall()
+        assert client.produce_error("compacted", 0, bomb(count)) == 0
+        check(node)
+        assert client.end_offset("compacted", 0) == before + count
+
+
+def test_batches_keep_their_order_when_keys_of_some_are_looked_at_aside(node: WatchedNode) -> None:
+    """Pipelined: a large batch is looked at aside, and small ones behind it wait for it."""
+    with Wire(node.port) as client:
+        before = client.end_offset("compacted", 0)
+        sizes = [200_000, 1, 50_000, 2, 1]
+        for count in sizes:
+            records = bomb(count)
+            client.send(wire.frame(produce_request("compacted", 0, records)))
+        expected = before
+        for count in sizes:
+            answer = client.receive()
+            assert answer is not None
+            error, offset = struct.unpack_from(">hq", answer, 4 + 4 + 2 + len("compacted") + 4 + 4)
+            assert (error, offset) == (0, expected)
+            expected += count
+
+
+def test_a_record_without_key_far_behind_is_still_found(node: WatchedNode) -> None:
+    count = 100_000
+    keyless = b"\x0c\x00\x00\x00\x01\x00\x00"
+    body = bytes(cramjam.zstd.compress(RECORD_WITH_KEY * (count - 1) + keyless))
+    records = Batch(body=body, attributes=ZSTD, record_count=count, last_offset_delta=count - 1)
+    with Wire(node.port) as client:
+        assert client.produce_error("compacted", 0, records.encode()) == INVALID_RECORD
+
+
+def test_a_million_records_without_keys_are_refused_in_a_short_response(node: WatchedNode) -> None:
+    count = 1_000_000
+    body = bytes(cramjam.zstd.compress(b"\x0c\x00\x00\x00\x01\x00\x00" * count))
+    records = Batch(body=body, attributes=ZSTD, record_count=count, last_offset_delta=count - 1)
+    with Wire(node.port) as client:
+        node.longest_stall()
+        answer = client.ask(produce_request("compacted", 0, records.encode()))
+        assert answer is not None
+        assert len(answer) < 1 << 20
+        check(node)
