@@ -289,6 +289,7 @@ class Node:
                 host_id=settings.host_id or host_name(),
                 wal=public_address(wal_uri),
                 process=HostProcesses().current().name,
+                accept_log_loss=settings.accepted_log_epoch,
             ),
             clock=self.clock,
             rng=self.rng,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from storage.errors import SettingsError
 from storage.stream.settings import StorageSettings
 from storage.upkeep.configs import BROKER_DEFAULTS, CLEANER_MEMORY
 
@@ -45,6 +46,11 @@ class Settings:
         "",
         "Write-ahead log: block:/path/of/file/or/disk, block:ebs:SLOT (an EBS volume), object: (in "
         "the object store), object:s3://bucket/prefix, memory:. Empty: DATA/wal.",
+    )
+    accept_log_loss: str = _setting(
+        "",
+        "Start without what write-ahead logs that are gone for good hold: NODE:EPOCH, as the "
+        "refusal of the start says it; of several nodes by commas. It counts for that one loss.",
     )
 
     # node and network
@@ -376,6 +382,21 @@ class Settings:
         if not any(option.startswith("size=") for option in options):
             options.append(f"size={self.wal_size}")
         return f"{place}?{'&'.join(options)}"
+
+    @property
+    def accepted_log_epoch(self) -> int:
+        """The epoch of this node whose log may be lost; -1: none. Raises SettingsError."""
+        accepted = -1
+        for part in filter(None, self.accept_log_loss.split(",")):
+            node, _, epoch = part.strip().partition(":")
+            if not (node.isdecimal() and epoch.isdecimal()):
+                raise SettingsError(
+                    f"accept.log.loss: {part!r} is not NODE:EPOCH, like 0:7: copy it from the line "
+                    "that refused to start the node"
+                )
+            if int(node) == self.node_id:
+                accepted = int(epoch)
+        return accepted
 
     @property
     def engine(self) -> StorageSettings:

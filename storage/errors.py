@@ -109,6 +109,12 @@ class WalCorrupted(StorageError):
     """
 
 
+class WrongLog(StorageError):
+    """The write-ahead log that was opened, or that is missing, is not the one that holds what the
+    node acknowledged last: another one, an empty one, or an older state of it.
+    """
+
+
 class RecordTooLarge(StorageError):
     """One record is larger than the write-ahead log takes."""
 

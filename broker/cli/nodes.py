@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, read_state, run
-from broker.cli.listing import JsonOption, show_rows
+from broker.cli.listing import JsonOption, moment, show_rows
 from broker.cluster.heartbeat import Heartbeat, HeartbeatAnswer
 from broker.cluster.namesake import ask_once
 from broker.cluster.network import TcpNetwork
@@ -34,7 +34,8 @@ def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> 
 
     STATE is live, draining, silent (live in the metadata, and it does not answer here), fenced
     (what it led waits for its log to be recovered) or gone. IN and OUT are bytes per second. The
-    controller has a star.
+    controller has a star. LOST LOG tells of the last write-ahead log that an operator gave up with
+    accept.log.loss: when, in which epoch the node wrote to it, and how many partitions were open.
     """
     state, answers = run(_look(path))
     columns = {
@@ -49,12 +50,14 @@ def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> 
         "bytes_in": "IN",
         "bytes_out": "OUT",
         "cpu": "CPU",
+        "lost_log": "LOST LOG",
     }
     rows = _rows(state, answers)
     if not as_json:
         for row in rows:
             row["controller"] = "*" if row["controller"] else ""
             row["cpu"] = None if row["cpu"] is None else f"{row['cpu']:.0%}"
+            row["lost_log"] = _loss(row["lost_log"])
     show_rows(rows, columns, as_json)
 
 
@@ -105,9 +108,28 @@ def _rows(state: ClusterState, answers: Mapping[int, HeartbeatAnswer]) -> list[d
                 "bytes_in": None if answer is None else round(answer.load.bytes_in),
                 "bytes_out": None if answer is None else round(answer.load.bytes_out),
                 "cpu": None if answer is None else round(answer.load.cpu, 3),
+                "lost_log": _lost_log(node),
             }
         )
     return rows
+
+
+def _lost_log(node: NodeState) -> dict[str, Any] | None:
+    lost = node.lost_log
+    if lost is None:
+        return None
+    return {
+        "log_id": lost.log_id,
+        "epoch": lost.epoch,
+        "at": moment(lost.time_ms),
+        "partitions": lost.streams,
+    }
+
+
+def _loss(lost: dict[str, Any] | None) -> str | None:
+    if lost is None:
+        return None
+    return f"{lost['at']}, epoch {lost['epoch']}, {lost['partitions']} partitions"
 
 
 def leads(state: ClusterState) -> Counter[int]:

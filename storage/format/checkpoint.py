@@ -84,6 +84,13 @@ SCHEMA: dict[str, str] = {
     "level": LONG,
     "min_level": LONG,
     "max_level": LONG,
+    "log_id": TEXT,
+    "log_epoch": LONG,
+    "log_position": LONG,
+    "lost_log_id": TEXT,
+    "lost_log_epoch": LONG,
+    "lost_log_ms": LONG,
+    "lost_log_streams": LONG,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 

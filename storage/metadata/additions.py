@@ -42,12 +42,27 @@ class Additions:
 
 ADDITIONS: Mapping[int, Additions] = {
     2: Additions(
-        records=frozenset({"FeatureLevel"}),
-        hints={"RegisterNode": frozenset({"min_level", "max_level"})},
+        records=frozenset({"FeatureLevel", "StartLog", "AcceptLogLoss"}),
+        hints={
+            "RegisterNode": frozenset({"min_level", "max_level"}),
+            "CommitObjects": frozenset({"wal_position"}),
+        },
         columns={
             "cluster": frozenset({"features_epoch"}),
             "features": frozenset({"name", "level"}),
-            "nodes": frozenset({"min_level", "max_level"}),
+            "nodes": frozenset(
+                {
+                    "min_level",
+                    "max_level",
+                    "log_id",
+                    "log_epoch",
+                    "log_position",
+                    "lost_log_id",
+                    "lost_log_epoch",
+                    "lost_log_ms",
+                    "lost_log_streams",
+                }
+            ),
         },
     ),
 }

@@ -12,6 +12,8 @@ from storage.metadata.records import AclBinding
 from storage.metadata.state import (
     ClusterState,
     ControllerState,
+    KnownLog,
+    LostLog,
     NodeState,
     QuotaEntity,
     ScramCredential,
@@ -21,6 +23,7 @@ from storage.metadata.state import (
 )
 
 _json = msgspec.json.encode
+_NO_LOSS = LostLog(log_id="", epoch=-1, time_ms=0, streams=0)
 
 
 class _Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +73,7 @@ def _nodes(state: ClusterState) -> Columns:
     nodes = [state.nodes[node_id] for node_id in sorted(state.nodes)]
     retired = sorted(state.retired_nodes.items())
     blank = [0] * len(retired)
+    lost = [node.lost_log or _NO_LOSS for node in nodes]
     return {
         "node_id": Longs([*(node.node_id for node in nodes), *(node for node, _ in retired)]),
         "node_epoch": Longs([*(node.epoch for node in nodes), *(epoch for _, epoch in retired)]),
@@ -87,6 +91,13 @@ def _nodes(state: ClusterState) -> Columns:
         "is_draining": Flags([*(node.is_draining for node in nodes), *blank]),
         "min_level": Longs([*(node.min_level for node in nodes), *blank]),
         "max_level": Longs([*(node.max_level for node in nodes), *blank]),
+        "log_id": Texts.of([*(node.log.log_id for node in nodes), *("" for _ in retired)]),
+        "log_epoch": Longs([*(node.log.epoch for node in nodes), *blank]),
+        "log_position": Longs([*(node.log.position for node in nodes), *blank]),
+        "lost_log_id": Texts.of([*(one.log_id for one in lost), *("" for _ in retired)]),
+        "lost_log_epoch": Longs([*(one.epoch for one in lost), *blank]),
+        "lost_log_ms": Longs([*(one.time_ms for one in lost), *blank]),
+        "lost_log_streams": Longs([*(one.streams for one in lost), *blank]),
     }
 
 
@@ -268,6 +279,18 @@ def _tables_of(tables: Mapping[str, Columns]) -> Map[str, TableState]:
     )
 
 
+def _lost_log(row: _Row) -> LostLog | None:
+    log_id = row.get("lost_log_id", "")
+    if not log_id:
+        return None
+    return LostLog(
+        log_id=log_id,
+        epoch=row.lost_log_epoch,
+        time_ms=row.lost_log_ms,
+        streams=row.lost_log_streams,
+    )
+
+
 def _node(row: _Row) -> NodeState:
     return NodeState(
         node_id=row.node_id,
@@ -285,6 +308,12 @@ def _node(row: _Row) -> NodeState:
         is_draining=row.get("is_draining", False),
         min_level=row.get("min_level", 0),
         max_level=row.get("max_level", 0),
+        log=KnownLog(
+            log_id=row.get("log_id", ""),
+            epoch=row.get("log_epoch", -1),
+            position=row.get("log_position", -1),
+        ),
+        lost_log=_lost_log(row),
     )
 
 

@@ -27,6 +27,7 @@ from storage.metadata.state import (
 def commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -> ClusterState:
     """Let a node's streams grow by what its new objects hold."""
     state = _move_wal_floor(state, _committing_node(state, record), record)
+    state = _move_wal_position(state, record)
     state = _remove_wal_objects(state, record.removed_wal_objects)
     growths, added = dict[int, _Growth | None](), dict[str, ObjectState]()
     for committed in record.objects:
@@ -83,6 +84,14 @@ def _move_wal_floor(state: ClusterState, node: NodeState, record: r.CommitObject
         f"node {node.node_id}: WAL floor {floor} after {now}",
     )
     node = replace(node, wal_epoch=record.wal_epoch, wal_floor=record.wal_floor)
+    return replace(state, nodes=state.nodes.set(node.node_id, node))
+
+
+def _move_wal_position(state: ClusterState, record: r.CommitObjects) -> ClusterState:
+    node = state.nodes[record.node_id]
+    if record.wal_position <= node.log.position or not node.log.log_id:
+        return state
+    node = replace(node, log=replace(node.log, position=record.wal_position))
     return replace(state, nodes=state.nodes.set(node.node_id, node))
 
 

@@ -69,6 +69,32 @@ class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
     max_level: Long = 0
 
 
+class StartLog(RecordBase, frozen=True, kw_only=True, tag=True):
+    """A node has begun its present epoch on a write-ahead log: from now on what it acknowledges
+    lies there, and its next start has to find it. Before this it acknowledges nothing.
+
+    `log_id` is that of the log (`storage.wal.protocol.LogIdentity`); empty: nothing has to be
+    found, since it is in the cluster's store, or ends with its process.
+    """
+
+    node_id: Long
+    node_epoch: Long
+    log_id: str
+
+
+class AcceptLogLoss(RecordBase, frozen=True, kw_only=True, tag=True):
+    """A node starts without what its log held, since an operator accepted that. It goes on with the
+    log `log_id` (empty: one that nobody has to find), in the entry that registers it.
+
+    `streams` is how many it had open: what of them was acknowledged and not uploaded is lost.
+    """
+
+    node_id: Long
+    node_epoch: Long
+    log_id: str
+    streams: Long
+
+
 class FenceNode(RecordBase, frozen=True, kw_only=True, tag=True):
     """A node's epoch ends: nothing more is accepted from it.
 
@@ -227,7 +253,8 @@ class CommitObjects(RecordBase, frozen=True, kw_only=True, tag=True):
 
     `wal_epoch` and `wal_floor` say that recovery needs none of the node's WAL objects with a lower
     (epoch, sequence number); -1: no change. With `taker_id` a live node commits what a fenced one
-    left behind; `node_id` and `node_epoch` are the fenced one's.
+    left behind; `node_id` and `node_epoch` are the fenced one's. Nothing below `wal_position` of
+    the node's log, if that has an id (`StartLog`), is needed any more; -1: no change.
     """
 
     node_id: Long
@@ -238,6 +265,7 @@ class CommitObjects(RecordBase, frozen=True, kw_only=True, tag=True):
     wal_floor: Long = 0
     taker_id: Long = -1
     taker_epoch: Long = -1
+    wal_position: Long = -1
 
 
 class ReplaceObjects(RecordBase, frozen=True, kw_only=True, tag=True):
@@ -299,6 +327,8 @@ Record = (
     ClusterCreated
     | FeatureLevel
     | RegisterNode
+    | StartLog
+    | AcceptLogLoss
     | FenceNode
     | DrainNode
     | RetireNode

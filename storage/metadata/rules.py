@@ -26,6 +26,8 @@ from storage.metadata.security_rules import (
 from storage.metadata.state import (
     ClusterState,
     ControllerState,
+    KnownLog,
+    LostLog,
     NodeState,
     StreamState,
     TopicState,
@@ -70,12 +72,32 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
         max_level=record.max_level,
         wal_epoch=expected if known is None else known.wal_epoch,
         wal_floor=0 if known is None else known.wal_floor,
+        log=KnownLog() if known is None else known.log,
+        lost_log=None if known is None else known.lost_log,
     )
     retired = state.retired_nodes
     if record.node_id in retired:
         retired = retired.delete(record.node_id)
     nodes = state.nodes.set(record.node_id, node)
     return replace(state, nodes=nodes, retired_nodes=retired)
+
+
+def _start_log(state: ClusterState, record: r.StartLog, _: int) -> ClusterState:
+    node = live_node(state, record.node_id, record.node_epoch)
+    log = KnownLog(log_id=record.log_id, epoch=record.node_epoch)
+    if log.log_id == node.log.log_id:
+        log = replace(log, position=node.log.position)
+    return replace(state, nodes=state.nodes.set(record.node_id, replace(node, log=log)))
+
+
+def _accept_log_loss(state: ClusterState, record: r.AcceptLogLoss, time_ms: int) -> ClusterState:
+    node = live_node(state, record.node_id, record.node_epoch)
+    require(bool(node.log.log_id), f"node {record.node_id} has no log to lose")
+    lost = LostLog(
+        log_id=node.log.log_id, epoch=node.log.epoch, time_ms=time_ms, streams=record.streams
+    )
+    node = replace(node, log=KnownLog(log_id=record.log_id), lost_log=lost)
+    return replace(state, nodes=state.nodes.set(record.node_id, node))
 
 
 def _fence_node(state: ClusterState, record: r.FenceNode, _: int) -> ClusterState:
@@ -320,6 +342,8 @@ _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.ClusterCreated: _cluster_created,
     r.FeatureLevel: feature_level,
     r.RegisterNode: _register_node,
+    r.StartLog: _start_log,
+    r.AcceptLogLoss: _accept_log_loss,
     r.FenceNode: _fence_node,
     r.DrainNode: _drain_node,
     r.RetireNode: _retire_node,

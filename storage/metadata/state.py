@@ -21,6 +21,31 @@ WRITERS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownLog:
+    """The log that a node's next start has to find: its id, the last node epoch that was begun on
+    it, and the position below which nothing of it is needed; it reaches there at least.
+
+    Empty: none has to be found. -1: no epoch, no position.
+    """
+
+    log_id: str = ""
+    epoch: int = -1
+    position: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostLog:
+    """A log that a node went on without, since an operator accepted the loss: its id, the last
+    epoch that was begun on it, when (milliseconds), and how many streams were open then.
+    """
+
+    log_id: str
+    epoch: int
+    time_ms: int
+    streams: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """A node id, its current epoch and where it listens. `is_fenced` once that epoch has ended.
 
@@ -28,6 +53,7 @@ class NodeState:
     `host_id` is its machine, `wal` where others find its log, `process` what it is called there
     (see `RegisterNode`). A node that `is_draining` is to lead nothing. Its release supports feature
     levels from `min_level` to `max_level`; 0: it registered at a level that has no field for that.
+    `log` is where its acknowledgements lie, `lost_log` the last one that was given up.
     """
 
     node_id: int
@@ -45,6 +71,8 @@ class NodeState:
     process: str = ""
     min_level: int = 0
     max_level: int = 0
+    log: KnownLog = KnownLog()
+    lost_log: LostLog | None = None
 
     def supports(self, level: int) -> bool:
         """Whether it has registered with a range of feature levels that includes this one."""

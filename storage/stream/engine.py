@@ -9,12 +9,13 @@ still holds, and only then opens streams.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import structlog
 
 from storage.clock import Clock
-from storage.errors import Fenced, StorageError, WalFailed
+from storage.errors import Fenced, StorageError, WalFailed, WrongLog
 from storage.failpoints import failpoint
 from storage.format.stream_object import StreamInfo
 from storage.garbage.collector import GarbageCollector
@@ -26,10 +27,11 @@ from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore, RetryStats
 from storage.stream.cache import CachedBatch, LogCache
 from storage.stream.hand_over import HandOvers
+from storage.stream.own_log import log_loss
 from storage.stream.pending_appends import PendingAppend, PendingAppends
 from storage.stream.reader import ColdReader
 from storage.stream.recovery import Owner, log_in_cluster, recover_wal
-from storage.stream.registration import claim, register
+from storage.stream.registration import accepts, begin_log, claim, register
 from storage.stream.settings import NodeIdentity, StorageSettings
 from storage.stream.stream import OnDone, Stream
 from storage.stream.stream_info import stream_info
@@ -39,7 +41,7 @@ from storage.stream.upload_queue import UploadQueue
 from storage.stream.uploader import Uploader, Writer
 from storage.tasks import TaskScope
 from storage.wal.object import LogSealer
-from storage.wal.protocol import WalOwner, WriteAheadLog
+from storage.wal.protocol import LogIdentity, WalOwner, WriteAheadLog
 
 __all__ = ["NodeIdentity", "StorageSettings", "StreamEngine", "WalOpener"]
 
@@ -73,6 +75,7 @@ class StreamEngine:
             checkpoint_entries=settings.metadata_checkpoint_entries,
         )
         self.node = node
+        self.writer = writer
         self.node_epoch = writer.node_epoch
         self.cache = LogCache(settings.cache_size)
         self.reader = ColdReader(store, metadata, settings, clock, scope)
@@ -133,8 +136,9 @@ class StreamEngine:
         earlier incarnation; and with the cluster's id, so that another cluster's is refused.
         `admit` may refuse to go on before any of that (in an empty store the state that it is given
         names no cluster); `on_registered` is called before what the WAL holds is committed, which
-        may take long. Raises UnsupportedFormat, WalCorrupted, SettingsError, StoreUnavailable
-        (after a few attempts; once it runs, the engine waits a failing store out).
+        may take long. Raises WrongLog (the WAL is not the one that the node wrote last),
+        UnsupportedFormat, WalCorrupted, SettingsError, StoreUnavailable (after a few attempts; once
+        it runs, the engine waits a failing store out).
         """
         incarnation = f"{rng.getrandbits(64):016x}"
         retrying = RetryingStore(store, rng=rng)
@@ -145,14 +149,15 @@ class StreamEngine:
             await admit(metadata.state)
         await metadata.create_cluster(f"{rng.getrandbits(128):032x}")
         owner = _wal_owner(store, metadata, node, incarnation, clock, rng, scope)
-        wal = await open_wal(owner)
+        wal = await _open_own(open_wal, owner, metadata.state, node)
         try:
+            writer, found = await register(metadata, node, incarnation, wal)
             engine = cls(
                 store=retrying,
                 wal=wal,
                 metadata=metadata,
                 node=node,
-                writer=await register(metadata, node, incarnation),
+                writer=writer,
                 clock=clock,
                 rng=rng,
                 settings=settings,
@@ -160,7 +165,7 @@ class StreamEngine:
             )
             if on_registered is not None:
                 on_registered(metadata)
-            await engine._start_wal(log_in_cluster(retrying, owner))
+            await engine._start_wal(log_in_cluster(retrying, owner), found)
         except BaseException:
             await wal.close()
             raise
@@ -169,13 +174,15 @@ class StreamEngine:
         engine._start_tasks(scope)
         return engine
 
-    async def _start_wal(self, in_cluster: LogSealer) -> None:
+    async def _start_wal(self, in_cluster: LogSealer, found: LogIdentity | None) -> None:
         """Commit what the WAL holds of earlier epochs, and begin this one's."""
+        self.uploader.positions_last = found is not None and found.end >= 0
         owner, size = Owner(self.node.node_id, self.node_epoch), self._uploads.size
         recovered = await recover_wal(
             self._wal, self.metadata, self.uploader, in_cluster, owner, block_size=size
         )
         await self._wal.start(epoch=self.node_epoch, listener=self)
+        await begin_log(self.metadata, self.writer, found)
         if recovered is not None:
             await self._wal.trim(recovered)
             failpoint("wal_recovered")
@@ -376,6 +383,20 @@ class StreamEngine:
         node = state.nodes.get(self.node.node_id)
         if node is None or node.epoch != self.node_epoch or node.is_fenced:
             self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
+
+
+async def _open_own(
+    open_wal: WalOpener, owner: WalOwner, state: ClusterState, node: NodeIdentity
+) -> WriteAheadLog:
+    """Open the node's WAL; one is made only if nothing is lost with the one that it wrote last."""
+    loss = log_loss(state, node.node_id, None)
+    may_be_new = loss is None or accepts(node, loss)
+    try:
+        return await open_wal(replace(owner, may_be_new=may_be_new))
+    except WrongLog as error:
+        if loss is None:
+            raise
+        raise WrongLog(loss.describe(state, str(error))) from error
 
 
 def _wal_owner(

@@ -291,9 +291,10 @@ async def recovered_blocks(
     A record counts if its stream is still open on this node under the epoch it was written in, and
     continues the stream's committed end. Others are in objects already, or belong to a stream that
     was deleted or has moved on: whoever owns it now had all that was acknowledged before it took
-    over. An epoch that is newer than the metadata know tells that they were rebuilt from objects,
-    of which none had been written under it: with `newer_epochs` its records count. A block has one
-    epoch of a stream.
+    over. One that leaves a gap behind the end raises WalCorrupted: what was acknowledged in between
+    is in no place that is known. An epoch that is newer than the metadata know tells that they were
+    rebuilt from objects, of which none had been written under it: with `newer_epochs` its records
+    count. A block has one epoch of a stream.
     """
     known: dict[int, tuple[int, int]] = {}
     block = CacheBlock()
@@ -305,9 +306,14 @@ async def recovered_blocks(
             at = known[stream_id] = _epoch_and_end(state, stream_id, node_id)
         epoch, end = at
         is_known = record.epoch == epoch or (newer_epochs and record.epoch > epoch >= 0)
-        if not is_known or record.base_offset != end:
+        if not is_known or record.base_offset + record.count <= end:
             position = record.end_position
             continue
+        if record.base_offset != end:
+            raise WalCorrupted(
+                f"the write-ahead log of node {node_id} goes on with stream {stream_id}, epoch "
+                f"{record.epoch}, at offset {record.base_offset}, and what is before ends at {end}"
+            )
         if record.epoch > epoch and stream_id in block.batches and position is not None:
             yield block, position
             block = CacheBlock()

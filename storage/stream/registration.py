@@ -1,33 +1,83 @@
-"""How a node that starts becomes the owner of its id: under the next epoch, so that no other is."""
+"""How a node that starts becomes the owner of its id: under the next epoch, so that no other is,
+and with the log that holds what it acknowledged.
+"""
 
 from typing import TYPE_CHECKING
 
-from storage.errors import Fenced
+import structlog
+
+from storage.errors import Fenced, WrongLog
 from storage.failpoints import failpoint
 from storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from storage.metadata.log import MetadataLog
-from storage.metadata.records import Record, RegisterNode
+from storage.metadata.records import AcceptLogLoss, Record, RegisterNode, StartLog
 from storage.metadata.state import ClusterState
+from storage.stream.own_log import LogLoss, log_loss
 from storage.stream.uploader import Writer
-from storage.wal.protocol import Claim
+from storage.wal.protocol import Claim, LogIdentity, WriteAheadLog
 
 if TYPE_CHECKING:
     from storage.stream.engine import NodeIdentity
 
 
-async def register(metadata: MetadataLog, node: "NodeIdentity", incarnation: str) -> Writer:
-    """Begin the node's next epoch, in the metadata; return who writes objects in it.
+_LOGS_LEVEL = 2
+"""From this feature level on the metadata know the logs of nodes."""
+_log = structlog.get_logger("storage.registration")
 
-    Raises Fenced when another incarnation has begun a later one by the time that this is known.
+
+async def register(
+    metadata: MetadataLog, node: "NodeIdentity", incarnation: str, wal: WriteAheadLog
+) -> tuple[Writer, LogIdentity | None]:
+    """Begin the node's next epoch, in the metadata, with the log that was opened; return who writes
+    objects in it, and which log it is.
+
+    Raises WrongLog when something would be lost by going on with that log, and no operator has
+    accepted it; Fenced when another incarnation has begun a later epoch by the time that this is
+    known; and what reading the log raises.
     """
+    while True:
+        reach = _known_end(metadata.state, node.node_id)
+        found = await wal.identify(reach=reach)
+        try:
+            return await _register(metadata, node, incarnation, found), found
+        except WrongLog:
+            # The last commit of an earlier life may have come in between: then the log reaches as
+            # far as that says, perhaps, and was not asked.
+            if _known_end(metadata.state, node.node_id) == reach:
+                raise
+
+
+def _known_end(state: ClusterState, node_id: int) -> int:
+    """Return up to where the log that a node wrote last is known to reach."""
+    node = state.nodes.get(node_id)
+    return -1 if node is None else node.log.position
+
+
+async def _register(
+    metadata: MetadataLog, node: "NodeIdentity", incarnation: str, found: LogIdentity | None
+) -> Writer:
     planned: list[RegisterNode] = []
+    losses: list[LogLoss] = []
 
     def plan(state: ClusterState) -> list[Record]:
-        planned[:] = [_registration(state, node, incarnation)]
-        return [*planned]
+        own = _registration(state, node, incarnation)
+        loss = log_loss(state, node.node_id, found)
+        if loss is not None and not accepts(node, loss):
+            raise WrongLog(loss.describe(state, loss.found_at(node.wal or "this")))
+        planned[:] = [own]
+        losses[:] = [] if loss is None else [loss]
+        return [own, *(_acceptance(own, loss) for loss in losses)]
 
     state = await metadata.commit_with(plan)
     failpoint("node_registered")
+    for loss in losses:
+        _log.warning(
+            "log_loss_accepted",
+            node_id=node.node_id,
+            lost_log=loss.node.log.log_id,
+            lost_epoch=loss.node.log.epoch,
+            streams=[stream.stream_id for stream in loss.streams],
+        )
     own, known = planned[0], state.nodes.get(node.node_id)
     if known is None or known.epoch != own.epoch:
         raise Fenced(f"node {node.node_id} epoch {own.epoch} has a successor already")
@@ -37,6 +87,39 @@ async def register(metadata: MetadataLog, node: "NodeIdentity", incarnation: str
         node_epoch=own.epoch,
         incarnation=incarnation,
     )
+
+
+def accepts(node: "NodeIdentity", loss: LogLoss) -> bool:
+    """Whether an operator gave up the log that a node, by its epoch in the metadata, wrote last."""
+    return node.accept_log_loss == loss.node.epoch
+
+
+def _acceptance(own: RegisterNode, loss: LogLoss) -> AcceptLogLoss:
+    return AcceptLogLoss(
+        node_id=own.node_id,
+        node_epoch=own.epoch,
+        log_id="" if loss.found is None else loss.found.log_id,
+        streams=len(loss.streams),
+    )
+
+
+async def begin_log(metadata: MetadataLog, writer: Writer, found: LogIdentity | None) -> None:
+    """Say in the metadata on which log the node's epoch has begun: its next start has to find it.
+    Below the feature level that has a record for that, nothing is said, and nothing is checked.
+    Raises EntryRejected (it was fenced).
+    """
+    log_id = "" if found is None else found.log_id
+
+    def plan(state: ClusterState) -> list[Record]:
+        node = state.nodes.get(writer.node_id)
+        if state.metadata_version < _LOGS_LEVEL:
+            return []
+        if not log_id and (node is None or not node.log.log_id):
+            return []
+        return [StartLog(node_id=writer.node_id, node_epoch=writer.node_epoch, log_id=log_id)]
+
+    await metadata.commit_with(plan)
+    failpoint("log_begun")
 
 
 def claim(state: ClusterState, node: "NodeIdentity") -> Claim:

@@ -24,6 +24,7 @@ from storage.failpoints import failpoint
 from storage.metadata.records import CommittedObject, Record
 from storage.metadata.state import ClusterState, NodeState
 from storage.object_store.protocol import ObjectStore
+from storage.stream.own_log import refuse_wrong_log
 from storage.stream.recovery import (
     Owner,
     Taker,
@@ -84,8 +85,11 @@ class Takeovers:
         try:
             if log is None:
                 return await self._take_objects(node)
-            if not _is_due(await self._metadata.refresh(), node):
+            state = await self._metadata.refresh()
+            if not _is_due(state, node):
                 return 0
+            found = await log.identify(reach=state.nodes[node.node_id].log.position)
+            refuse_wrong_log(state, node.node_id, found, node.wal or "this")
             return await self._copy(node, log)
         except StorageError:
             if not _is_due(await self._metadata.refresh(), node):

@@ -178,6 +178,8 @@ class Uploader:
         settings: StorageSettings,
     ) -> None:
         self.stats = UploadStats()
+        self.positions_last: bool = False
+        """Whether positions of the node's log mean the same in its next life."""
         self._store = store
         self.metadata = metadata
         self._writer = writer
@@ -220,11 +222,22 @@ class Uploader:
         def plan(state: ClusterState) -> Sequence[Record]:
             closed = self._closed(state, snapshot.closing)
             is_empty = not (snapshot.objects or floor or closed)
-            return () if is_empty else (committed, *closed)
+            return () if is_empty else (self._positioned(state, committed, snapshot), *closed)
 
         await self.metadata.commit_with(plan)
         self.stats.snapshots += 1
         failpoint("upload_committed")
+
+    def _positioned(
+        self, state: ClusterState, committed: CommitObjects, snapshot: Snapshot
+    ) -> CommitObjects:
+        """Say how far the node's log reaches, if it is one whose positions last: an older state of
+        it is known by that.
+        """
+        node, position = state.nodes.get(self._writer.node_id), snapshot.wal_position
+        if position is None or not self.positions_last or node is None or not node.log.log_id:
+            return committed
+        return msgspec.structs.replace(committed, wal_position=position)
 
     def _closed(self, state: ClusterState, stream_ids: Sequence[int]) -> list[CloseStream]:
         """Return what closes those that exist and are open on this node. That the node is the one

@@ -73,6 +73,7 @@ async def open_wal(
         settings=settings,
         incarnation="" if owner is None else owner.incarnation,
         claim=claim if owner is None else owner.claim,
+        may_be_new=owner is None or owner.may_be_new,
     )
 
 

@@ -43,7 +43,7 @@ from storage.wal.block_format import (
 )
 from storage.wal.block_settings import BlockWalSettings, BlockWalStats
 from storage.wal.device import WalDevice, write_failure
-from storage.wal.protocol import Buffer, WalListener, WalRecord
+from storage.wal.protocol import Buffer, LogIdentity, WalListener, WalRecord
 from storage.wal.recovery import Ring, RingScan
 from storage.wal.slice_store import SliceStore, ended, started, trimmed_to
 
@@ -124,6 +124,15 @@ class BlockWal:
     def pending_bytes(self) -> int:
         """Bytes appended and not yet released."""
         return self.next_position - self._released
+
+    async def identify(self, *, reach: int = -1) -> LogIdentity:
+        """Return the volume's id, and what the slice's header says; see WriteAheadLog."""
+        header = self._store.header
+        end = max(header.released, header.trimmed)
+        if end < reach:
+            async for record in self.recover():
+                end = max(end, record.end_position)
+        return LogIdentity(header.volume_id.hex(), header.node_epoch, end)
 
     async def recover(self) -> AsyncIterator[WalRecord]:
         """Yield what was written and not trimmed. Raises WalCorrupted, StorageError, OSError.

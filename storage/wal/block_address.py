@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from storage.errors import SettingsError, StorageError
+from storage.errors import SettingsError, StorageError, WrongLog
 from storage.wal import disk
 from storage.wal.block import BlockWal
 from storage.wal.block_format import SLICES_MAX, sector_down
@@ -113,11 +113,12 @@ async def open_block_wal(
     settings: BlockWalSettings | None = None,
     incarnation: str = "",
     claim: Claim | None = None,
+    may_be_new: bool = True,
 ) -> BlockWal:
-    """Open the slice of a node; file, format and slice are made if need be.
+    """Open the slice of a node; file, format and slice are made if need be, and if it `may_be_new`.
 
-    Raises SettingsError, StorageError, UnsupportedFormat, WalCorrupted; each says in one line what
-    to do.
+    Raises WrongLog (there is none, and it may not be new), SettingsError, StorageError,
+    UnsupportedFormat, WalCorrupted; each says in one line what to do.
     """
     host_id = host_id or host_name()
 
@@ -133,7 +134,9 @@ async def open_block_wal(
 
     async def prepare_and_open(place: _Place) -> BlockWal:
         if place.is_disk:
-            await _format_if_given(address, place, image, host_id, cluster_id)
+            await _format_if_given(
+                address, place, image, host_id, cluster_id, may_be_new=may_be_new
+            )
         return await open_slice(
             place.device,
             node_id=node_id,
@@ -144,11 +147,14 @@ async def open_block_wal(
             settings=settings,
             incarnation=incarnation,
             claim=claim,
+            may_be_new=may_be_new,
         )
 
     threads = _threads(settings)
     place: _Place | None = None
     try:
+        if not may_be_new and not await threads.run(address.path.exists):
+            raise WrongLog(f"{address.path} does not exist")
         await _prepare_file(address, threads, image(address.size))
         place = await _open_place(address, threads)
         return await prepare_and_open(place)
@@ -269,12 +275,16 @@ async def _format_if_given(
     image: Callable[[int], list[tuple[int, bytes]]],
     host_id: str,
     cluster_id: str,
+    *,
+    may_be_new: bool,
 ) -> None:
-    """Format the disk if the option says so and may say so."""
+    """Format the disk if the option says so and may say so. Raises WrongLog where it had to be."""
     device, path = place.device, address.path
     async with header_lock(device):
         if not await disk.may_be_formatted(device, path, address.format, cluster_id):
             return
+        if not may_be_new:
+            raise WrongLog(f"{path} is a disk without a log")
         disk.check_unused(path)
         if place.reservation is not None and not await hold(
             place.reservation, reservation_key(cluster_id, host_id)

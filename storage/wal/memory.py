@@ -77,6 +77,9 @@ class MemoryWal:
         """Bytes appended and not yet released."""
         return self._next - self._released
 
+    async def identify(self, *, reach: int = -1) -> None:
+        """None: there is no other log than that of this process."""
+
     async def recover(self) -> AsyncIterator[WalRecord]:
         """Yield what was released and not trimmed. Raises WalClosed once a successor has it."""
         self._check_alive()

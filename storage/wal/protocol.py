@@ -39,7 +39,8 @@ class WalOwner:
     """The node that a log is opened for, before the node registers: who it is, and what it lends.
 
     `store` is the cluster's own; `describe` says whose a stream is. A block log needs the ids and
-    the `claim` only; without one a volume that another host holds is refused.
+    the `claim` only; without one a volume that another host holds is refused. A log is made where
+    there is none only if it `may_be_new`: else the node has left something in one that is there.
     """
 
     cluster_id: str
@@ -51,6 +52,19 @@ class WalOwner:
     rng: random.Random
     scope: TaskScope
     claim: Claim | None = None
+    may_be_new: bool = True
+
+
+class LogIdentity(NamedTuple):
+    """Which log was opened. `log_id` is 32 hex digits that the log was given when it was made and
+    that go with it: those of a volume, of a node's objects in a store. `epoch` is the highest node
+    epoch that was started on it, -1: none. What it holds reaches to the position `end` at least;
+    -1: its positions say nothing, since they begin again with each start.
+    """
+
+    log_id: str
+    epoch: int = -1
+    end: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +195,12 @@ class WriteAheadLog(Protocol):
     @property
     def pending_bytes(self) -> int:
         """Bytes appended and not yet released."""
+
+    async def identify(self, *, reach: int = -1) -> LogIdentity | None:
+        """Return which log this is, before `recover()`. None: one that cannot be another, in the
+        cluster's own store, or that ends with its process. Its `end` is exact if it is below
+        `reach`, which may take the reading of all that is there. Raises what `recover()` raises.
+        """
 
     def recover(self) -> AsyncIterator[WalRecord]:
         """Yield the records from the trimmed position to the end, in order. Before `start()`."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from storage.errors import SettingsError, StorageError, WalCorrupted
+from storage.errors import SettingsError, StorageError, WalCorrupted, WrongLog
 from storage.wal.block import BlockWal
 from storage.wal.block_format import (
     HOLDER_OFFSET,
@@ -272,11 +272,13 @@ async def open_slice(
     settings: BlockWalSettings | None = None,
     incarnation: str = "",
     claim: Claim | None = None,
+    may_be_new: bool = True,
 ) -> BlockWal:
     """Open the WAL of a node on a volume, and lock its slice; the slice is added if there is room.
 
     With a reservation, the device is held for this host first: nothing is written before. Held by
-    another host, it is taken back if `claim` says so. Raises Fenced (another host was first),
+    another host, it is taken back if `claim` says so. Raises WrongLog (the node has no slice, and
+    none that `may_be_new` is wanted), Fenced (another host was first),
     SettingsError (not ours, another cluster's, in use, held by another host), WalCorrupted,
     UnsupportedFormat, StorageError, OSError.
     """
@@ -287,6 +289,8 @@ async def open_slice(
         if reservation is not None:
             await _hold_for(host_id, node_id, volume, reservation, claim)
             volume = await Volume.read(device)  # a holder may have changed it until now
+        if not may_be_new and volume.entry_of(node_id) is None:
+            raise WrongLog(f"{device.name} has no slice of node {node_id}")
         if host_id and volume.header.host_id != host_id:
             await volume.change(lambda h: replace(h, host_id=host_id))
         share = division.share(volume.header.capacity)

@@ -16,7 +16,7 @@ from storage.tasks import TaskScope
 from storage.wal import Buffer, ObjectWal, ObjectWalSettings, WalListener, WalOwner, WalRecord
 from storage.wal.object import BatchingSettings, LogSealer, WalName
 from storage.wal.object.names import is_tombstone_size
-from storage.wal.protocol import SealedLog, WalFloor, WalObjects
+from storage.wal.protocol import LogIdentity, SealedLog, WalFloor, WalObjects
 
 CLUSTER = "c" * 32
 QUICK = ObjectWalSettings(
@@ -156,6 +156,9 @@ class FlooredWal:
     @property
     def pending_bytes(self) -> int:
         return self.inner.pending_bytes
+
+    async def identify(self, *, reach: int = -1) -> LogIdentity | None:
+        return await self.inner.identify(reach=reach)
 
     async def recover(self) -> AsyncIterator[WalRecord]:
         sealed = await self.inner.seal(self.floor, before=self.before)

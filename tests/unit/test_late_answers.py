@@ -50,9 +50,9 @@ async def test_an_incarnation_that_learns_late_that_it_registered_is_fenced() ->
     """It does not take its successor's epoch for its own."""
     store = LateStore()
     first, second = await open_logs(store)
-    store.meanwhile = lambda: register(second, NODE, "b")
+    store.meanwhile = lambda: register(second, NODE, "b", MemoryWal())
     with pytest.raises(Fenced, match="epoch 0 has a successor"):
-        await register(first, NODE, "a")
+        await register(first, NODE, "a", MemoryWal())
     assert first.state.nodes[0].incarnation == "b"
 
 
@@ -80,7 +80,8 @@ async def test_a_node_that_was_fenced_while_it_registered_still_knows_its_epoch(
         await second.commit([FenceNode(node_id=0, epoch=0)])
 
     store.meanwhile = fence
-    assert (await register(first, NODE, "a")).node_epoch == 0
+    writer, _ = await register(first, NODE, "a", MemoryWal())
+    assert writer.node_epoch == 0
     assert first.state.nodes[0].is_fenced
 
 
@@ -94,7 +95,7 @@ async def test_a_stream_that_moved_on_before_its_opening_was_known_is_not_writte
 
         async def take_over() -> None:
             await other.refresh()
-            await register(other, NodeIdentity(node_id=1, host="h", port=2), "b")
+            await register(other, NodeIdentity(node_id=1, host="h", port=2), "b", MemoryWal())
             await other.commit([FenceNode(node_id=0, epoch=0)])
             await other.commit(
                 [

@@ -31,6 +31,7 @@ from storage.object_store.protocol import ObjectStore
 from storage.object_store.retrying import RetryingStore
 from storage.wal.object.batching import Batching
 from storage.wal.object.group import Group, build
+from storage.wal.object.log_id import LogMarks
 from storage.wal.object.names import wal_key
 from storage.wal.object.put import Putter
 from storage.wal.object.reading import sealed_records
@@ -39,6 +40,7 @@ from storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
 from storage.wal.object.trimming import Deleter
 from storage.wal.protocol import (
     Buffer,
+    LogIdentity,
     SealedLog,
     WalFloor,
     WalListener,
@@ -82,6 +84,7 @@ class ObjectWal:
         )
         self._putter = Putter(store, owner, self._batching, self._settings, self._stats)
         self._deleter = Deleter(store, owner.scope, owner.rng)
+        self._marks = None if are_shared else LogMarks(self._reading, owner)
         self._sealed: SealedLog | None = None
         self._sealed_before = 0
         self._listener: WalListener | None = None
@@ -153,6 +156,10 @@ class ObjectWal:
         """See `SealableLog.discard`."""
         await self._sealer.discard(keys)
 
+    async def identify(self, *, reach: int = -1) -> LogIdentity | None:  # noqa: ARG002
+        """Return which log this is, in a store of its own; see WriteAheadLog."""
+        return None if self._marks is None else await self._marks.identity()
+
     async def recover(self) -> AsyncIterator[WalRecord]:
         """Yield the records of what was sealed. Raises StoreUnavailable, CorruptObject."""
         if self._sealed is None:
@@ -174,7 +181,7 @@ class ObjectWal:
         self._next = self._released = self._recovered = position
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
-        """Begin `epoch`, whose log nobody has written to. Raises Fenced."""
+        """Begin `epoch`, whose log nobody has written to. Raises Fenced, StoreUnavailable."""
         if self._sealed is None or self._listener is not None:
             raise RuntimeError("start() follows seal(), once")
         if epoch < self._sealed_before:
@@ -182,6 +189,8 @@ class ObjectWal:
                 f"{self._store.uri}: node {self._owner.node_id}: epoch {self._sealed_before - 1} "
                 f"is sealed here, {epoch} is not newer"
             )
+        if self._marks is not None:
+            await self._marks.start(epoch)
         self._sealed = SealedLog((), ())
         self._epoch = epoch
         self._listener = listener

@@ -1,0 +1,98 @@
+"""Which log of a node lies in a store of its own: the marks that each start of it leaves there.
+
+`wal/<node id>/log/<epoch, 10 digits>-<log id, 32 hex digits>`, whose content is the cluster's id in
+ASCII. The newest mark counts; a start puts its own before anything is appended in its epoch, and
+deletes the older ones. The log id is made with the first mark and stays. So a store that is empty,
+or an earlier copy, shows itself. The cluster's own store needs no marks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import NamedTuple
+
+import structlog
+
+from storage.errors import ObjectExists, OutcomeUnknown, SettingsError, StoreUnavailable
+from storage.object_store.protocol import ObjectStore
+from storage.wal.object.names import node_prefix
+from storage.wal.protocol import LogIdentity, WalOwner
+
+_log = structlog.get_logger("storage.wal")
+
+_RETRY_S = 0.05
+_NAME = re.compile(r"wal/(\d+)/log/(\d{10,})-([0-9a-f]{32})")
+
+
+class LogMark(NamedTuple):
+    """One start of a node's log in a store of its own."""
+
+    node_id: int
+    epoch: int
+    log_id: str
+
+    @property
+    def key(self) -> str:
+        """The name of the object."""
+        return f"{node_prefix(self.node_id)}log/{self.epoch:010d}-{self.log_id}"
+
+    @classmethod
+    def parse(cls, key: str) -> LogMark | None:
+        """Return the mark that a key names, None for a key of another kind."""
+        match = _NAME.fullmatch(key)
+        return None if match is None else cls(int(match[1]), int(match[2]), match[3])
+
+
+class LogMarks:
+    """The marks of one node's log in `store`, which retries."""
+
+    def __init__(self, store: ObjectStore, owner: WalOwner) -> None:
+        self._store = store
+        self._owner = owner
+        self._found: LogIdentity | None = None
+
+    async def identity(self) -> LogIdentity:
+        """Return which log is there; one that no epoch was started on gets an id now.
+
+        Raises StoreUnavailable, SettingsError (another cluster's log).
+        """
+        marks = await self._list()
+        if not marks:
+            if self._found is None:
+                self._found = LogIdentity(self._owner.rng.randbytes(16).hex())
+            return self._found
+        newest = max(marks, key=lambda mark: mark.epoch)
+        cluster_id = (await self._store.get(newest.key)).decode(errors="replace")
+        if cluster_id != self._owner.cluster_id:
+            raise SettingsError(
+                f"{self._store.uri} holds the log of node {newest.node_id} of another cluster, "
+                f"{cluster_id}: give this one a prefix of its own"
+            )
+        self._found = LogIdentity(newest.log_id, newest.epoch)
+        return self._found
+
+    async def start(self, epoch: int) -> None:
+        """Leave the mark of an epoch, which nobody else has. Raises StoreUnavailable."""
+        found = await self.identity()
+        mark = LogMark(self._owner.node_id, epoch, found.log_id)
+        content = self._owner.cluster_id.encode()
+        while True:
+            try:
+                await self._store.create(mark.key, [content])
+                break
+            except ObjectExists:
+                break  # an earlier try of ours
+            except OutcomeUnknown as error:
+                _log.warning("log_mark_unknown", key=mark.key, error=str(error))
+            await asyncio.sleep(_RETRY_S * (0.5 + self._owner.rng.random()))
+        older = [one.key for one in await self._list() if one.epoch < epoch]
+        try:
+            await self._store.delete(older)
+        except StoreUnavailable as error:
+            _log.warning("log_marks_left", count=len(older), error=str(error))
+
+    async def _list(self) -> list[LogMark]:
+        prefix = f"{node_prefix(self._owner.node_id)}log/"
+        listed = await self._store.list(prefix)
+        return [mark for meta in listed if (mark := LogMark.parse(meta.key)) is not None]
