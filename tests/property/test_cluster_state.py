@@ -91,6 +91,14 @@ record_values: st.SearchStrategy[Record] = st.one_of(
         wal=st.sampled_from(["", "object:", "block:/w"]),
     ),
     st.builds(r.FenceNode, node_id=NODES, epoch=SMALL, term=st.integers(-1, 3)),
+    st.builds(r.StartLog, node_id=NODES, node_epoch=SMALL, log_id=st.sampled_from(["", "a" * 32])),
+    st.builds(
+        r.AcceptLogLoss,
+        node_id=NODES,
+        node_epoch=SMALL,
+        log_id=st.sampled_from(["", "b" * 32]),
+        streams=SMALL,
+    ),
     st.builds(r.DrainNode, node_id=NODES, epoch=SMALL, is_draining=st.booleans()),
     st.builds(
         r.AssignStreams,
@@ -116,6 +124,7 @@ record_values: st.SearchStrategy[Record] = st.one_of(
         wal_floor=SMALL,
         taker_id=st.integers(-1, 1),
         taker_epoch=SMALL,
+        wal_position=st.integers(-1, 3),
     ),
     st.builds(
         r.ReplaceObjects,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage.errors import EntryRejected
 from storage.format.checkpoint import decode, encode
-from storage.format.feature_level import BASE_LEVEL
+from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
 from storage.metadata import records as r
 from storage.metadata.entry import encode_entry
 from storage.metadata.log_reader import in_steps
@@ -26,6 +26,8 @@ JUDGED_BY_BOTH = (
     r.ClusterCreated,
     r.RegisterNode,
     r.FenceNode,
+    r.StartLog,
+    r.AcceptLogLoss,
     r.DrainNode,
     r.RetireNode,
     r.CreateTopic,
@@ -52,6 +54,14 @@ ownership: st.SearchStrategy[Record] = st.one_of(
         port=st.just(1),
     ),
     st.builds(r.FenceNode, node_id=NODES, epoch=SMALL, term=st.integers(-1, 2)),
+    st.builds(r.StartLog, node_id=NODES, node_epoch=SMALL, log_id=st.sampled_from(["", "a" * 32])),
+    st.builds(
+        r.AcceptLogLoss,
+        node_id=NODES,
+        node_epoch=SMALL,
+        log_id=st.sampled_from(["", "b" * 32]),
+        streams=SMALL,
+    ),
     st.builds(r.ControllerLease, node_id=NODES, node_epoch=SMALL, term=SMALL),
     st.builds(
         r.AssignStreams,
@@ -72,6 +82,7 @@ ownership: st.SearchStrategy[Record] = st.one_of(
         wal_epoch=SMALL,
         taker_id=NODES,
         taker_epoch=SMALL,
+        wal_position=st.integers(-1, 3),
     ),
     st.builds(
         r.TakeTable,
@@ -115,6 +126,10 @@ def as_book(state: ClusterState) -> dict[str, object]:
                 node.is_draining,
                 node.wal,
                 node.host_id,
+                (node.log.log_id, node.log.epoch, node.log.position),
+                None
+                if node.lost_log is None
+                else (node.lost_log.log_id, node.lost_log.epoch, node.lost_log.streams),
             )
             for node in state.nodes.values()
         },
@@ -199,7 +214,11 @@ def check_ownership(before: ClusterState, after: ClusterState, records: list[Rec
 def test_a_checkpoint_read_as_parquet_knows_the_same(
     tmp_path_factory: object, entries: list[Record]
 ) -> None:
-    state = ClusterState().apply(entry(r.ClusterCreated(cluster_id="c"))).apply(START)
+    created = (
+        r.ClusterCreated(cluster_id="c"),
+        r.FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL),
+    )
+    state = ClusterState().apply(entry(*created)).apply(START)
     for record in entries:
         try:
             state = state.apply(entry(record))

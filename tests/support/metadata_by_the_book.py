@@ -48,6 +48,10 @@ class Node:
     is_draining: bool = False
     wal: str = ""
     host_id: str = ""
+    log: tuple[str, int, int] = ("", -1, -1)
+    """Its id, the last epoch that was begun on it, a position that it reaches at least."""
+    lost: tuple[str, int, int] | None = None
+    """Id and epoch of the last log that was given up, and how many streams were open."""
 
 
 @dataclass
@@ -144,6 +148,14 @@ def read_checkpoint(path: Path) -> Cluster:
                 bool(row.get("is_draining")),
                 row.get("wal") or "",
                 row.get("host_id") or "",
+                (
+                    row.get("log_id") or "",
+                    -1 if row.get("log_epoch") is None else row["log_epoch"],
+                    -1 if row.get("log_position") is None else row["log_position"],
+                ),
+                (row["lost_log_id"], row["lost_log_epoch"], row["lost_log_streams"])
+                if row.get("lost_log_id")
+                else None,
             )
             for row in nodes
             if not row["is_retired"]
@@ -201,7 +213,7 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
     elif kind == "FeatureLevel":
         demand(record["level"] > cluster.level, "not above the level")
         cluster.level = record["level"]
-    elif kind in {"RegisterNode", "FenceNode", "DrainNode", "RetireNode"}:
+    elif kind in _OF_NODES:
         _apply_node(cluster, kind, record)
     elif kind in {"CreateTopic", "DeleteTopic"}:
         _apply_topic(cluster, kind, record)
@@ -226,6 +238,16 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
         assert kind in ours, f"not written by this test: {kind}"
 
 
+_OF_NODES = {
+    "RegisterNode",
+    "FenceNode",
+    "DrainNode",
+    "RetireNode",
+    "StartLog",
+    "AcceptLogLoss",
+}
+
+
 def _apply_node(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     number = record["node_id"]
     if kind == "RegisterNode":
@@ -233,12 +255,17 @@ def _apply_node(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
         last = cluster.retired.pop(number, -1) if known is None else known.epoch
         demand(record["epoch"] == last + 1, "epoch of a node")
         floor = (last + 1, 0) if known is None else known.floor
+        before = Node(0) if known is None else known
         cluster.nodes[number] = Node(
             record["epoch"],
             floor=floor,
             wal=record.get("wal", ""),
             host_id=record.get("host_id", ""),
+            log=before.log,
+            lost=before.lost,
         )
+    elif kind in {"StartLog", "AcceptLogLoss"}:
+        _apply_log(cluster, kind, record)
     elif kind == "DrainNode":
         demand(cluster.live(number, record["epoch"]), "not live")
         cluster.nodes[number].is_draining = record["is_draining"]
@@ -251,6 +278,19 @@ def _apply_node(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
         mine = [s for s in cluster.streams.values() if s.is_open and s.node == number]
         demand(not mine, "it has streams")
         cluster.retired[number] = cluster.nodes.pop(number).epoch
+
+
+def _apply_log(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
+    number = record["node_id"]
+    demand(cluster.live(number, record["node_epoch"]), "not live")
+    node = cluster.nodes[number]
+    if kind == "StartLog":
+        is_same = node.log[0] == record["log_id"]
+        node.log = (record["log_id"], record["node_epoch"], node.log[2] if is_same else -1)
+    else:
+        demand(node.log[0] != "", "nothing to lose")
+        node.lost = (*node.log[:2], record["streams"])
+        node.log = (record["log_id"], -1, -1)
 
 
 def _assign(cluster: Cluster, record: dict[str, Any]) -> None:
@@ -275,7 +315,7 @@ def _apply_topic(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
         return
     demand(number in cluster.partitions, "no such topic")
     for stream in cluster.partitions.pop(number):
-        cluster.streams.pop(stream)
+        cluster.streams.pop(stream, None)  # it may have gone alone before
     cluster.tables.pop(number, None)
     cluster.topics = {name: other for name, other in cluster.topics.items() if other != number}
 
@@ -351,6 +391,8 @@ def _commit(cluster: Cluster, record: dict[str, Any]) -> None:
         demand(node.floor <= floor, "the floor moves back")
         demand(floor[0] <= node.epoch + node.is_fenced, "the floor is in the future")
         node.floor = floor
+    if node.log[0]:
+        node.log = (*node.log[:2], max(node.log[2], record.get("wal_position", -1)))
     for key in record.get("removed_wal_objects", []):
         demand(cluster.objects.get(key) == "wal" and key not in cluster.held(), "in use")
         del cluster.objects[key]
