@@ -3,7 +3,9 @@ its own log has all that was acknowledged, and an operator may accept the loss.
 """
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,10 +42,8 @@ def test_a_node_on_another_log_is_refused_and_loses_nothing(tmp_path: Path, kind
         first.produce("kept", [f"{n}" for n in range(COUNT)])
         first.kill()
     for wrong in (other, "object:", "memory:"):
-        with pytest.raises(BrokerGone, match="kept-0 epoch 0") as refusal:
+        with pytest.raises(BrokerGone, match=r"kept-0 epoch 0.*--accept-log-loss 0:0"):
             broker(tmp_path, wrong).start()
-    accepts = re.search(r"--accept-log-loss (\d+:\d+)", str(refusal.value))
-    assert accepts is not None
     if kind == "block":
         assert not (tmp_path / "walB").exists()
     with broker(tmp_path, own) as back:
@@ -52,7 +52,7 @@ def test_a_node_on_another_log_is_refused_and_loses_nothing(tmp_path: Path, kind
         back.kill()
     # That was one start more: what was to be accepted before is not what would be lost now.
     with pytest.raises(BrokerGone, match=r"--accept-log-loss 0:1"):
-        broker(tmp_path, other, accept_log_loss=accepts[1]).start()
+        broker(tmp_path, other, accept_log_loss="0:0").start()
     with broker(tmp_path, other, accept_log_loss="0:1") as new:
         new.produce("kept", ["after"])
         assert new.records("kept", at_least=COUNT + 1)[-1].value == b"after"
@@ -66,6 +66,9 @@ def test_nodes_of_a_supervisor_are_refused_and_accepted_one_by_one(tmp_path: Pat
         nodes.wait_ready()
         lakehead_topic(nodes.addresses[0])
         assert wait_until(lambda: len(leaders(tmp_path)) == 2, 30), nodes.log
+        nodes.process.send_signal(signal.SIGSTOP)  # so that neither is started again
+        for node_id in range(2):
+            os.kill(nodes.pids(node_id)[0], signal.SIGKILL)
     (tmp_path / "data" / "wal").rename(tmp_path / "away")
     with supervised(tmp_path, 2) as nodes:
         assert nodes.process.wait(60) != 0
