@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage.errors import CorruptObject, EntryRejected
 from storage.format.checkpoint import Checkpoint, decode, encode
 from storage.format.columns import Longs, Texts
-from storage.format.feature_level import BASE_LEVEL
+from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
 from storage.metadata import records as r
 from storage.metadata.extents import Extent, Extents
 from storage.metadata.records import Entry, Record
@@ -65,7 +65,8 @@ def entry(number: int, *records: Record) -> Entry:
 def test_checkpoint_and_tail_give_the_state_of_a_full_replay_after_every_entry(
     steps: list[tuple[list[Record], int]],
 ) -> None:
-    whole = start()
+    newest = r.FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL)
+    whole = start().apply(entry(0, newest))  # what is generated is of the newest level, too
     followed = reloaded(whole)  # sometimes goes on from a checkpoint of what it is
     assert followed == whole
     for number, (records, what) in enumerate(steps):
