@@ -84,7 +84,11 @@ class Settings:
         least=-1,
         most=65535,
     )
-    max_connections: int = _setting(10_000, "Connections held at once; more are closed.", least=1)
+    max_connections: int = _setting(
+        10_000,
+        "Connections held at once; more are closed. Fewer where open files are limited.",
+        least=1,
+    )
     connections_max_idle_ms: int = _setting(
         600_000, "Idle connections are closed after this.", unit="ms", least=1
     )

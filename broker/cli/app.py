@@ -13,6 +13,7 @@ import typer
 
 from broker import __version__
 from broker.cli.commands import LazyGroup
+from broker.open_files import raise_open_file_limit
 from storage.errors import LakeheadError
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ def _root(
 
 def main() -> None:
     """Run the command line and exit."""
+    raise_open_file_limit()
     try:
         app(prog_name="lakehead")
     except LakeheadError as error:

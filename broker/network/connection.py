@@ -76,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         "client_host",
         "frame_began_at",
         "has_fetched",
+        "is_undecided",
     )
 
     def __init__(self, server: "Server") -> None:
@@ -105,6 +106,8 @@ class Connection(asyncio.BufferedProtocol):
         self.active_at = server.now
         self.frame_began_at = server.now
         self.client_host = ""
+        self.is_undecided = False
+        """Whether it has a place only if its first request comes from another node."""
         self.has_fetched = False
         """Whether a Fetch was answered with records, so that the next one shows that they were
         taken.
@@ -350,8 +353,10 @@ class Connection(asyncio.BufferedProtocol):
             while backlog and self._may_start(backlog[0]):
                 frame = backlog.popleft()
                 (key,) = _KEY.unpack_from(frame)
-                self._muted = key != _PRODUCE
                 self._at_work += frame_cost(len(frame))
+                if self.is_undecided and not self._server.places.decide(self, key):
+                    break
+                self._muted = key != _PRODUCE
                 if not self._server.handle(self, frame):
                     self._blocked = True
                 elif key in {_PRODUCE, _FETCH}:

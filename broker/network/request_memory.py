@@ -21,7 +21,7 @@ others leave a quarter of it to them.
 """
 _LONG_FRAMES_SHARE = 0.75
 _PRODUCE = 0
-_BETWEEN_NODES = frozenset({24, 27, 63})
+BETWEEN_NODES = frozenset({24, 27, 63})
 """AddPartitionsToTxn, WriteTxnMarkers, BrokerHeartbeat: their frames never wait for memory."""
 _ANSWERED_AT_LENGTH = frozenset({1, 3, 9, 15, 16, 32, 35, 46, 61, 65, 66, 69, 74, 75})
 """Fetch, Metadata, OffsetFetch; all that describe and list. They wait while untaken
@@ -53,7 +53,7 @@ class RequestMemory:
         frames, cost = self.frames, frame_cost(size)
         if not cost:
             return None
-        if key in _BETWEEN_NODES and size <= SHORT_FRAME:
+        if key in BETWEEN_NODES and size <= SHORT_FRAME:
             frames.take(cost)
             return None
         share = 1.0 if size <= SHORT_FRAME and key != _PRODUCE else _LONG_FRAMES_SHARE

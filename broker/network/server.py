@@ -8,14 +8,15 @@ import structlog
 
 from broker.configs.entries import BrokerValues
 from broker.network.connection import Connection, FrameHandler
+from broker.network.places import ConnectionPlaces
 from broker.network.relief import Relief
 from broker.network.request_memory import RequestMemory
+from broker.open_files import open_file_limit
 from broker.settings import Settings
 from storage.clock import Clock
 from storage.errors import SettingsError
 
 TICK_S = 1.0
-BACKLOG = 1024
 LINGER_S = 1.0
 _log = structlog.get_logger("broker.network")
 
@@ -36,6 +37,9 @@ class Server:
         self.handle = handle
         self.memory = memory
         self.relief: Relief = Relief(memory)
+        self.places: ConnectionPlaces = ConnectionPlaces(
+            lambda: int(configs().number("max.connections")), self._refuse, open_file_limit()
+        )
         self.request_max_bytes = settings.socket_request_max_bytes
         self.write_buffer_bytes = settings.write_buffer_bytes
         self.now = clock.monotonic()
@@ -72,9 +76,9 @@ class Server:
         """Accept connections at the address that was taken."""
         assert self._socket is not None
         loop = asyncio.get_running_loop()
-        self._socket.listen(BACKLOG)
+        self._socket.listen(self.places.backlog)
         self._listener = await loop.create_server(
-            lambda: Connection(self), sock=self._socket, backlog=BACKLOG
+            lambda: Connection(self), sock=self._socket, backlog=self.places.backlog
         )
         self._timer = loop.call_later(TICK_S, self._tick, self._clock.monotonic() + TICK_S)
 
@@ -102,17 +106,15 @@ class Server:
         await gone
 
     def opened(self, connection: Connection) -> None:
-        """Take note of a new connection; refuse it when there are too many."""
+        """Take note of a new connection, which may have no place."""
         self.accepted_total += 1
-        if len(self.connections) >= self._configs().number("max.connections"):
-            self.refused_total += 1
-            connection.abort()
-            return
+        self.places.enter(connection, len(self.connections), self.now)
         self.connections.add(connection)
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
         self.connections.discard(connection)
+        self.places.leave(connection)
         if not self.connections and self._all_closed is not None:
             self._all_closed()
 
@@ -120,6 +122,12 @@ class Server:
         """Close a connection that does not speak Kafka."""
         self.rejected_total += 1
         _log.info("connection_rejected", client_host=connection.client_host, reason=reason)
+        connection.abort()
+
+    def _refuse(self, connection: Connection) -> None:
+        """Close a connection that has no place."""
+        self.refused_total += 1
+        self.places.leave(connection)
         connection.abort()
 
     def _tick(self, due: float) -> None:
@@ -132,6 +140,7 @@ class Server:
             stalled = connection.is_in_frame and now - connection.frame_began_at >= idle_s
             if idle or stalled:
                 connection.abort()
+        self.places.tick(now)
         self.relief.look(list(self.connections), now)
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick, now + TICK_S)
 

@@ -4,7 +4,9 @@
 with the node's health as JSON. Any other path is 404.
 """
 
+import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -22,11 +24,55 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 
+CONNECTIONS_MAX = 16
+"""Answered at once, each by a thread; more are closed."""
+TIMEOUT_S = 10.0
+"""A client that sends or takes nothing for so long is let go."""
+REQUEST_S_MAX = 30.0
+"""A connection is closed after this, however little it sends at a time."""
+
+
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._places = threading.BoundedSemaphore(CONNECTIONS_MAX)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread if there is a place."""
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, for a bounded time."""
+        end = threading.Timer(REQUEST_S_MAX, _cut, (request,))
+        end.daemon = True
+        end.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            end.cancel()
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client has gone, or was too slow."""
+
+
+def _cut(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it is closed already
+        request.shutdown(socket.SHUT_RDWR)
+
 
 class _SilentHandler(WSGIRequestHandler):
+    timeout = TIMEOUT_S
+
     def log_message(self, *_: Any) -> None:
         """Say nothing: scrapes come every few seconds."""
 

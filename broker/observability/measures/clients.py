@@ -23,10 +23,15 @@ def _parts(node: "Node") -> dict[str, MemoryPool | InflatedBatches]:
 
 MEASURES = (
     gauge("connections", "Open connections.", lambda n: len(n.server.connections)),
+    gauge(
+        "connections_capacity",
+        "Connections that clients may have: max.connections, or fewer for want of descriptors.",
+        lambda n: n.server.places.most,
+    ),
     counter("connections_accepted", "Connections accepted.", lambda n: n.server.accepted_total),
     counter(
         "connections_refused",
-        "Connections closed because max.connections was reached.",
+        "Connections closed because there was no place: max.connections, or the descriptors.",
         lambda n: n.server.refused_total,
     ),
     counter(

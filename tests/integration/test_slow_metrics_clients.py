@@ -1,0 +1,45 @@
+"""Clients of the metrics page that send slowly, or nothing: few threads, and not for long."""
+
+import asyncio
+import socket
+import threading
+import urllib.request
+
+import pytest
+
+from broker.observability import page
+from tests.integration.test_node_protocol import running, until
+
+
+def page_threads() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def live(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/live", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+async def test_silent_and_slow_connections_are_few_and_are_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page, "REQUEST_S_MAX", 1.0)
+    async with running(metrics_port=0) as node:
+        assert node._page is not None
+        port = node._page.port
+        sockets = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(100)]
+        most = 0
+        for one in sockets:
+            most = max(most, page_threads())
+            try:
+                one.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+            except OSError:
+                continue  # there was no place for it
+        assert 0 < most <= page.CONNECTIONS_MAX
+        await until(lambda: page_threads() == 0)
+        assert await asyncio.to_thread(live, port)
+        for one in sockets:
+            one.close()
