@@ -28,6 +28,8 @@ from storage.stream.stream import Stream
 from storage.tasks import TaskScope
 from storage.wal import BlockWal, MemoryWal, WalOwner, WriteAheadLog, open_wal
 from storage.wal.address import public_address
+from storage.wal.object.log_id import LogMarks
+from tests.support.object_wal_tools import crashed, make_owner
 from tests.support.wal_tools import started
 from tests.unit.test_stream_engine import append, create_topic, read_all
 
@@ -362,6 +364,21 @@ async def test_a_start_that_is_cut_off_leaves_the_log_the_nodes_own(
                     async with host.life(host.address(kind)):
                         pass
         await host.refused(host.address(kind, "empty"))
+
+
+async def test_the_mark_of_an_earlier_start_that_arrives_late_changes_no_id() -> None:
+    """It was on its way when its process was killed; the next start has found no mark by then."""
+    store = MemoryStore()
+    first, second = [
+        LogMarks(store, make_owner(store, incarnation=f"{n}", seed=n, scope=TaskScope(crashed)))
+        for n in range(2)
+    ]
+    await first.identity()
+    found = await second.identity()
+    await first.start(0)
+    await second.start(1)
+    later = LogMarks(store, make_owner(store, incarnation="2", seed=2, scope=TaskScope(crashed)))
+    assert await later.identity() == found._replace(epoch=1)
 
 
 async def fence(engine: StreamEngine, node_id: int) -> NodeState:

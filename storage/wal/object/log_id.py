@@ -73,8 +73,10 @@ class LogMarks:
         return self._found
 
     async def start(self, epoch: int) -> None:
-        """Leave the mark of an epoch, which nobody else has. Raises StoreUnavailable."""
-        found = await self.identity()
+        """Leave the mark of an epoch, which no other process has: of the log that `identity` told,
+        though the mark of an earlier start may have arrived since. Raises StoreUnavailable.
+        """
+        found = self._found or await self.identity()
         mark = LogMark(self._owner.node_id, epoch, found.log_id)
         content = self._owner.cluster_id.encode()
         while True:
