@@ -79,6 +79,7 @@ def leak_check(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> 
             "being uploaded": len(report.uploading),
             "write-ahead log": len(report.wal),
             "tombstones": report.tombstones,
+            "held since a rebuild of the catalog": len(report.held),
             "strange names": len(report.strange),
         },
         as_json,

@@ -36,6 +36,10 @@ class Verdict(StrEnum):
     """Of a write-ahead log, below what recovery needs."""
     TOMBSTONE = "tombstone"
     """The seal of a write-ahead log: stays as long as its node id."""
+    HELD = "held"
+    """Garbage by the metadata of today, which a rebuild of the catalog has made: stays while what
+    it kept of the metadata before is there.
+    """
     STRANGE = "strange"
     """Not a name that Lakehead gives: left alone."""
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from storage.garbage.judgement import GARBAGE, Verdict, judge
-from storage.garbage.sweep import listed
+from storage.garbage.sweep import held_until_ms, listed
 from storage.metadata.log import MetadataLog
 from storage.object_store.protocol import ObjectStore
 
@@ -27,6 +27,8 @@ class LeakReport:
     wal: tuple[str, ...]
     """Write-ahead log objects that recovery would read."""
     tombstones: int
+    held: tuple[str, ...]
+    """Without a reference since the catalog was rebuilt, and kept as long as its copy is."""
     strange: tuple[str, ...]
     """Names that Lakehead does not give."""
 
@@ -42,10 +44,13 @@ async def check_leaks(store: ObjectStore, metadata: MetadataLog) -> LeakReport:
     """Compare bucket and metadata while the cluster runs. Raises StoreUnavailable."""
     before = await metadata.refresh()
     found = await listed(store)
+    held_ms = await held_until_ms(store)
     after = await metadata.refresh()
     keys: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
     for item in found:
-        keys[judge(after, item.key, item.size)].append(item.key)
+        verdict = judge(after, item.key, item.size)
+        is_held = verdict in GARBAGE and item.modified_ms <= held_ms
+        keys[Verdict.HELD if is_held else verdict].append(item.key)
     present = {item.key for item in found}
     # What was committed after the listing began need not be in it.
     missing = [
@@ -62,5 +67,6 @@ async def check_leaks(store: ObjectStore, metadata: MetadataLog) -> LeakReport:
         uploading=tuple(sorted(keys[Verdict.UPLOADING])),
         wal=tuple(sorted(keys[Verdict.WAL])),
         tombstones=len(keys[Verdict.TOMBSTONE]),
+        held=tuple(sorted(keys[Verdict.HELD])),
         strange=tuple(sorted(keys[Verdict.STRANGE])),
     )

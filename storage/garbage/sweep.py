@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from storage.clock import Clock
 from storage.failpoints import failpoint
 from storage.garbage.judgement import GARBAGE, PREFIXES, Verdict, is_own_name, judge
+from storage.metadata.layout import EARLIER
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import DropObjects, Record
 from storage.metadata.state import ClusterState
@@ -51,6 +52,8 @@ class SweepPlan:
     counts: dict[Verdict, int] = field(default_factory=dict)
     uploads_before_ms: int = 0
     """Writes in parts that began before are given up; 0: none."""
+    held_ms: int = -1
+    """See `held_until_ms`, when this was planned."""
 
     @property
     def size(self) -> int:
@@ -78,23 +81,41 @@ async def listed(store: ObjectStore) -> list[ObjectMeta]:
     return found
 
 
+async def held_until_ms(store: ObjectStore) -> int:
+    """Return up to when objects without a reference were left by metadata that a rebuild has
+    replaced and kept a copy of, by the store's clock; -1: by none. No commit can name them any
+    more, but that copy may. Raises StoreUnavailable.
+    """
+    return max((one.modified_ms for one in await store.list(EARLIER)), default=-1)
+
+
 async def find_garbage(
     store: ObjectStore, metadata: MetadataLog, clock: Clock, settings: SweepTimes
 ) -> SweepPlan:
     """Look at the bucket and decide. Reads only. Raises StoreUnavailable."""
     found = await listed(store)
-    return planned(found, await metadata.refresh(), clock.now_ms(), settings)
+    held_ms = await held_until_ms(store)
+    return planned(found, await metadata.refresh(), clock.now_ms(), settings, held_ms=held_ms)
 
 
 def planned(
-    found: Sequence[ObjectMeta], state: ClusterState, now_ms: int, settings: SweepTimes
+    found: Sequence[ObjectMeta],
+    state: ClusterState,
+    now_ms: int,
+    settings: SweepTimes,
+    *,
+    held_ms: int = -1,
 ) -> SweepPlan:
-    """Decide about listed objects, by metadata that is newer than the listing."""
+    """Decide about listed objects, by metadata that is newer than the listing. Of those that are
+    not newer than `held_ms` only what was committed since goes (see `held_until_ms`).
+    """
     doomed: list[Doomed] = []
     counts: Counter[Verdict] = Counter()
     sizes = {}
     for item in found:
         verdict = judge(state, item.key, item.size)
+        if verdict in GARBAGE and item.modified_ms <= held_ms:
+            verdict = Verdict.HELD
         counts[verdict] += 1
         if verdict is Verdict.UNREFERENCED:
             sizes[item.key] = item.size
@@ -110,6 +131,7 @@ def planned(
         doomed=tuple(doomed),
         counts=dict(counts),
         uploads_before_ms=now_ms - settings.margin_ms,
+        held_ms=held_ms,
     )
 
 

@@ -8,7 +8,7 @@ writes in parts that somebody began and never ended.
 from dataclasses import dataclass, field
 
 from storage.clock import SystemClock
-from storage.garbage.judgement import judge
+from storage.garbage.judgement import GARBAGE, judge
 from storage.garbage.leak_check import LeakReport, check_leaks
 from storage.garbage.sweep import (
     DELETED_AT_ONCE,
@@ -17,6 +17,7 @@ from storage.garbage.sweep import (
     SweepResult,
     SweepTimes,
     find_garbage,
+    held_until_ms,
     perform,
 )
 from storage.jobs.cluster import in_cluster
@@ -38,12 +39,13 @@ class SweepSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepItem:
     """Objects that one process deletes. Writes in parts that began before `uploads_before_ms` are
-    given up; 0: none.
+    given up; 0: none. `held_ms` is as in `SweepPlan`.
     """
 
     path: str
     doomed: tuple[Doomed, ...]
     uploads_before_ms: int = 0
+    held_ms: int = -1
 
     @property
     def size(self) -> int:
@@ -88,6 +90,7 @@ def plan_sweep(settings: SweepSettings) -> tuple[SweepItem, ...]:
             path=settings.path,
             doomed=found.doomed[first : first + DELETED_AT_ONCE],
             uploads_before_ms=0 if first else found.uploads_before_ms,
+            held_ms=found.held_ms,
         )
         for first in range(0, max(1, len(found.doomed)), DELETED_AT_ONCE)
     )
@@ -99,6 +102,8 @@ def sweep_item(item: SweepItem) -> SweepResult:
     async def work(store: ObjectStore, log: MetadataLog) -> SweepResult:
         state = log.state
         doomed = [one for one in item.doomed if judge(state, one.key, one.size) == one.verdict]
+        if await held_until_ms(store) != item.held_ms:  # the catalog was rebuilt meanwhile
+            doomed = [one for one in doomed if one.verdict not in GARBAGE]
         return await perform(
             SweepPlan(doomed=tuple(doomed), uploads_before_ms=item.uploads_before_ms), store, log
         )

@@ -7,11 +7,12 @@ copy of it is kept. The boundary that follows says that nothing older counts.
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 
 from storage.errors import CorruptObject, ObjectExists, OutcomeUnknown
 from storage.failpoints import failpoint
 from storage.format import checkpoint as checkpoint_file
-from storage.metadata.layout import META, Boundary, Listing, checkpoint_key
+from storage.metadata.layout import EARLIER, META, Boundary, Listing, checkpoint_key
 from storage.metadata.log_reader import in_steps, read_checkpoint
 from storage.metadata.snapshot import tables_of
 from storage.metadata.state import ClusterState
@@ -31,8 +32,12 @@ async def publish(store: ObjectStore, state: ClusterState, rng: random.Random) -
     """
     found = await store.list(META)
     number, kept = state.next_entry, ""
+    # Also where there is nothing to keep: objects that this state leaves out are not garbage before
+    # an operator has looked.
+    with suppress(ObjectExists):
+        await store.create(f"{EARLIER}{number}.rebuilt", [b"%d\n" % number])
     if found:
-        kept = f"meta-before-{number}/"
+        kept = f"{EARLIER}{number}/"
         await _copy([one.key for one in found], kept, store)
         failpoint("rebuild_copied")
     pieces = await in_steps(checkpoint_file.encode(await in_steps(tables_of(state))))

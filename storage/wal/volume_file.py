@@ -37,6 +37,7 @@ def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> bool:
         # The draft may be a crashed maker's (made again) or a living one's (locked, or renamed).
         if not lock_range(fd, 0, 0) or not _is_still(draft, fd):
             return False
+        _require_draft(draft, fd)
         if path.exists():
             draft.unlink()
             return True
@@ -55,6 +56,21 @@ def ensure_file(path: Path, size: int, image: list[tuple[int, bytes]]) -> bool:
         os.close(fd)
     _sync_folder(path.parent)
     return True
+
+
+def _require_draft(path: Path, fd: int) -> None:
+    """Raise SettingsError for a file that is not one of ours: those begin with zeros, or with the
+    header of a volume.
+    """
+    slots = os.pread(fd, 2 * SECTOR, 0)
+    if (
+        slots.strip(b"\0")
+        and newest(memoryview(slots.ljust(2 * SECTOR, b"\0")), VolumeHeader.decode) is None
+    ):
+        raise SettingsError(
+            f"{path} is in the way, and not a log that is being made: move it away, or name "
+            "another path for the log"
+        )
 
 
 def grow_file(path: Path, size: int) -> None:

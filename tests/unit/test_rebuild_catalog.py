@@ -10,8 +10,10 @@ import pytest
 import lake
 from storage.compaction.merge_plan import MergeRules
 from storage.errors import SettingsError
+from storage.garbage.sweep import SweepTimes
 from storage.jobs.compact import CompactSettings, compact
 from storage.jobs.rebuild_catalog import RebuildSettings, rebuild_catalog
+from storage.jobs.sweep import SweepSettings, find_leaks, plan_sweep, sweep, sweep_item
 from storage.jobs.verify import VerifySettings, verify
 from storage.metadata.records import TopicConfig
 from storage.metadata.state import ClusterState
@@ -166,6 +168,35 @@ def test_metadata_that_can_be_read_are_left_alone_unless_told(tmp_path: Path) ->
     (tmp_path / "store" / "meta").rename(tmp_path / "rebuilt")
     kept.rename(tmp_path / "store" / "meta")
     assert in_log(tmp_path) == state, "the copy is whole"
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_sweep_leaves_what_a_rebuild_has_left_out(tmp_path: Path, *, is_lost: bool) -> None:
+    """The old metadata, whose copy is kept, name it; or nobody has looked yet whether it counts."""
+    write(tmp_path)
+    write(tmp_path, "u")
+    store = tmp_path / "store"
+    if is_lost:
+        wipe(tmp_path)
+    rebuild_catalog(RebuildSettings(path=str(store), without=frozenset({"u"}), replace=not is_lost))
+    objects = {path for path in store.glob("data/*/*") if path.is_file()}
+    at_once = SweepSettings(path=str(store), times=SweepTimes(grace_ms=0, margin_ms=0))
+    assert plan_sweep(at_once)[0].doomed == ()
+    assert sweep(at_once).objects == 0
+    leaks = find_leaks(str(store))
+    assert leaks.held
+    assert leaks.is_clean
+    assert all(path.exists() for path in objects)
+    for kept in store.glob("meta-before-*"):
+        shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
+    planned = plan_sweep(at_once)
+    rebuild_catalog(RebuildSettings(path=str(store), without=frozenset({"u"}), replace=True))
+    assert sum(sweep_item(item).deleted for item in planned) == 0, "planned before the rebuild"
+    for kept in store.glob("meta-before-*"):
+        shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
+    assert sweep(at_once).objects == len(leaks.held)
+    assert rows(tmp_path)
+    assert is_sound(tmp_path)
 
 
 def test_the_command_shows_what_it_finds(
