@@ -176,17 +176,22 @@ def test_searches_for_timestamps_stay_within_the_memory_for_requests(tmp_path: P
 
 @pytest.mark.slow
 def test_a_thousand_of_each_at_most_double_the_latency_of_others(tmp_path: Path) -> None:
-    with loaded_server(tmp_path) as server, Wire(server.port) as honest, ExitStack() as stack:
+    """Judged by the median of several 99th percentiles: a busy machine has moments of its own."""
+    with loaded_server(tmp_path) as server, Wire(server.port) as honest:
         watch = MemoryWatch(server.process.pid)
         idle = watch.process.memory_info().rss
         watch.start()
-        before = rounds(honest, 1000)
-        open_deaf(stack, server, 1000)
-        open_searches(stack, server, 1000)
-        during = rounds(honest, 2000)
+        before = typical_p99(honest)
+        with ExitStack() as stack:
+            open_deaf(stack, server, 1000)
+            open_searches(stack, server, 1000)
+            during = typical_p99(honest)
+        after = typical_p99(honest)
         watch.stop()
-        for name, times in (("before", before), ("during", during)):
-            print(name, [f"{percentile(times, p) * 1000:.1f}" for p in (0.5, 0.9, 0.99, 0.999, 1)])
-        print(f"idle {idle / MIB:.0f} peak {watch.peak / MIB:.0f} MiB")
+    print(idle // MIB, watch.peak // MIB, before, during, after)
     assert watch.peak - idle < BOUND, f"{(watch.peak - idle) / MIB:.0f} MiB more"
-    assert percentile(during, 0.99) < 2 * max(percentile(before, 0.99), NOTICED_S)
+    assert during < 2 * max(before, after, NOTICED_S)
+
+
+def typical_p99(wire: Wire) -> float:
+    return sorted(percentile(rounds(wire, 300), 0.99) for _ in range(7))[3]
