@@ -161,7 +161,9 @@ class TableRoots:
         """The same by the folders themselves, which a mount gives a second name."""
         above = _folders(path)
         tables = None if self.default is None else _folder(self.default)
-        is_among_tables = tables is not None and tables in above[1:]
+        is_among_tables = tables in above[1:]
+        if tables is None:  # it is not made yet: the names alone tell
+            is_among_tables = self.default is not None and lies_in(path, self.default)
         for place, text in self._fixed:
             if place[0] != "file" or (own := _folder(place)) is None:
                 continue

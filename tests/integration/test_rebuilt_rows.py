@@ -43,14 +43,18 @@ def test_a_topic_that_names_the_table_of_another_does_not_replace_it(tmp_path: P
     write(tmp_path, "append", ["b0"], topic="other")
     configure(tmp_path, "other", {"lakehead.table.path": str(tmp_path / "tables" / TOPIC)})
     for options in ({}, {"without_history": True}, {"dry_run": True}):
-        with pytest.raises(SettingsError, match="is the table of topic 'people', not of 'other'"):
+        with pytest.raises(SettingsError, match="overlaps the table of topic people"):
             rebuild(tmp_path, "other", **options)
+    assert names(tmp_path) == ["a0", "a1"]
+    delete_topic(tmp_path, TOPIC)  # now its table is declared by no topic
+    with pytest.raises(SettingsError, match="is the table of topic 'people', not of 'other'"):
+        rebuild(tmp_path, "other", without_history=True)
     assert names(tmp_path) == ["a0", "a1"]
     configure(tmp_path, "other", {"lakehead.table.path": str(tmp_path / "tables/people__dlq")})
     with pytest.raises(SettingsError, match="is the table of topic 'people__dlq'"):
         rebuild(tmp_path, "other", without_history=True)
-    configure(tmp_path, "other", {"lakehead.table.path": str(tmp_path / "plain")})
-    create_table(str(tmp_path / "plain"), DEAD_LETTERS, name="a user's", description="")
+    configure(tmp_path, "other", {"lakehead.table.path": str(tmp_path / "tables/plain")})
+    create_table(str(tmp_path / "tables/plain"), DEAD_LETTERS, name="a user's", description="")
     with pytest.raises(SettingsError, match='is the table of topic "a user\'s"'):
         rebuild(tmp_path, "other", without_history=True)
 
@@ -58,17 +62,16 @@ def test_a_topic_that_names_the_table_of_another_does_not_replace_it(tmp_path: P
 @pytest.mark.parametrize("place", ["people__rebuild", "people__rebuild__dlq", "people__dlq"])
 def test_what_lies_where_a_rebuild_works_is_not_deleted(tmp_path: Path, place: str) -> None:
     """The folders that a rebuild makes and removes may be those of another table."""
-    write(tmp_path, "append", ["b0"], topic="other")
     uri = str(tmp_path / "tables" / place)
-    configure(tmp_path, "other", {"lakehead.table.path": uri})
-    bring_up(tmp_path, "other")
+    create_table(uri, DEAD_LETTERS, name="a user's", description="")
+    (tmp_path / "tables" / place / "part-0.parquet").write_bytes(b"its rows")
     write(tmp_path, "append", ["a0", "a1"])
     bring_up(tmp_path)
     with pytest.raises(SettingsError, match=r"another table|in the way|is the table of topic"):
         rebuild(tmp_path, without_history=True)
     assert names(tmp_path) == ["a0", "a1"]
-    assert DeltaTable(uri).to_pyarrow_dataset().count_rows() == 1
-    assert bring_up(tmp_path, "other").error is None
+    assert DeltaTable(uri).metadata().name == "a user's"
+    assert (tmp_path / "tables" / place / "part-0.parquet").read_bytes() == b"its rows"
 
 
 def test_files_that_are_no_table_stay_where_a_rebuild_works(tmp_path: Path) -> None:

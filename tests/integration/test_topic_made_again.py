@@ -151,7 +151,7 @@ def test_another_place_is_a_way_out_that_keeps_the_old_table(tmp_path: Path) -> 
     bring_up(tmp_path)
     delete_topic(tmp_path, TOPIC)
     write(tmp_path, "upsert", ["new"])
-    configure(tmp_path, TOPIC, {"lakehead.table.path": str(tmp_path / "elsewhere")})
+    configure(tmp_path, TOPIC, {"lakehead.table.path": str(tmp_path / "tables/elsewhere")})
     outcome = bring_up(tmp_path)
     assert (outcome.error, outcome.lag.records) == (None, 0)
     assert names(tmp_path) == ["old"]
@@ -159,7 +159,7 @@ def test_another_place_is_a_way_out_that_keeps_the_old_table(tmp_path: Path) -> 
 
 def test_a_table_that_no_topic_declares_is_refused_alike(tmp_path: Path) -> None:
     settings = MaterializeSettings(
-        path=str(tmp_path), topic=TOPIC, table=str(tmp_path / "t"), value_format="raw"
+        path=str(tmp_path), topic=TOPIC, table=str(tmp_path / "tables/t"), value_format="raw"
     )
     write_topic(tmp_path, TOPIC, {0: [b"old"] * 3})
     assert materialize(settings).records == 3
@@ -167,7 +167,7 @@ def test_a_table_that_no_topic_declares_is_refused_alike(tmp_path: Path) -> None
     write_topic(tmp_path, TOPIC, {0: [b"new"] * 5})
     with pytest.raises(OtherTopic, match="--table"):
         materialize(settings)
-    assert DeltaTable(tmp_path / "t").to_pyarrow_dataset().count_rows() == 3
+    assert DeltaTable(tmp_path / "tables/t").to_pyarrow_dataset().count_rows() == 3
 
 
 def test_dead_letters_of_a_topic_that_was_deleted_are_not_continued(tmp_path: Path) -> None:
