@@ -19,7 +19,8 @@ def lakehead_server(
     environment: Mapping[str, str] | None = None,
     under: Sequence[str] = (),
 ) -> ServerProcess:
-    """A broker of default settings with its data in `folder`, not started.
+    """A broker of default settings with its data in `folder`, not started; it keeps no declared
+    tables by itself, so that they are what a test or bench makes of them.
 
     `flags` are those of `lakehead start`. Without a port it listens on a free one.
     `under` are arguments of Python that run the broker under another module (a profiler).
@@ -29,7 +30,7 @@ def lakehead_server(
         sys.executable,
         *under,
         *("-m", "broker.cli", "start"),
-        *("--data", str(folder / "data"), "--port", str(port)),
+        *("--data", str(folder / "data"), "--port", str(port), "--maintain.tables", "false"),
         *flags,
     ]
     return ServerProcess(

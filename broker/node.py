@@ -35,6 +35,7 @@ from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.transactions import Transactions
 from broker.maintenance.beside import MaintenanceBeside
+from broker.maintenance.tables_beside import TablesBeside, is_lake_installed
 from broker.network.dispatcher import Dispatcher
 from broker.network.request_memory import RequestMemory
 from broker.network.server import Server
@@ -108,6 +109,8 @@ class Node:
         self.producer_ids: ProducerIds
         self.maintenance: MaintenanceBeside | None = None
         """What starts maintenance, if this node does."""
+        self.tables: TablesBeside | None = None
+        """What keeps the declared tables, if this node does."""
         self._writable_waiters: dict[Callable[[], None], None] = {}
         self._failure: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._page: ObservabilityPage | None = None
@@ -377,6 +380,9 @@ class Node:
         if settings.maintain and not settings.store_uri.startswith("memory:"):
             self.maintenance = MaintenanceBeside(metadata, settings, self.clock)
             self.scope.spawn(self.maintenance.run(), name="start maintenance")
+            if settings.maintain_tables:
+                self.tables = TablesBeside(metadata, settings, self.clock, is_lake_installed)
+                self.scope.spawn(self.tables.run(), name="keep declared tables")
 
     def _read_metadata(self, next_entry: int) -> None:
         """Read the log now: another node says that it goes up to there."""

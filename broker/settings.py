@@ -352,6 +352,12 @@ class Settings:
     maintain: bool = _setting(
         True, "Whether `lakehead start` does maintenance, in a process of its own."
     )
+    maintain_tables: bool = _setting(
+        True,
+        "Whether `lakehead start` keeps the tables that topics declare, in a process of its own "
+        "(half a gigabyte of memory), where the packages of the lake are installed. Set it to "
+        "false where other machines keep them.",
+    )
     maintenance_interval_ms: int = _setting(
         2_000, "How often it is looked at what is due.", unit="ms", least=10
     )

@@ -2,7 +2,6 @@
 installed. Nothing of the lake is imported unless there is a table to work on.
 """
 
-import importlib.util
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 10.0
 _log = structlog.get_logger("broker.maintenance")
-
-
-def is_lake_installed() -> bool:
-    """Whether what tables need can be imported."""
-    return all(importlib.util.find_spec(name) for name in ("deltalake", "pyarrow", "numba"))
 
 
 def has_tables(path: str) -> bool:

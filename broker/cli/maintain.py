@@ -3,8 +3,10 @@
 `lakehead start` does the same when something is due, unless it is told not to.
 """
 
+import asyncio
 import os
 import random
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from typing import Annotated
@@ -12,10 +14,11 @@ from typing import Annotated
 import typer
 
 from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
-from broker.cli.lake_upkeep import TableTurn, is_lake_installed, keep_tables, kept_tables
+from broker.cli.lake_upkeep import TableTurn, keep_tables, kept_tables
 from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
 from broker.maintenance.maintainer import Maintainer, MaintenanceFigures
+from broker.maintenance.tables_beside import is_lake_installed
 from broker.observability.event_log import configure_logs
 from broker.setting_sources import load
 from broker.settings import Settings
@@ -61,6 +64,13 @@ def maintain(
             show_default=False,
         ),
     ] = None,
+    tables_only: Annotated[
+        bool,
+        typer.Option(
+            "--tables-only",
+            help="With --follow, declared tables alone: no compaction, retention or merging.",
+        ),
+    ] = False,
     metrics: MetricsOption = None,
     dry_run: DryRunOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures at the end.")] = False,
@@ -86,6 +96,12 @@ def maintain(
         show_rows(rows, {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}, as_json)
         return
     turn = TableTurn()
+    if tables_only and not (follow and with_lake):
+        raise SettingsError("--tables-only goes with --follow, and needs the packages of the lake")
+    if tables_only:
+        with shown_metrics(path, metrics), kept_tables(path):
+            run(_until_stopped())
+        return
     if follow:
         with (
             shown_metrics(path, metrics),
@@ -103,6 +119,13 @@ def maintain(
         failed.append(f"{figures.failures} partitions were not maintained; see above")
     if failed:
         raise SettingsError("; ".join(failed))
+
+
+async def _until_stopped() -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    await stopped.wait()
 
 
 def _figures(figures: MaintenanceFigures) -> dict[str, int]:

@@ -17,7 +17,16 @@ def _of_maintenance(read: Callable[[MaintenanceBeside], float]) -> Callable[["No
     return value
 
 
+def _tables_running(node: "Node") -> Values:
+    return None if node.tables is None else float(node.tables.is_running)
+
+
 MEASURES = (
+    gauge(
+        "tables_process_running",
+        "Whether this node's process that keeps the declared tables runs.",
+        _tables_running,
+    ),
     counter(
         "maintenance_runs",
         "Processes that this node started for compaction and retention.",
