@@ -24,9 +24,19 @@ from broker.protocol.api import RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
-from storage.metadata.records import BrokerConfig, GroupConfig, Record, TopicConfig
+from storage.metadata.records import (
+    BrokerConfig,
+    GroupConfig,
+    Record,
+    TableProgress,
+    TakeTable,
+    TopicConfig,
+)
 from storage.metadata.state import ClusterState
+from storage.metadata.table_declaration import PREFIX
 from storage.upkeep.configs import ALL_BROKERS
+
+TABLE_PATH = f"{PREFIX}path"
 
 Configs: TypeAlias = Mapping[str, str]
 Changes: TypeAlias = dict[str, str | None]
@@ -115,7 +125,30 @@ def _plan_topic(
             ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist."
         )
     places.check(name, changes, present, state)
-    return [TopicConfig(topic_id=topic.topic_id, configs=changes)] if changes else []
+    if not changes:
+        return []
+    return [
+        TopicConfig(topic_id=topic.topic_id, configs=changes),
+        *_progress_taken_back(topic.topic_id, changes, present, state),
+    ]
+
+
+def _progress_taken_back(
+    topic_id: str, changes: Changes, present: Configs, state: ClusterState
+) -> Sequence[Record]:
+    """A table that is declared at another place holds nothing yet, so that retention waits for it:
+    the lease of the one before ends, which it goes on with under the next term.
+    """
+    held = state.tables.get(topic_id)
+    before = present.get(TABLE_PATH) or ""
+    if held is None or not any(held.offsets) or (changes.get(TABLE_PATH, before) or "") == before:
+        return []
+    holder, term = "broker: the table was declared at another place", held.term + 1
+    return [
+        TakeTable(topic_id=topic_id, holder=holder, term=term, until_ms=1),
+        TableProgress(topic_id=topic_id, term=term, offsets=()),
+        TakeTable(topic_id=topic_id, holder=holder, term=term + 1, until_ms=0),
+    ]
 
 
 def _plan_broker(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from lake.jobs.declared_tables import DeclaredTables, TableOutcome
@@ -22,9 +23,12 @@ from lake.tables.owner import OWNER, OtherTopic, owner_marks
 from storage.clock import SystemClock
 from storage.errors import SettingsError
 from storage.upkeep.rules import held_by_table
+from tests.support.broker_process import BrokerProcess
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.record_batches import TestRecord
+from tests.support.topic_clients import make_topic, set_config
 from tests.support.topic_writer import write_topic
+from tests.support.waiting import wait_until
 
 TOPIC = "people"
 MODES = {
@@ -312,3 +316,30 @@ def test_level_tables_hold_every_record_of_their_topic_and_no_other(
             held = Counter(names(tmp_path))
             assert not Counter(records[start:]) - held
             assert not held - Counter(records)
+
+
+def test_retention_waits_for_a_table_that_is_declared_at_another_place(tmp_path: Path) -> None:
+    """What the old table held, the new one does not hold yet."""
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    try:
+        (root,) = tmp_path.rglob("store")
+        configs = {"lakehead_table_enable": "true", "retention_ms": "1000"}
+        make_topic(broker.server, TOPIC, **configs)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for _ in range(5):
+            producer.produce(TOPIC, b"value", timestamp=SystemClock().now_ms())
+        producer.flush(60)
+        assert wait_until(lambda: bring_up(root).lag.records == 0 and told_to_hold(root) == 5, 60)
+        set_config(broker.server, TOPIC, "lakehead.table.freshness.ms", "5000")
+        assert told_to_hold(root) == 5, "the place is the same"
+        set_config(broker.server, TOPIC, "lakehead.table.path", str(tmp_path / "elsewhere"))
+        assert told_to_hold(root) == 0
+        outcome = bring_up(root)
+        assert outcome.error is None
+        assert outcome.table == str(tmp_path / "elsewhere")
+        assert told_to_hold(root) == 5
+        set_config(broker.server, TOPIC, "lakehead.table.path", None)
+        assert told_to_hold(root) == 0
+    finally:
+        broker.kill()
