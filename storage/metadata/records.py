@@ -74,12 +74,14 @@ class StartLog(RecordBase, frozen=True, kw_only=True, tag=True):
     lies there, and its next start has to find it. Before this it acknowledges nothing.
 
     `log_id` is that of the log (`storage.wal.protocol.LogIdentity`); empty: nothing has to be
-    found, since it is in the cluster's store, or ends with its process.
+    found, since it is in the cluster's store, or ends with its process. The epoch begins at
+    `position`; -1: positions of the log say nothing.
     """
 
     node_id: Long
     node_epoch: Long
     log_id: str
+    position: Long = -1
 
 
 class AcceptLogLoss(RecordBase, frozen=True, kw_only=True, tag=True):

@@ -84,9 +84,7 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
 
 def _start_log(state: ClusterState, record: r.StartLog, _: int) -> ClusterState:
     node = live_node(state, record.node_id, record.node_epoch)
-    log = KnownLog(log_id=record.log_id, epoch=record.node_epoch)
-    if log.log_id == node.log.log_id:
-        log = replace(log, position=node.log.position)
+    log = KnownLog(log_id=record.log_id, epoch=record.node_epoch, position=record.position)
     return replace(state, nodes=state.nodes.set(record.node_id, replace(node, log=log)))
 
 

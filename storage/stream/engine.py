@@ -182,7 +182,7 @@ class StreamEngine:
             self._wal, self.metadata, self.uploader, in_cluster, owner, block_size=size
         )
         await self._wal.start(epoch=self.node_epoch, listener=self)
-        await begin_log(self.metadata, self.writer, found)
+        await begin_log(self.metadata, self.writer, found, self._wal.released_position)
         if recovered is not None:
             await self._wal.trim(recovered)
             failpoint("wal_recovered")

@@ -103,7 +103,9 @@ def _acceptance(own: RegisterNode, loss: LogLoss) -> AcceptLogLoss:
     )
 
 
-async def begin_log(metadata: MetadataLog, writer: Writer, found: LogIdentity | None) -> None:
+async def begin_log(
+    metadata: MetadataLog, writer: Writer, found: LogIdentity | None, begins_at: int
+) -> None:
     """Say in the metadata on which log the node's epoch has begun: its next start has to find it.
     Below the feature level that has a record for that, nothing is said, and nothing is checked.
     Raises EntryRejected (it was fenced).
@@ -116,7 +118,14 @@ async def begin_log(metadata: MetadataLog, writer: Writer, found: LogIdentity | 
             return []
         if not log_id and (node is None or not node.log.log_id):
             return []
-        return [StartLog(node_id=writer.node_id, node_epoch=writer.node_epoch, log_id=log_id)]
+        return [
+            StartLog(
+                node_id=writer.node_id,
+                node_epoch=writer.node_epoch,
+                log_id=log_id,
+                position=begins_at if found is not None and found.end >= 0 else -1,
+            )
+        ]
 
     await metadata.commit_with(plan)
     failpoint("log_begun")

@@ -91,7 +91,13 @@ record_values: st.SearchStrategy[Record] = st.one_of(
         wal=st.sampled_from(["", "object:", "block:/w"]),
     ),
     st.builds(r.FenceNode, node_id=NODES, epoch=SMALL, term=st.integers(-1, 3)),
-    st.builds(r.StartLog, node_id=NODES, node_epoch=SMALL, log_id=st.sampled_from(["", "a" * 32])),
+    st.builds(
+        r.StartLog,
+        node_id=NODES,
+        node_epoch=SMALL,
+        log_id=st.sampled_from(["", "a" * 32]),
+        position=st.integers(-1, 3),
+    ),
     st.builds(
         r.AcceptLogLoss,
         node_id=NODES,

@@ -54,7 +54,13 @@ ownership: st.SearchStrategy[Record] = st.one_of(
         port=st.just(1),
     ),
     st.builds(r.FenceNode, node_id=NODES, epoch=SMALL, term=st.integers(-1, 2)),
-    st.builds(r.StartLog, node_id=NODES, node_epoch=SMALL, log_id=st.sampled_from(["", "a" * 32])),
+    st.builds(
+        r.StartLog,
+        node_id=NODES,
+        node_epoch=SMALL,
+        log_id=st.sampled_from(["", "a" * 32]),
+        position=st.integers(-1, 3),
+    ),
     st.builds(
         r.AcceptLogLoss,
         node_id=NODES,

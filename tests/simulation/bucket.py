@@ -46,6 +46,15 @@ class Bucket:
         self._modified: dict[str, int] = {}
         self._now_ms = now_ms
 
+    def copy(self, *, empty: bool = False) -> Bucket:
+        """Return another bucket, unwatched, with the same objects or none."""
+        copied = Bucket(self._now_ms)
+        if empty:
+            return copied
+        copied.objects.update(self.objects)
+        copied._modified.update(self._modified)
+        return copied
+
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
         """See `ObjectStore.create`."""
         if key in self.objects:

@@ -32,6 +32,12 @@ class Platter:
         self.attached: Attachment | None = None
         self._volatile: dict[int, bytes] = {}
 
+    def copy(self) -> Platter:
+        """Return another disk with the same bytes: a snapshot."""
+        copied = Platter(self.capacity, rng=self.rng, latency_s=self.latency_s)
+        copied.content[:] = self.content
+        return copied
+
     def attach(self, name: str) -> Attachment:
         """Open the disk for a process, in place of whoever had it."""
         if self.attached is not None:

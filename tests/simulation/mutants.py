@@ -28,7 +28,7 @@ from storage.metadata.records import CommittedObject
 from storage.metadata.state import StreamState
 from storage.object_store.protocol import Buffer
 from storage.object_store.retrying import RetryingStore
-from storage.stream import recovery
+from storage.stream import own_log, recovery, registration
 from storage.stream.engine import StreamEngine
 from storage.stream.upload_queue import UploadQueue
 from storage.stream.uploader import Uploader
@@ -169,6 +169,18 @@ def recover_what_is_torn(patch: Patch) -> None:
     patch.setattr(block_recovery, "crc32c", lambda body: Anything())
 
 
+def start_on_any_log(patch: Patch) -> None:
+    patch.setattr(registration, "log_loss", lambda state, node_id, found: None)
+
+
+def start_on_an_older_log(patch: Patch) -> None:
+    patch.setattr(
+        own_log,
+        "is_it",
+        lambda node, found: found is not None and found.log_id == node.log.log_id,
+    )
+
+
 def recover_nothing(patch: Patch) -> None:
     async def mutant(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         return
@@ -290,6 +302,10 @@ MUTANTS = [
     Mutant(name_objects_without_the_epoch, "memory"),
     Mutant(recover_what_is_torn, "block"),
     Mutant(recover_nothing, "object-elsewhere"),
+    Mutant(start_on_any_log, "block"),
+    Mutant(start_on_any_log, "object-elsewhere"),
+    Mutant(start_on_an_older_log, "block"),
+    Mutant(start_on_an_older_log, "object-elsewhere"),
     Mutant(forget_producers_with_their_records, "memory"),
     Mutant(forget_producers_with_their_records, "object", first_seed=200),
     Mutant(delete_without_grace, "memory"),

@@ -46,6 +46,14 @@ class NodeWal(Protocol):
         in the cluster's store. Raises SettingsError: others do not reach it.
         """
 
+    async def wrong_log(self, rng: random.Random) -> NodeWal | None:
+        """Return another log that the node may be started on by mistake: an empty one, or an older
+        copy. None: there is no other.
+        """
+
+    def note_dead(self, rng: random.Random) -> None:
+        """Take note of what is there while no process has it: a snapshot, perhaps."""
+
     def break_soon(self) -> None:
         """Let one of the next writes of the present process fail, if writes can."""
 
@@ -64,12 +72,14 @@ class DiskWal:
 
     def __init__(self, world: WalWorld) -> None:
         rng = self._rng = world.rng
+        self._world = world
         self._platter = Platter(self._CAPACITY, rng=rng, latency_s=(0.0001, 0.01))
+        self._snapshot: Platter | None = None
 
-    async def prepare(self) -> None:
+    async def prepare(self, volume_id: bytes = bytes(16)) -> None:
         """See `NodeWal`."""
         image = volume_image(
-            volume_id=bytes(16), capacity=self._CAPACITY, node_id=0, host_id="", cluster_id=""
+            volume_id=volume_id, capacity=self._CAPACITY, node_id=0, host_id="", cluster_id=""
         )
         await format_device(self._platter.attach("mkfs"), image)
 
@@ -87,6 +97,20 @@ class DiskWal:
         return await take_slice(
             attachment, node_id=0, host_id="", cluster_id="", settings=self._settings
         )
+
+    async def wrong_log(self, rng: random.Random) -> NodeWal | None:
+        """See `NodeWal`."""
+        other = DiskWal(self._world)
+        if self._snapshot is not None and rng.random() < 0.5:
+            other._platter = self._snapshot.copy()
+        else:
+            await other.prepare(rng.randbytes(16))
+        return other
+
+    def note_dead(self, rng: random.Random) -> None:
+        """See `NodeWal`."""
+        if rng.random() < 0.3:
+            self._snapshot = self._platter.copy()
 
     def _attach(self, life: Life) -> Attachment:
         attachment = self._platter.attach(life.name)
@@ -132,6 +156,13 @@ class ProcessWal:
         """See `NodeWal`."""
         raise SettingsError("nobody reaches the memory of another process")
 
+    async def wrong_log(self, rng: random.Random) -> NodeWal | None:
+        """See `NodeWal`."""
+        return None
+
+    def note_dead(self, rng: random.Random) -> None:
+        """See `NodeWal`."""
+
     def break_soon(self) -> None:
         """See `NodeWal`."""
         self._wal.break_with(OSError(errno.EIO, "simulated"))
@@ -149,6 +180,7 @@ class BucketWal:
     def __init__(self, world: WalWorld, other: Bucket | None = None) -> None:
         self._world = world
         self._other = other
+        self._snapshot: Bucket | None = None
         self._settings = ObjectWalSettings(
             capacity=128 * 1024,
             put_timeout_s=world.rng.choice([0.1, 5.0]),
@@ -174,6 +206,19 @@ class BucketWal:
     async def take(self, life: Life, owner: WalOwner) -> WriteAheadLog | None:
         """See `NodeWal`."""
         return None if self._other is None else await self.opener(life)(owner)
+
+    async def wrong_log(self, rng: random.Random) -> NodeWal | None:
+        """See `NodeWal`."""
+        if self._other is None:
+            return None
+        if self._snapshot is not None and rng.random() < 0.5:
+            return BucketWal(self._world, self._snapshot.copy())
+        return BucketWal(self._world, self._other.copy(empty=True))
+
+    def note_dead(self, rng: random.Random) -> None:
+        """See `NodeWal`."""
+        if self._other is not None and rng.random() < 0.3:
+            self._snapshot = self._other.copy()
 
     def break_soon(self) -> None:
         """See `NodeWal`: there is nothing of its own to break."""

@@ -81,6 +81,9 @@ class World:
         sweeps: bool,
     ) -> None:
         self.rng = rng = random.Random(seed)
+        self.mistakes: random.Random = random.Random(f"mistakes of {seed}")
+        """What operators do wrong; apart, so that other worlds stay what they are without it."""
+        self._may_mistake = self.mistakes.random() < 0.5
         self.trace = trace
         self.ledger = Ledger()
         self._loop = loop
@@ -198,7 +201,30 @@ class World:
                 node.clock.skew_ms += rng.choice([-2, -1, 1]) * HOUR_MS
             if rng.random() < 0.2:
                 node.wal.lose_power()
+            if self._may_mistake and all(known.life.is_dead for known in node.incarnations):
+                node.wal.note_dead(self.mistakes)
+                if self.mistakes.random() < 0.4:
+                    await self._start_on_another_log(node)
             await asyncio.sleep(rng.uniform(0.0, 2.0))
+
+    async def _start_on_another_log(self, node: Node) -> None:
+        """Start a node on a log that is not its own: an empty one, or an older copy. Either it is
+        refused, or nothing is lost, and from then on that log is the node's.
+        """
+        own, other = node.wal, await node.wal.wrong_log(self.mistakes)
+        if other is None:
+            return
+        node.wal = other
+        one = self._start(node, dies_at=None)
+        self.trace.add(one.name, "has another log")
+        one.start(one.serve)
+        while not one.life.is_dead and one.engine is None:
+            await self._wait_dead(one, 0.5)
+        if one.engine is None:
+            node.wal = own
+            return
+        await self._wait_dead(one, self.mistakes.uniform(0.1, 8.0))
+        self._kill(one)
 
     async def _end(self, node: Node, one: Incarnation) -> None:
         rng = self.rng

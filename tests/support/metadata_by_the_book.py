@@ -285,8 +285,7 @@ def _apply_log(cluster: Cluster, kind: str, record: dict[str, Any]) -> None:
     demand(cluster.live(number, record["node_epoch"]), "not live")
     node = cluster.nodes[number]
     if kind == "StartLog":
-        is_same = node.log[0] == record["log_id"]
-        node.log = (record["log_id"], record["node_epoch"], node.log[2] if is_same else -1)
+        node.log = (record["log_id"], record["node_epoch"], record.get("position", -1))
     else:
         demand(node.log[0] != "", "nothing to lose")
         node.lost = (*node.log[:2], record["streams"])

@@ -214,6 +214,21 @@ async def test_a_snapshot_of_a_running_nodes_volume_is_refused_after_an_upload(h
         assert await read_all(streams[0]) == written
 
 
+async def test_a_copy_with_which_nothing_was_lost_is_the_nodes_log_from_then_on(host: Host) -> None:
+    """Its positions are behind those of the volume that it stands for."""
+    async with host.life(host.address("block"), clean=True) as (_, streams):
+        written = [await append(streams[0])]
+    host.copy("a", "copy")
+    async with host.life(host.address("block"), clean=True) as (engine, streams):
+        written += [await append(streams[0], size=60_000) for _ in range(6)]
+        await engine.upload_now()
+    for _ in range(2):
+        async with host.life(host.address("block", "copy")) as (engine, streams):
+            assert await read_all(streams[0], 100_000) == written
+            written.append(await append(streams[0]))
+            await engine.upload_now()
+
+
 @pytest.mark.parametrize("then", ["block", "elsewhere", "shared", "memory"])
 @pytest.mark.parametrize("kind", ["block", "elsewhere", "shared", "memory"])
 async def test_after_a_clean_stop_any_log_will_do(host: Host, kind: str, then: str) -> None:
