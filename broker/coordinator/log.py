@@ -3,7 +3,9 @@
 State is a map of keys to their last values, as bytes. Records are appended, and answered when they
 are durable. When the log holds far more records than keys, the whole map is written once more and
 the log is trimmed below it. The map is brought up to date when a record is appended, not when it is
-durable, so such a snapshot contains every record that it lets go of.
+durable, so such a snapshot contains every record that it lets go of. It is written batch by batch,
+while others append: each batch has the last values of the moment in which it is appended, and what
+is appended meanwhile is not trimmed.
 
 Records of a producer's transaction count when its commit marker is in the log, at the place in the
 order where they were written: what was written for a key after them stands. A snapshot only repeats
@@ -11,8 +13,9 @@ what was written, so it comes after nothing: its records bear a header, `lakehea
 the producers (i64 each) whose transactions were undecided for it. What those wrote is not trimmed.
 """
 
+import asyncio
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -31,6 +34,7 @@ SNAPSHOT_HEADER = "lakehead-snapshot"
 _PRODUCER_ID = struct.Struct(">q")
 _FETCH_SIZE = 1 << 20
 _BATCH_SIZE = 256 << 10
+_SNAPSHOT_KEYS = 1000
 
 
 class LogStream(Protocol):
@@ -108,6 +112,15 @@ class CoordinatorLog:
         """The last value of every live key, of records that may not be durable yet too."""
         return MappingProxyType(self._latest)
 
+    async def values(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Yield (key, last value) of every live key, and let others have a turn now and then: of a
+        log that was replayed, before anything is appended.
+        """
+        for number, item in enumerate(self._latest.items(), 1):
+            yield item
+            if not number % _SNAPSHOT_KEYS:
+                await asyncio.sleep(0)
+
     @property
     def record_count(self) -> int:
         """Offsets in the log."""
@@ -123,6 +136,7 @@ class CoordinatorLog:
                     if header.end_offset > offset:
                         self._replay_batch(piece[position : position + header.size], header, offset)
                     offset = max(offset, header.end_offset)
+                await asyncio.sleep(0)
         self._decided_by.clear()
 
     def _replay_batch(self, batch: memoryview, header: BatchHeader, start_offset: int) -> None:
@@ -240,38 +254,57 @@ class CoordinatorLog:
         if next_offset - start > limit // 2:
             return  # an old transaction is open: that would free too little
         self._is_trimming = True
-        records = list(self._latest.items())
-        if not records:
-            self._scope.spawn(self._trim(start), name=f"trim {self._name}")
-            return
+        self._scope.spawn(self._shorten(start), name=f"snapshot {self._name}")
 
-        def on_done(error: Exception | None) -> None:
-            if error is None:
-                self._scope.spawn(self._trim(start), name=f"trim {self._name}")
-            else:
-                self._is_trimming = False
-
+    async def _shorten(self, offset: int) -> None:
+        """Write all keys once more, and trim what lies below `offset`."""
         try:
-            self._append_snapshot(records, on_done)
+            await self._append_snapshot()
+            if offset <= self._partition.stream.confirmed_offset:  # else no key was left to write
+                await self._partition.stream.trim(offset)
         except LakeheadError:  # nothing is lost: the log only stays longer
-            self._is_trimming = False
-
-    def _append_snapshot(self, records: Sequence[KeyValue], on_done: OnDone) -> None:
-        undecided = b"".join(map(_PRODUCER_ID.pack, self._open))
-        batches = list(_split(records))
-        for number, batch in enumerate(batches, 1):
-            now_ms = self._clock.now_ms()
-            headers = [(SNAPSHOT_HEADER, undecided)]
-            encoded = memoryview(encode_batch(batch, now_ms, headers=headers))
-            self._partition.append(encoded, on_done if number == len(batches) else _ignore)
-
-    async def _trim(self, offset: int) -> None:
-        try:
-            await self._partition.stream.trim(offset)
-        except LakeheadError:  # tried again at the next append
             pass
         finally:
             self._is_trimming = False
+
+    async def _append_snapshot(self) -> None:
+        """Append the last value of each key, batch by batch, while others go on to append: each
+        value is that of the moment, and each batch is durable before the next one.
+        """
+        keys = iter(list(self._latest))
+        while batch := self._snapshot_batch(keys):
+            await self._append_durably(batch)
+
+    def _snapshot_batch(self, keys: Iterator[bytes]) -> list[KeyValue]:
+        """Return the last values of the next keys that have one."""
+        batch: list[KeyValue] = []
+        size = 0
+        for key in keys:
+            value = self._latest.get(key)
+            if value is not None:
+                batch.append((key, value))
+                size += len(key) + len(value) + 16
+            if size >= _BATCH_SIZE or len(batch) == _SNAPSHOT_KEYS:
+                break
+        return batch
+
+    async def _append_durably(self, batch: Sequence[KeyValue]) -> None:
+        """Append values that are the last ones now, as records of a snapshot."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_done(error: Exception | None) -> None:
+            if durable.done():
+                return
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        undecided = b"".join(map(_PRODUCER_ID.pack, self._open))
+        headers = [(SNAPSHOT_HEADER, undecided)]
+        encoded = memoryview(encode_batch(batch, self._clock.now_ms(), headers=headers))
+        self._partition.append(encoded, on_done)
+        await durable
 
 
 def _producers(data: bytes | None) -> set[int]:

@@ -72,6 +72,15 @@ class ListPartition:
         stream.batches.append((stream.next_offset, batch))
         stream.waiting.append((stream.next_offset, on_done))
 
+    def left(self) -> "ListPartition":
+        """Return what a crash would leave now."""
+        copied = ListPartition()
+        stream, left = self.stream, copied.stream
+        left.start_offset, left.confirmed_offset = stream.start_offset, stream.confirmed_offset
+        left.next_offset = stream.confirmed_offset
+        left.batches = [one for one in stream.batches if one[0] <= stream.confirmed_offset]
+        return copied
+
 
 def crash(name: str, error: BaseException) -> None:
     raise AssertionError(name) from error
@@ -104,8 +113,7 @@ async def run(batches: Sequence[list[tuple[bytes, bytes | None]]], seed: int) ->
         await asyncio.sleep(0)
         if rng.random() < 0.3:  # what a crash would leave now: the durable records, last ones win
             await check_durable(partition, scope, batches)
-    stream.confirm(10**6)
-    await asyncio.sleep(0)
+    await settled(stream)
     assert outcomes == [None] * len(batches)
     again = open_log(partition, scope)
     await again.replay()
@@ -114,12 +122,23 @@ async def run(batches: Sequence[list[tuple[bytes, bytes | None]]], seed: int) ->
     await scope.close()
 
 
+async def settled(stream: ListStream) -> None:
+    """Let everything become durable, and snapshots that are under way end."""
+    while True:
+        stream.confirm(10**6)
+        before = stream.next_offset, stream.start_offset
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if (stream.next_offset, stream.start_offset) == before:
+            return
+
+
 async def check_durable(
     partition: ListPartition,
     scope: TaskScope,
     batches: Sequence[list[tuple[bytes, bytes | None]]],
 ) -> None:
-    again = open_log(partition, scope)
+    again = open_log(partition.left(), scope)
     await again.replay()
     states: list[dict[bytes, bytes]] = [{}]
     for batch in batches:
@@ -192,7 +211,7 @@ async def write(seed: int) -> None:
 
     async def check() -> None:
         partition.stream.confirm(10**6)
-        again = open_log(partition, scope)
+        again = open_log(partition.left(), scope)
         await again.replay()
         assert dict(again.latest) == wanted.latest()
 

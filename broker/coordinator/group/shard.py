@@ -73,7 +73,7 @@ class GroupShard:
         """Read the log. Members go on where they were, if they show in time that they live."""
         await self._log.replay()
         now = self._clock.monotonic()
-        for key_bytes, value in self._log.latest.items():
+        async for key_bytes, value in self._log.values():
             try:
                 key = decode_key(key_bytes)
                 if isinstance(key, OffsetKey):

@@ -63,7 +63,7 @@ class TransactionShard:
     async def load(self) -> None:
         """Read the log, and go on with what was being ended."""
         await self._log.replay()
-        for key, value in self._log.latest.items():
+        async for key, value in self._log.values():
             try:
                 transactional_id = decode_key(key)
                 transaction = decode_value(transactional_id, value)
