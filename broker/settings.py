@@ -199,6 +199,12 @@ class Settings:
         unit="ms",
         least=1,
     )
+    max_producer_ids_per_partition: int = _setting(
+        1_000_000,
+        "Producers whose sequence numbers a partition remembers. Beyond it one that has been idle "
+        "for long is forgotten for each new one.",
+        least=1,
+    )
 
     # fetch
     fetch_max_bytes: int = _setting(

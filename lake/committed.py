@@ -11,7 +11,12 @@ from dataclasses import replace
 from lake.catalog import PartitionLog
 from lake.store_reader import ObjectReader
 from storage.errors import CorruptObject
-from storage.format.partition_state import PartitionState, decode_state
+from storage.format.partition_state import (
+    PackedState,
+    decode_packed,
+    open_transactions,
+    union_of_aborted,
+)
 from storage.format.producer_headers import StateBatch, parse_producer_headers
 from storage.format.record_batch import NO_PRODUCER_ID
 from storage.format.stream_object import ObjectIndex
@@ -45,7 +50,7 @@ class _Search:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
-        self._state = PartitionState()
+        self._states: list[PackedState] = []
         self._newest_first: list[list[StateBatch]] = []
         extents = (*log.state_extents, *log.extents) if log.state_from >= 0 else ()
         self.sources = [one for one in extents if one.end_offset > log.state_from]
@@ -59,21 +64,25 @@ class _Search:
             if info is None:
                 continue  # it is lost; who needs its records is told
             if info.state is not None:
-                self._state = decode_state(info.state)
-                self.sources.clear()
-                return
-            self._newest_first.append(_batches(extent, info.headers or b""))
+                self._states.append(decode_packed(info.state))
+                if info.state_since < 0:
+                    self.sources.clear()
+                    return
+            elif not self._states:  # else the state behind it has what it says
+                self._newest_first.append(_batches(extent, info.headers or b""))
 
     def log(self) -> PartitionLog:
         """Return the partition as far as it is decided."""
         log, index = self._log, TransactionIndex()
-        index.restore(self._state.open_transactions, self._state.aborted)
+        oldest_first = self._states[::-1]
+        aborted = union_of_aborted([one.aborted for one in oldest_first])
+        index.restore(open_transactions(oldest_first), aborted)
         for batches in reversed(self._newest_first):
             for batch in batches:
                 _add(index, batch)
         end_offset = max(index.last_stable_offset(log.end_offset), log.start_offset)
-        aborted = index.aborted_among(log.start_offset, end_offset)
-        return replace(log, end_offset=end_offset, aborted=tuple(aborted))
+        entries = index.aborted_among(log.start_offset, end_offset)
+        return replace(log, end_offset=end_offset, aborted=tuple(entries))
 
 
 def _add(index: TransactionIndex, batch: StateBatch) -> None:

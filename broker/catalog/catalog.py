@@ -19,6 +19,7 @@ from broker.catalog.leadership import Leadership
 from broker.catalog.placement import as_assigned, new_streams, spread
 from broker.configs.entries import broker_values, record_rules
 from broker.partition.partition import Partition
+from broker.partition.producer_table import LIMITS
 from broker.partition.topic import Topic, TopicRegistry, is_valid_name
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
@@ -61,7 +62,14 @@ class TopicCatalog:
         scope: TaskScope,
     ) -> None:
         self.topics = TopicRegistry()
-        self.leadership = Leadership(engine, self.topics, clock, rng, scope)
+        self.leadership = Leadership(
+            engine,
+            self.topics,
+            clock,
+            rng,
+            scope,
+            limits=LIMITS._replace(producers=settings.max_producer_ids_per_partition),
+        )
         self.arrivals = Arrivals(lambda: engine.metadata.state, settings.node_id, clock)
         self.leadership.on_opened.append(self.arrivals.arrived)
         self.on_deleted: list[Callable[[set[str]], None]] = []

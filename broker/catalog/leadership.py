@@ -14,6 +14,7 @@ import structlog
 
 from broker.catalog.duties import Duty, News, duty_of
 from broker.partition.partition import open_partition
+from broker.partition.producer_table import ProducerLimits
 from broker.partition.topic import Topic, TopicRegistry
 from storage.clock import Clock
 from storage.errors import EntryRejected, LakeheadError, OutcomeUnknown
@@ -46,6 +47,8 @@ class Leadership:
         clock: Clock,
         rng: random.Random,
         scope: TaskScope,
+        *,
+        limits: ProducerLimits,
     ) -> None:
         self.held: dict[int, Stream] = {}
         """What is open here, by stream id; perhaps not loaded yet."""
@@ -56,6 +59,7 @@ class Leadership:
         self._clock = clock
         self._rng = rng
         self._scope = scope
+        self._limits = limits
         self._due: dict[Duty, dict[int, None]] = {
             duty: {} for duty in Duty if duty is not Duty.NOTHING
         }
@@ -205,7 +209,7 @@ class Leadership:
             return
         topic, index = self._place(stream.stream_id)
         try:
-            partition = await open_partition(topic, index, stream, self._clock)
+            partition = await open_partition(topic, index, stream, self._clock, limits=self._limits)
         except LakeheadError as error:
             if not is_patient:
                 raise

@@ -5,12 +5,16 @@ checks a batch and changes nothing; `perform` appends what was planned. No await
 them. Only the node's event loop may call in here.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from broker.partition.producer_state import ProducerStates
+from broker.partition.producer_table import LIMITS, ProducerLimits
 from broker.partition.topic import Topic
 from broker.partition.verification import Verification
 from broker.protocol.errors import KafkaError
@@ -27,8 +31,12 @@ from storage.format.stream_object import AbortedTransaction
 from storage.stream.stream import Stream
 
 NO_EPOCH = -1
+_RESTORED_INLINE = 256 * 1024
+"""Bytes of partition states that are restored on the event loop; more in a thread beside it."""
 
 OnDone = Callable[[Exception | None], None]
+
+_log = structlog.get_logger("broker.partition")
 
 
 class Plan(NamedTuple):
@@ -49,6 +57,7 @@ class Partition:
 
     __slots__ = (
         "_clock",
+        "_replaced",
         "bytes_in",
         "bytes_out",
         "index",
@@ -66,6 +75,7 @@ class Partition:
         self.stream = stream
         self.producers = producers
         self._clock = clock
+        self._replaced = 0
         self.bytes_in = 0
         """Bytes appended since it was opened here."""
         self.bytes_out = 0
@@ -74,6 +84,7 @@ class Partition:
         """Who is called when the high watermark moves, in order."""
         stream.on_advance = self.wake
         stream.state_snapshot = producers.snapshot
+        stream.old_state_snapshot = producers.old_snapshot
         stream.aborted_by = producers.transactions.aborted_by
 
     @property
@@ -295,7 +306,16 @@ class Partition:
         """Forget producers whose last batch came before `before_ms`; and when nobody is left, let
         go of what is in the store for their states alone.
         """
-        self.producers.expire(before_ms)
+        for _ in self.producers.expire(before_ms):
+            await asyncio.sleep(0)
+        if (replaced := self.producers.replaced) > self._replaced:
+            _log.warning(
+                "producers_replaced",
+                partition=f"{self.topic.name}-{self.index}",
+                count=replaced - self._replaced,
+                known=len(self.producers),
+            )
+            self._replaced = replaced
         if not len(self.producers):
             await self.stream.drop_trimmed_state()
 
@@ -306,15 +326,25 @@ class Partition:
                 waiter()
 
 
-async def open_partition(topic: Topic, index: int, stream: Stream, clock: Clock) -> Partition:
+async def open_partition(
+    topic: Topic, index: int, stream: Stream, clock: Clock, *, limits: ProducerLimits = LIMITS
+) -> Partition:
     """Return the partition with its producer states: the newest snapshot and what came after it.
     As in Kafka they outlive the records: producers expire, and are not deleted with what they sent.
 
     Raises StorageError, UnsupportedFormat.
     """
-    blob, offset = await stream.load_state()
-    producers = ProducerStates() if blob is None else ProducerStates.restore(blob)
+    stored = await stream.load_state()
+    restore = partial(
+        ProducerStates.restore,
+        stored.states,
+        since=stored.since,
+        end_offset=stored.end_offset,
+        limits=limits,
+    )
+    is_large = sum(map(len, stored.states)) > _RESTORED_INLINE
+    producers = await asyncio.to_thread(restore) if is_large else restore()
     now_ms = clock.now_ms()
-    async for header, marker in stream.state_batches(offset):
+    async for header, marker in stream.state_batches(stored.end_offset):
         producers.add(header, header.base_offset, stream.confirmed_offset, now_ms, marker)
     return Partition(topic, index, stream, producers, clock)

@@ -12,62 +12,39 @@ how the producer was before is kept until then, for snapshots.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from broker.partition.producer_table import (
+    LIMITS,
+    WINDOW,
+    ProducerEntry,
+    ProducerLimits,
+    ProducerTable,
+)
 from broker.partition.verification import Verifications
 from broker.protocol.errors import KafkaError
 from storage.format.control_batch import Marker
 from storage.format.partition_state import (
     NONE,
+    PackedState,
     PartitionState,
     ProducerBatch,
-    ProducerRecord,
-    decode_state,
+    StateSnapshot,
+    decode_packed,
+    encode_packed,
     encode_state,
+    union_of_aborted,
+    unpack_producer,
 )
 from storage.format.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
-from storage.format.transaction_index import TransactionIndex
+from storage.format.transaction_index import ENTRY_SIZE, TransactionIndex
 
-WINDOW = 5
-"""Durable batches remembered for each producer."""
 SEQUENCE_MAX = 0x7FFFFFFF
 STRICT_MARKERS = 2
 """First transaction version whose markers bear a newer epoch than the records (KIP-890)."""
-
-
-class ProducerEntry:
-    """One producer. `batches` oldest first; `transaction_start` is the first offset of its open
-    transaction, `coordinator_epoch` that of its last marker; -1 for none.
-    """
-
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "transaction_start")
-
-    def __init__(self, epoch: int, timestamp: int) -> None:
-        self.epoch = epoch
-        self.timestamp = timestamp
-        self.coordinator_epoch = NONE
-        self.transaction_start = NONE
-        self.batches: list[ProducerBatch] = []
-
-    @property
-    def last_sequence(self) -> int:
-        """The sequence number of its last record; -1 before the first of this epoch."""
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
-
-    def copy(self) -> "ProducerEntry":
-        """Return the entry as it is now."""
-        copied = ProducerEntry(self.epoch, self.timestamp)
-        copied.coordinator_epoch = self.coordinator_epoch
-        copied.transaction_start = self.transaction_start
-        copied.batches = self.batches[:]
-        return copied
-
-    def batches_below(self, end_offset: int) -> list[ProducerBatch]:
-        """Return the last batches that end at or below an offset."""
-        return [batch for batch in self.batches if batch.end_offset <= end_offset][-WINDOW:]
 
 
 class _Before(NamedTuple):
@@ -89,19 +66,36 @@ def sequence_after(first: int, count: int) -> int:
 
 
 class ProducerStates:
-    """The producers of one partition."""
+    """The producers of one partition. Of what is in objects already, the states of those that reach
+    beyond `since` are all that counts (-1: there is none), and are true up to `end_offset`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, *, since: int = 0, end_offset: int = 0, limits: ProducerLimits = LIMITS
+    ) -> None:
         self.transactions = TransactionIndex()
         self.verifications = Verifications()
-        self._producers: dict[int, ProducerEntry] = {}
+        self._producers = ProducerTable(limits)
         self._before: deque[_Before] = deque()
+        self._since = end_offset if since < 0 else since
+        self._saved_to = self._round_from = end_offset
+        self._aborted_round = 0
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
-        return iter(self._producers.items())
+        return self._producers.items()
+
+    @property
+    def size(self) -> int:
+        """About how many bytes a whole state takes."""
+        return self._producers.size + self.transactions.packed_size
+
+    @property
+    def replaced(self) -> int:
+        """Producers that were forgotten for new ones, beyond the cap."""
+        return self._producers.replaced
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         """Return what is known of a producer."""
@@ -230,10 +224,12 @@ class ProducerStates:
             and header.record_count > 0  # compaction empties none of an open transaction
             and (entry is None or entry.transaction_start < 0)
         )
+        end_offset = base_offset + header.last_offset_delta + 1
+        self._producers.confirmed_offset = confirmed_offset
         if entry is None or entry.epoch != header.producer_epoch or marker is not None or begins:
-            end_offset = base_offset + header.last_offset_delta + 1
             entry = self._change(producer_id, header.producer_epoch, end_offset, confirmed_offset)
         entry.timestamp = now_ms
+        entry.end_offset = end_offset
         if marker is not None:
             entry.coordinator_epoch = marker.coordinator_epoch
             entry.transaction_start = NONE
@@ -257,65 +253,92 @@ class ProducerStates:
         if end_offset > confirmed_offset:
             before.append(_Before(end_offset, producer_id, known))
         if entry is None:
-            entry = self._producers[producer_id] = ProducerEntry(epoch, 0)
+            entry = self._producers.add(producer_id, epoch)
         if entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
         return entry
 
-    def expire(self, before_ms: int) -> int:
-        """Forget producers without an open transaction whose last batch came before `before_ms`;
-        return how many.
+    def expire(self, before_ms: int) -> Iterator[int]:
+        """Forget producers without an open transaction whose last batch came before `before_ms`.
+        Yields how many, after each piece of the work.
         """
-        old = [
-            producer_id
-            for producer_id, entry in self._producers.items()
-            if entry.timestamp < before_ms and entry.transaction_start < 0
-        ]
-        for producer_id in old:
-            del self._producers[producer_id]
+        yield from self._producers.expire(before_ms)
         self.verifications.expire(before_ms)
-        return len(old)
 
-    def snapshot(self, end_offset: int) -> bytes:
-        """Return the state as of `end_offset`: of the batches that end at or below it. It must not
-        be below what is durable.
+    def snapshot(self, start_offset: int, end_offset: int) -> StateSnapshot:
+        """Return the state as of `end_offset`, of the batches that end at or below it, for an
+        upload of [start, end): whole where it is small, else what changed since the upload before,
+        and a share of the rest. It must not be below what is durable, and uploads must be in order.
         """
-        changed = {
+        before, transactions = self._before_of(end_offset), self.transactions
+        limits = self._producers.limits
+        if self.size <= limits.whole_bytes:
+            whole = PackedState(
+                self._producers.take_all(end_offset, before), transactions.packed(end_offset)
+            )
+            self._begin_round(end_offset)
+            return StateSnapshot(encode_packed(whole))
+        aborted_size = transactions.packed_size
+        changed, is_round = self._producers.take_share(end_offset, before, aborted_size)
+        count = limits.share(self._producers.size + aborted_size) // ENTRY_SIZE
+        again, self._aborted_round = transactions.packed_between(
+            self._aborted_round, self._round_from, count
+        )
+        new, _ = transactions.packed_between(self._saved_to, end_offset)
+        if is_round and self._aborted_round == self._round_from:
+            self._since = self._round_from
+            self._begin_round(end_offset)
+        self._saved_to = end_offset
+        data = encode_packed(PackedState(changed, again + new))
+        return StateSnapshot(data, -1 if self._since >= start_offset else self._since)
+
+    def old_snapshot(self, end_offset: int) -> StateSnapshot:
+        """Return the state as `snapshot`, whole, for a cluster with releases that read version 2
+        only.
+        """
+        packed = self._producers.take_all(end_offset, self._before_of(end_offset))
+        records = dict(PackedState(packed).records()).values()
+        producers = [unpack_producer(one) for one in records]
+        self._begin_round(end_offset)
+        state = PartitionState(producers, self.transactions.packed(end_offset))
+        return StateSnapshot(encode_state(state))
+
+    def _before_of(self, end_offset: int) -> dict[int, ProducerEntry | None]:
+        """Return how producers were at an offset that have changed since."""
+        return {
             producer_id: entry
             for end, producer_id, entry in reversed(self._before)
             if end > end_offset
         }
-        known = [
-            (producer_id, changed.get(producer_id, now))
-            for producer_id, now in self._producers.items()
-        ]
-        producers = [
-            ProducerRecord(
-                producer_id,
-                entry.epoch,
-                entry.timestamp,
-                entry.batches_below(end_offset),
-                entry.coordinator_epoch,
-                entry.transaction_start,
-            )
-            for producer_id, entry in known
-            if entry is not None
-        ]
-        return encode_state(PartitionState(producers, self.transactions.packed(end_offset)))
+
+    def _begin_round(self, end_offset: int) -> None:
+        """From now on what has not changed goes round once more."""
+        self._producers.begin_round()
+        self._saved_to = self._round_from = end_offset
+        self._aborted_round = 0
 
     @classmethod
-    def restore(cls, blob: bytes) -> "ProducerStates":
-        """Return the states of a snapshot. Raises UnsupportedFormat."""
-        states, stored = cls(), decode_state(blob)
-        for one in stored.producers:
-            entry = ProducerEntry(one.epoch, one.timestamp)
-            entry.batches.extend(one.batches)
-            entry.coordinator_epoch = one.coordinator_epoch
-            entry.transaction_start = one.transaction_start
-            states._producers[one.producer_id] = entry
-        states.transactions.restore(stored.open_transactions, stored.aborted)
-        return states
+    def restore(
+        cls,
+        states: Sequence[bytes],
+        *,
+        since: int = 0,
+        end_offset: int = 0,
+        limits: ProducerLimits = LIMITS,
+    ) -> "ProducerStates":
+        """Return what states say, the oldest first, of objects that reach beyond `since`; they are
+        true up to `end_offset`. May run in another thread. Raises UnsupportedFormat, ValueError.
+        """
+        restored = cls(since=since, end_offset=end_offset, limits=limits)
+        stored = [decode_packed(data) for data in states]
+        restored._producers.confirmed_offset = end_offset
+        opened = restored._producers.restore(stored)
+        restored.transactions.restore(
+            [(start, producer_id) for producer_id, start in opened.items()],
+            union_of_aborted([one.aborted for one in stored]),
+        )
+        return restored
 
 
 def _out_of_order(producer_id: int, first_sequence: int, last_sequence: int) -> KafkaError:

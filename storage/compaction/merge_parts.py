@@ -11,17 +11,19 @@ import msgspec
 from storage.compaction.merge_batches import Rebatching
 from storage.compaction.merge_runs import Span
 from storage.compaction.merge_sources import SourceObject, Sources
-from storage.compaction.rewrite import Job
+from storage.compaction.rewrite import STATES_BYTES, Job
 from storage.errors import CorruptObject
 from storage.format.object_names import JobName
 from storage.format.object_writer import ObjectWriter, WrittenObject
+from storage.format.partition_state import StateSnapshot, put_together
 from storage.format.producer_headers import (
     producer_headers,
     raw_producer_headers,
 )
 from storage.format.stream_object import StreamInfo, iter_records
 from storage.metadata.extents import Extent
-from storage.metadata.records import HEADERS, WHOLE, CommittedObject, CommittedRange
+from storage.metadata.records import CommittedObject, CommittedRange
+from storage.stream.stream_info import state_kind
 
 OWN_OBJECT_BYTES = 8 * 1024 * 1024
 """As much of one stream gets an object of its own, as in uploads."""
@@ -49,21 +51,40 @@ def gathered_parts(
     state_from: int,
     rebatching: Callable[[int], Rebatching],
 ) -> list[MergePart]:
-    """Return neighbours of a stream as few parts: a whole state ends one, since it is true at its
-    end. `state_from` is the stream's: states before it do not count any more.
+    """Return neighbours of a stream as few parts: a state ends one, since it is true at its end;
+    incremental ones that follow each other are put together first, to `STATES_BYTES` at most.
+    `state_from` is the stream's: states before it do not count any more.
 
     Raises CorruptObject.
     """
-    parts, held = [], list[Extent]()
-    for extent in group:
-        held.append(extent)
-        info = sources.index(extent.object_key).streams[stream_id]
-        if extent.end_offset > state_from and info.state is not None:
-            parts.append(_part(held, sources, state_from, rebatching(stream_id), stream_id))
-            held = []
-    if held:
+    parts, place = [], 0
+    for end in _state_ends(stream_id, group, sources, state_from):
+        held = group[place:end]
         parts.append(_part(held, sources, state_from, rebatching(stream_id), stream_id))
+        place = end
     return parts
+
+
+def _state_ends(
+    stream_id: int, group: Sequence[Extent], sources: Sources, state_from: int
+) -> list[int]:
+    """Return where parts are to end."""
+    ends: list[int] = []
+    last = size = 0
+    for place, extent in enumerate(group):
+        info = sources.index(extent.object_key).streams[stream_id]
+        if extent.end_offset <= state_from or info.state is None:
+            continue
+        if last and size + len(info.state) > STATES_BYTES:
+            ends.append(last)
+            size = 0
+        size += len(info.state)
+        last = place + 1
+    if last:
+        ends.append(last)
+    if last < len(group):
+        ends.append(len(group))
+    return ends
 
 
 def _part(
@@ -75,18 +96,25 @@ def _part(
 ) -> MergePart:
     infos = [sources.index(extent.object_key).streams[stream_id] for extent in held]
     last = infos[-1]
-    is_whole = held[-1].end_offset > state_from and last.state is not None
+    has_state = held[-1].end_offset > state_from and last.state is not None
     headers: list[bytes] = []
+    states: list[StateSnapshot] = []
     for extent, info in zip(held, infos, strict=True):
         source = sources.take(extent.object_key)
         _add_extent(rebatching, stream_id, extent, source)
-        if not is_whole and extent.end_offset > state_from:
+        if extent.end_offset <= state_from:
+            continue
+        if not has_state:
             headers.append(_headers_of(info, stream_id, source))
+        elif info.state is not None:
+            states.append(StateSnapshot(info.state, info.state_since))
+    state = _put_together(held[-1], states) if has_state else None
     return MergePart(
         info=msgspec.structs.replace(
             last,
-            state=last.state if is_whole else None,
-            headers=None if is_whole else _newest(headers),
+            state=None if state is None else state.data,
+            state_since=-1 if state is None else state.since,
+            headers=None if has_state else _newest(headers),
             aborted=tuple(chain.from_iterable(info.aborted for info in infos)),
             epoch=-1,
         ),
@@ -94,6 +122,13 @@ def _part(
         end_offset=held[-1].end_offset,
         spans=rebatching.finish(),
     )
+
+
+def _put_together(extent: Extent, states: Sequence[StateSnapshot]) -> StateSnapshot:
+    try:
+        return put_together(states)
+    except ValueError as error:
+        raise CorruptObject(extent.object_key, 0, f"a partition's state: {error}") from error
 
 
 def _add_extent(
@@ -173,7 +208,8 @@ def _object(
             end_offset=held.end_offset,
             max_timestamp=held.max_timestamp,
             size=held.size,
-            state=_state_of(part.info),
+            state=state_kind(part.info),
+            state_since=part.info.state_since,
         )
         for part, held in zip(parts, written.ranges, strict=True)
     )
@@ -185,9 +221,3 @@ def _object(
         ranges=ranges,
     )
     return committed, written
-
-
-def _state_of(info: StreamInfo) -> str:
-    if info.state is not None:
-        return WHOLE
-    return HEADERS if info.headers else ""

@@ -16,6 +16,7 @@ from storage.compaction.reading import Scratch, StoredBatch, stored_items
 from storage.errors import CorruptObject
 from storage.format.object_names import JobName
 from storage.format.object_writer import ObjectWriter, WrittenObject
+from storage.format.partition_state import StateSnapshot, put_together
 from storage.format.producer_headers import producer_headers
 from storage.format.record_batch import (
     NO_PRODUCER_ID,
@@ -25,17 +26,15 @@ from storage.format.record_batch import (
 )
 from storage.format.stream_object import AbortedTransaction, StreamInfo, read_index
 from storage.metadata.extents import Extent
-from storage.metadata.records import (
-    COMPACTED,
-    HEADERS,
-    WHOLE,
-    CommittedObject,
-    CommittedRange,
-)
+from storage.metadata.records import COMPACTED, CommittedObject, CommittedRange
 from storage.object_store.protocol import Buffer, ObjectStore
+from storage.stream.stream_info import state_kind
 
 if TYPE_CHECKING:  # its kernels are for those alone who compact by keys
     from storage.compaction.cleaner import Cleaner
+
+STATES_BYTES = 4 * 1024 * 1024
+"""As much of incremental states is put together: it goes with the index of the object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ class _Part:
     epoch: int = 0
     pieces: list[_Piece] = field(default_factory=list)
     headers: list[bytes] = field(default_factory=list)
-    state: bytes | None = None
+    states: list[StateSnapshot] = field(default_factory=list)
     info: StreamInfo | None = None
     aborted: tuple[AbortedTransaction, ...] = ()
 
@@ -145,8 +144,8 @@ class Rewrite:
     async def _add_extent(self, extent: Extent) -> None:
         index = await read_index(self._store, extent.object_key)
         info = index.streams[self._stream_id]
-        part = self._part(extent.start_offset, info)
         is_state = extent.end_offset > self._state_from
+        part = self._part(extent.start_offset, info, goes_on=is_state and info.state is not None)
         has_none = info.state is None and info.headers is None
         sources: list[Buffer] = []
         items = stored_items(self._store, index, self._stream_id, extent, self._scratch)
@@ -166,13 +165,16 @@ class Rewrite:
         if is_state:
             self._carry_state(part, info, sources)
 
-    def _part(self, start_offset: int, info: StreamInfo) -> _Part:
-        """Return the part that goes on at an offset: a new one behind a whole state, and where
-        cleaning ends.
+    def _part(self, start_offset: int, info: StreamInfo, *, goes_on: bool) -> _Part:
+        """Return the part that goes on at an offset: a new one where cleaning ends, and behind a
+        state, which is true at the end of a part; unless it `goes_on` with another state, and both
+        are not too large to be put together.
         """
         kind = COMPACTED if start_offset < self._clean_end else "so"
         last = self._parts[-1] if self._parts else None
-        if last is None or last.state is not None or last.kind != kind:
+        size = 0 if last is None else sum(len(one.data) for one in last.states)
+        goes_on &= size + len(info.state or b"") <= STATES_BYTES
+        if last is None or (last.states and not goes_on) or last.kind != kind:
             last = _Part(kind, start_offset, start_offset, start_offset)
             self._parts.append(last)
         last.info = info
@@ -189,7 +191,7 @@ class Rewrite:
             stored = batches.stored(row)
             if part.kind == COMPACTED and stored.end_offset > self._clean_end:
                 part.until = self._clean_end
-                part = self._part(self._clean_end, info)
+                part = self._part(self._clean_end, info, goes_on=False)
             self._add_batch(part, stored)
             row += 1
         return part
@@ -229,7 +231,8 @@ class Rewrite:
     @staticmethod
     def _carry_state(part: _Part, info: StreamInfo, sources: Sequence[Buffer]) -> None:
         if info.state is not None:
-            part.state, part.headers = info.state, []
+            part.states.append(StateSnapshot(info.state, info.state_since))
+            part.headers = []
             return
         part.headers.append(producer_headers(sources) if info.headers is None else info.headers)
 
@@ -237,7 +240,16 @@ class Rewrite:
         job, stream_id = self._job, self._stream_id
         assert part.info is not None
         part.close()
-        headers = None if part.state is not None else b"".join(part.headers)
+        headers = None if part.states else b"".join(part.headers)
+        state = put_together(part.states) if part.states else None
+        info = msgspec.structs.replace(
+            part.info,
+            state=None if state is None else state.data,
+            state_since=-1 if state is None else state.since,
+            headers=headers,
+            aborted=part.aborted,
+            epoch=-1,
+        )
         writer = ObjectWriter(
             kind=part.kind,
             cluster_id=job.cluster_id,
@@ -246,11 +258,7 @@ class Rewrite:
             writer_id=job.job_id,
             created_ms=job.now_ms,
         )
-        writer.begin_stream(
-            msgspec.structs.replace(
-                part.info, state=part.state, headers=headers, aborted=part.aborted, epoch=-1
-            )
-        )
+        writer.begin_stream(info)
         end = part.start_offset
         for span, _, header in part.pieces:
             first = span.start_offset
@@ -270,7 +278,8 @@ class Rewrite:
             end_offset=part.end_offset,
             max_timestamp=held.max_timestamp,
             size=held.size,
-            state=WHOLE if part.state is not None else HEADERS if headers else "",
+            state=state_kind(info),
+            state_since=info.state_since,
         )
         committed = CommittedObject(
             key=JobName(job.entry, job.rng.getrandbits(64)).key,

@@ -1,22 +1,42 @@
 """A partition's state as objects carry it: its producers, their open transactions, and which
 transactions were aborted.
 
-Version 2, MessagePack: `[2, [[producer id, epoch, timestamp ms, [[first sequence, last sequence,
-base offset, end offset], …], coordinator epoch, first offset of its open transaction], …], aborted
-transactions]`; batches oldest first, -1 where there is no coordinator epoch or open transaction,
-aborted transactions packed as `transaction_index` says. Version 1 has neither these two fields of a
-producer nor aborted transactions.
+Version 3, MessagePack: `[3, producers, aborted transactions]`. `producers` are packed records, one
+after the other, big-endian: producer id i64, epoch i16, timestamp ms i64, coordinator epoch i32,
+first offset of its open transaction i64, number of batches u8; then each batch, oldest first: first
+sequence i32, base offset i64, number of offsets i32. -1 where there is no coordinator epoch or open
+transaction. Of a producer that is there twice the later record counts. Aborted transactions are
+packed as `transaction_index` says. So a record is bytes from the append that changed it to the
+object, and a million of them are read without making a million values.
+
+A state is whole, or *incremental*: what changed since the state before it, and a share of all the
+rest. Incremental ones are read oldest first; `newest` puts them together.
+
+Version 2: `[2, [[producer id, epoch, timestamp ms, [[first sequence, last sequence, base offset,
+end offset], …], coordinator epoch, first offset of its open transaction], …], aborted
+transactions]`; always whole. Written below feature level 2. Version 1 has neither these two fields
+of a producer nor aborted transactions.
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from storage.errors import UnsupportedFormat
 
-VERSION = 2
+VERSION = 3
+OLD_VERSION = 2
 NONE = -1
+_SEQUENCE_MAX = 0x7FFFFFFF
+_HEAD = struct.Struct(">qhqiqB")
+_BATCH = struct.Struct(">iqi")
+_SIZES = struct.Struct(">q22xB")
+_TIMES = struct.Struct(">10xq4xq")
+_ABORTED_FIELDS = 4
+_MARKER = 2
 
 
 class ProducerBatch(NamedTuple):
@@ -45,26 +65,147 @@ class PartitionState(NamedTuple):
     producers: Sequence[ProducerRecord] = ()
     aborted: bytes = b""
 
-    @property
-    def open_transactions(self) -> list[tuple[int, int]]:
-        """(first offset, producer id) of each."""
-        return [
-            (one.transaction_start, one.producer_id)
-            for one in self.producers
-            if one.transaction_start >= 0
-        ]
+
+class PackedState(NamedTuple):
+    """A state, or an incremental one, with its producers as packed records."""
+
+    producers: bytes = b""
+    aborted: bytes = b""
+
+    def records(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (producer id, packed record) of each. Raises ValueError for one cut short."""
+        data, at, size_of = self.producers, 0, _SIZES.unpack_from
+        head, batch, end = _HEAD.size, _BATCH.size, len(self.producers)
+        try:
+            while at < end:
+                producer_id, count = size_of(data, at)
+                first, at = at, at + head + count * batch
+                yield producer_id, data[first:at]
+        except struct.error:
+            at = end + 1
+        if at != end:
+            raise ValueError(f"a producer's record is cut short at byte {end}")
+
+
+class StateSnapshot(NamedTuple):
+    """A state as an upload carries it. `since` of an incremental one: it takes the states of all
+    objects that reach beyond this offset to have the whole; -1: this one is whole.
+    """
+
+    data: bytes
+    since: int = -1
+
+
+def pack_producer(record: ProducerRecord) -> bytes:
+    """Return one producer as a packed record."""
+    producer_id, epoch, timestamp, batches, coordinator_epoch, start = record
+    head = _HEAD.pack(producer_id, epoch, timestamp, coordinator_epoch, start, len(batches))
+    if len(batches) == 1:  # most of very many
+        first, _, base, end = batches[0]
+        return head + _BATCH.pack(first, base, end - base)
+    return head + b"".join(
+        [_BATCH.pack(first, base, end - base) for first, _, base, end in batches]
+    )
+
+
+def unpack_producer(data: bytes) -> ProducerRecord:
+    """Return the producer of a packed record."""
+    producer_id, epoch, timestamp, coordinator_epoch, start, _ = _HEAD.unpack_from(data)
+    batches = [
+        ProducerBatch(first, (first + count - 1) & _SEQUENCE_MAX, base, base + count)
+        for first, base, count in _BATCH.iter_unpack(memoryview(data)[_HEAD.size :])
+    ]
+    return ProducerRecord(producer_id, epoch, timestamp, batches, coordinator_epoch, start)
+
+
+def packed_times(data: bytes) -> tuple[int, int]:
+    """Return timestamp and start of the open transaction of a packed record."""
+    timestamp, start = _TIMES.unpack_from(data)
+    return timestamp, start
+
+
+def newest(states: Iterable[PackedState]) -> PackedState:
+    """Return what counts of incremental states, the oldest first. Raises ValueError."""
+    producers: dict[int, bytes] = {}
+    aborted: list[bytes] = []
+    for state in states:
+        producers.update(state.records())
+        aborted.append(state.aborted)
+    return PackedState(b"".join(producers.values()), union_of_aborted(aborted))
+
+
+def put_together(states: Sequence[StateSnapshot]) -> StateSnapshot:
+    """Return one state for those of neighbours, the oldest first, true where the last of them is.
+    Raises UnsupportedFormat, ValueError.
+    """
+    whole = [number for number, one in enumerate(states) if one.since < 0]
+    counting = states[whole[-1] if whole else 0 :]
+    if len(counting) == 1:
+        return counting[0]
+    packed = newest(decode_packed(one.data) for one in counting)
+    return StateSnapshot(encode_packed(packed), -1 if whole else counting[-1].since)
+
+
+def open_transactions(states: Iterable[PackedState]) -> list[tuple[int, int]]:
+    """Return (first offset, producer id) of what is open by states, the oldest first. Raises
+    ValueError.
+    """
+    found: dict[int, int] = {}
+    for state in states:
+        for producer_id, data in state.records():
+            start = packed_times(data)[1]
+            if start >= 0:
+                found[producer_id] = start
+            else:
+                found.pop(producer_id, None)
+    return [(start, producer_id) for producer_id, start in found.items()]
+
+
+def union_of_aborted(parts: Sequence[bytes]) -> bytes:
+    """Return packed aborted transactions of several states, each once, in the order of markers.
+    Raises ValueError for bytes that are not whole.
+    """
+    held = [part for part in parts if part]
+    if len(held) <= 1:
+        return held[0] if held else b""
+    rows = np.frombuffer(b"".join(held), ">i8").reshape(-1, _ABORTED_FIELDS)
+    _, first = np.unique(rows[:, _MARKER], return_index=True)
+    return rows[first].tobytes()
 
 
 def encode_state(state: PartitionState) -> bytes:
-    """Return the bytes of a state."""
+    """Return the bytes of a whole state, as every release reads it (version 2)."""
+    return msgspec.msgpack.encode((OLD_VERSION, *state))
+
+
+def encode_packed(state: PackedState) -> bytes:
+    """Return the bytes of a state, whole or incremental (version 3)."""
     return msgspec.msgpack.encode((VERSION, *state))
 
 
 def decode_state(data: bytes) -> PartitionState:
-    """Return the state in `data`. Raises UnsupportedFormat."""
+    """Return the state in `data`. Raises UnsupportedFormat, ValueError."""
+    version, fields = _fields(data)
+    if version < VERSION:
+        return msgspec.convert(fields, PartitionState)
+    packed = msgspec.convert(fields, PackedState)
+    records = dict(packed.records())
+    return PartitionState([unpack_producer(one) for one in records.values()], packed.aborted)
+
+
+def decode_packed(data: bytes) -> PackedState:
+    """Return the state in `data`, producers packed. Raises UnsupportedFormat, ValueError."""
+    version, fields = _fields(data)
+    if version >= VERSION:
+        return msgspec.convert(fields, PackedState)
+    state = msgspec.convert(fields, PartitionState)
+    return PackedState(b"".join(map(pack_producer, state.producers)), state.aborted)
+
+
+def _fields(data: bytes) -> tuple[int, list[object]]:
     version, *fields = msgspec.msgpack.decode(data)
     if version > VERSION:
         raise UnsupportedFormat(
             f"a partition state has version {version}, this Lakehead reads {VERSION}: upgrade it"
         )
-    return msgspec.convert(fields, PartitionState)
+    return version, fields

@@ -76,7 +76,8 @@ class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     and the aborted transactions whose markers lie here. `epoch` is the stream epoch of all its
     records here, in objects of kind `wal`, which are committed as they are found. Where neither
     `state` nor `aborted` is known, `headers` are those of the batches here that both are made of
-    (see `producer_headers`); None in old objects.
+    (see `producer_headers`); None in old objects. `state_since` of an incremental state: it takes
+    those of all objects that reach beyond this offset to have the whole; -1: it is whole.
     """
 
     stream_id: int
@@ -87,6 +88,7 @@ class StreamInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     aborted: tuple[AbortedTransaction, ...] = ()
     epoch: int = -1
     headers: bytes | None = None
+    state_since: int = -1
 
 
 class Extension(msgspec.Struct, frozen=True, omit_defaults=True):

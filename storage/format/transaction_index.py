@@ -7,7 +7,7 @@ Kafka's transaction index.
 
 Aborted transactions are packed as 32 bytes each, big-endian: producer id, first offset, last offset
 (of the marker), last stable offset; i64 each. A partition may have a million of them, and they go
-into each of its states: so they are kept like that.
+into its states: so they are kept like that.
 """
 
 import sys
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from storage.format.stream_object import AbortedTransaction
 
 _FIELDS = 4
-_ENTRY_SIZE = 8 * _FIELDS
+ENTRY_SIZE = 8 * _FIELDS
 _LAST_OFFSET = 2
 
 
@@ -35,6 +35,11 @@ class TransactionIndex:
         self._open: OrderedDict[int, int] = OrderedDict()  # first offsets by producer, ascending
         self._ended: deque[tuple[int, int]] = deque()  # first offset, end of a marker in flight
         self._aborted = _columns(aborted)
+
+    @property
+    def packed_size(self) -> int:
+        """Bytes of all aborted transactions, packed."""
+        return len(self._aborted) * self._aborted.itemsize
 
     def is_open(self, producer_id: int) -> bool:
         """Whether a producer has a transaction open."""
@@ -90,11 +95,22 @@ class TransactionIndex:
         """Return the aborted transactions whose markers lie below an offset, packed."""
         return _to_bytes(self._aborted[: _FIELDS * self._row(end_offset)])
 
+    def packed_between(
+        self, start_offset: int, end_offset: int, count: int | None = None
+    ) -> tuple[bytes, int]:
+        """Return aborted transactions whose markers lie in [start, end), the first `count` of them,
+        packed; and the offset to go on from.
+        """
+        first, end = self._row(start_offset), self._row(end_offset)
+        last = end if count is None else min(end, first + count)
+        packed = _to_bytes(self._aborted[_FIELDS * first : _FIELDS * last])
+        return packed, end_offset if last == end else self._entry(last).last_offset
+
     def restore(self, first_offsets: Sequence[tuple[int, int]], packed: bytes) -> None:
         """Take over what a partition state held: (first offset, producer id) of the open ones, and
         the aborted ones. Raises ValueError for bytes that are not whole.
         """
-        if len(packed) % _ENTRY_SIZE:
+        if len(packed) % ENTRY_SIZE:
             raise ValueError(f"{len(packed)} bytes of aborted transactions")
         self._open.update((producer_id, first) for first, producer_id in sorted(first_offsets))
         self._aborted.extend(_from_bytes(packed))

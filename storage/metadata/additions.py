@@ -43,6 +43,7 @@ class Additions:
 ADDITIONS: Mapping[int, Additions] = {
     2: Additions(
         records=frozenset({"FeatureLevel", "StartLog", "AcceptLogLoss"}),
+        fields={"CommittedRange": frozenset({"state_since"})},
         hints={
             "RegisterNode": frozenset({"min_level", "max_level"}),
             "CommitObjects": frozenset({"wal_position"}),

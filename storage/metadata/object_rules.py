@@ -98,14 +98,13 @@ def _move_wal_position(state: ClusterState, record: r.CommitObjects) -> ClusterS
 class _Growth:
     """What a commit adds to one stream: a recovery commits tens of thousands of ranges at once."""
 
-    __slots__ = ("end", "extents", "has_whole_state", "state_from", "stream")
+    __slots__ = ("end", "extents", "state_from", "stream")
 
     def __init__(self, stream: StreamState) -> None:
         self.stream = stream
         self.end = stream.end_offset
         self.extents: list[Extent] = []
         self.state_from = stream.state_from
-        self.has_whole_state = False
 
     def add(self, key: str, span: r.CommittedRange) -> None:
         if span.epoch != self.stream.epoch:
@@ -119,7 +118,11 @@ class _Growth:
         self.end = span.end_offset
         self.extents.append(_extent(key, span))
         if span.state == r.WHOLE:
-            self.state_from, self.has_whole_state = span.start_offset, True
+            self.state_from = span.start_offset
+        elif span.state == r.INCREMENTAL:
+            if span.state_since > span.start_offset:
+                require(False, f"stream {span.stream_id}: a state since {span.state_since}, beyond")
+            self.state_from = max(self.state_from, span.state_since)
         elif span.state == r.HEADERS and self.state_from < 0:
             self.state_from = span.start_offset
 
@@ -130,15 +133,16 @@ class _Growth:
             end_offset=self.end,
             extents=stream.extents.extend(self.extents),
             state_from=self.state_from,
-            state_extents=Extents() if self.has_whole_state else stream.state_extents,
+            state_extents=stream.state_extents.trim(self.state_from)[0],
         )
 
     def outdated(self) -> set[str]:
-        """Return the objects that were kept for the state before this one alone."""
-        if not (self.has_whole_state and self.stream.state_extents):
+        """Return the objects that were kept for the state alone, and hold none that counts now."""
+        for_state, dropped = self.stream.state_extents.trim(self.state_from)
+        if not dropped:
             return set()
-        kept = {extent.object_key for extent in self.stream.extents}
-        return {extent.object_key for extent in self.stream.state_extents} - kept
+        kept = {extent.object_key for extent in (*self.stream.extents, *for_state)}
+        return {extent.object_key for extent in dropped} - kept
 
 
 def _growth(stream: StreamState | None, record: r.CommitObjects) -> _Growth | None:

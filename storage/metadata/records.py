@@ -215,7 +215,7 @@ class DeleteStream(RecordBase, frozen=True, kw_only=True, tag=True):
     stream_id: Long
 
 
-WHOLE, HEADERS = "whole", "headers"
+WHOLE, INCREMENTAL, HEADERS = "whole", "incremental", "headers"
 COMPACTED = "compacted"
 """The kind of the objects that compaction by keys writes."""
 
@@ -227,7 +227,8 @@ class CommittedRange(
     the object.
 
     `max_timestamp` in milliseconds. `state` is what the object carries of the partition's state:
-    `whole` as of `end_offset`; `headers` that are to be added to what it was before; or nothing.
+    `whole` as of `end_offset`; `incremental`: with the states of all objects that reach beyond
+    `state_since` it is whole; `headers` that are to be added to what it was before; or nothing.
     """
 
     stream_id: Long
@@ -237,6 +238,7 @@ class CommittedRange(
     max_timestamp: Long
     size: Long
     state: str = ""
+    state_since: Long = -1
 
 
 class CommittedObject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from storage.errors import SettingsError
 from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
 from storage.format.object_names import JOB_ENTRIES_MAX, DataName, JobName
 from storage.metadata.extents import Extent, Extents
-from storage.metadata.records import COMPACTED, HEADERS, WHOLE
+from storage.metadata.records import COMPACTED, HEADERS, INCREMENTAL, WHOLE
 from storage.metadata.state import (
     ClusterState,
     NodeState,
@@ -230,9 +230,9 @@ def _stream(
 
 
 def _state_from(ranges: Sequence[FoundRange]) -> int:
-    whole = [one.start_offset for one in ranges if one.state == WHOLE]
-    if whole:
-        return whole[-1]
+    for one in reversed(ranges):
+        if one.state in {WHOLE, INCREMENTAL}:
+            return one.start_offset if one.state == WHOLE else one.state_since
     return next((one.start_offset for one in ranges if one.state == HEADERS), -1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from storage.errors import CorruptObject
 from storage.format.object_names import JobName
-from storage.format.partition_state import decode_state
+from storage.format.partition_state import decode_packed
 from storage.format.producer_headers import parse_producer_headers
 from storage.format.stream_object import (
     BLOCK_HEADER_SIZE,
@@ -18,14 +18,14 @@ from storage.format.stream_object import (
     read_index,
     record_places,
 )
-from storage.metadata.records import HEADERS, WHOLE
 from storage.object_store.protocol import ObjectStore
+from storage.stream.stream_info import state_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRange:
     """Offsets [start_offset, end_offset) of a stream in an object. `epochs` are pairs of a stream
-    epoch and the first offset under it here; `state` is as in `CommittedRange`.
+    epoch and the first offset under it here; `state` and `state_since` are as in `CommittedRange`.
     """
 
     key: str
@@ -41,6 +41,7 @@ class FoundRange:
     max_timestamp: int
     size: int
     state: str
+    state_since: int
     epochs: tuple[tuple[int, int], ...]
 
 
@@ -101,7 +102,8 @@ def _range(
         end_offset=items[-1].end_offset,
         max_timestamp=max(item.max_timestamp for item in items),
         size=sum(item.size for item in items),
-        state=WHOLE if info.state is not None else HEADERS if info.headers else "",
+        state=state_kind(info),
+        state_since=info.state_since,
         epochs=epochs,
     )
 
@@ -110,7 +112,7 @@ def _producer_id(key: str, info: StreamInfo) -> int:
     found = [-1]
     try:
         if info.state is not None:
-            found += [one.producer_id for one in decode_state(info.state).producers]
+            found += [producer_id for producer_id, _ in decode_packed(info.state).records()]
         found += [one.header.producer_id for one in parse_producer_headers(info.headers or b"")]
     except ValueError as error:
         raise CorruptObject(key, 0, f"a partition's state cannot be read: {error}") from error

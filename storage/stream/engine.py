@@ -47,6 +47,10 @@ __all__ = ["NodeIdentity", "StorageSettings", "StreamEngine", "WalOpener"]
 
 _log = structlog.get_logger("storage.engine")
 
+STATES_LEVEL = 2
+"""The feature level from which on partition states are incremental, in version 3 of their format.
+"""
+
 WalOpener = Callable[[WalOwner], Awaitable[WriteAheadLog]]
 """Opens this node's WAL."""
 
@@ -370,12 +374,17 @@ class StreamEngine:
         the end.
         """
         stream = self.streams.get(stream_id)
-        info = stream_info(self.metadata.state, stream_id, None)
+        state = self.metadata.state
+        info = stream_info(state, stream_id, None)
         if stream is None or stream.state_snapshot is None:
             return info
         aborted = () if stream.aborted_by is None else stream.aborted_by(start_offset, end_offset)
+        if state.metadata_version < STATES_LEVEL and stream.old_state_snapshot is not None:
+            snapshot = stream.old_state_snapshot(end_offset)
+        else:
+            snapshot = stream.state_snapshot(start_offset, end_offset)
         return msgspec.structs.replace(
-            info, state=stream.state_snapshot(end_offset), aborted=tuple(aborted)
+            info, state=snapshot.data, state_since=snapshot.since, aborted=tuple(aborted)
         )
 
     def _check_identity(self, state: ClusterState) -> None:

@@ -1,27 +1,46 @@
 """One stream, open on this node: the storage of one partition. Offsets are Kafka offsets."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import CorruptObject, OffsetOutOfRange, StreamClosed
+from storage.format.partition_state import StateSnapshot
 from storage.format.producer_headers import (
     StateBatch,
     parse_producer_headers,
     state_batch,
 )
 from storage.format.records import RecordTime
-from storage.format.stream_object import AbortedTransaction
+from storage.format.stream_object import AbortedTransaction, StreamInfo
+from storage.metadata.extents import Extent
 from storage.metadata.records import Record, TrimStream
-from storage.metadata.state import ClusterState, StreamState
+from storage.metadata.state import ClusterState, ObjectState, StreamState
+from storage.metadata.table import Table
 from storage.stream.timestamp_search import BatchTime, TimestampSearch
+from storage.tasks import task_group
 
 if TYPE_CHECKING:
     from storage.stream.engine import StreamEngine
 
 _INDEXES_AHEAD = 32
 _REPLAY_BYTES = 1024 * 1024
+_YIELD_HEADERS = 500
+_STATES_AT_ONCE = 16
 
 OnDone = Callable[[Exception | None], None]
+
+
+class StoredState(NamedTuple):
+    """A partition's state in objects: of those that reach beyond `since`, the oldest first; true up
+    to `end_offset`, which is below the start offset where it outlived the records. Without any
+    `end_offset` is where to begin.
+    """
+
+    states: list[bytes]
+    since: int
+    end_offset: int
 
 
 class Stream:
@@ -39,9 +58,14 @@ class Stream:
         self.is_open = True
         self.on_advance: Callable[[], None] | None = None
         """Called after `confirmed_offset` moved."""
-        self.state_snapshot: Callable[[int], bytes] | None = None
-        """Asked at each upload for the partition state as of an end offset: of the batches that end
-        at or below it, and of no others (those above may never become durable).
+        self.state_snapshot: Callable[[int, int], StateSnapshot] | None = None
+        """Asked at each upload, of offsets [start, end), for the partition state as of the end: of
+        the batches that end at or below it, and of no others (those above may never become
+        durable).
+        """
+        self.old_state_snapshot: Callable[[int], StateSnapshot] | None = None
+        """Asked instead, for the end, where a release may have to read it that knows whole states
+        of the old version only.
         """
         self.aborted_by: Callable[[int, int], Sequence[AbortedTransaction]] | None = None
         """Asked at each upload for the aborted transactions whose markers lie in [start, end)."""
@@ -109,25 +133,39 @@ class Stream:
             raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
         return found
 
-    async def load_state(self) -> tuple[bytes | None, int]:
-        """Return the newest partition state in objects and the offset it is valid up to: below
-        the start offset, where it outlived the records.
-
-        Without any: (None, where to begin). What came after it is to be had by `state_batches`.
+    async def load_state(self) -> StoredState:
+        """Return the newest partition state in objects: a whole one, or the incremental ones that
+        make one up. What came after it is to be had by `state_batches`.
         """
         objects, state = self._engine.metadata.state.objects, self._state()
         sources = state.state_sources
-        for extent in reversed(sources):
-            if extent.end_offset <= state.state_from:
-                break  # older than all that counts
-            known = objects.get(extent.object_key)
-            if known is not None and known.kind == "wal":
-                continue  # these have none, and after a crash they are many
-            index = await self._engine.reader.index(extent.object_key)
-            blob = index.streams[self.stream_id].state
-            if blob is not None:
-                return blob, extent.end_offset
-        return None, sources[0].start_offset if sources else state.end_offset
+        # Group commits of a WAL have none, and after a crash they are many.
+        newest_first = [
+            extent
+            for extent in reversed(sources)
+            if extent.end_offset > state.state_from and not _is_wal(objects, extent)
+        ]
+        found: list[bytes] = []
+        end_offset = -1
+        first, is_whole = 0, False
+        while first < len(newest_first) and not is_whole:
+            some = newest_first[first : first + (_STATES_AT_ONCE if first else 1)]
+            first += len(some)
+            for extent, info in zip(some, await self._infos(some), strict=True):
+                if info.state is not None and not is_whole:
+                    end_offset = max(end_offset, extent.end_offset)
+                    found.append(info.state)
+                    is_whole = info.state_since < 0
+        if not found:
+            end_offset = sources[0].start_offset if sources else state.end_offset
+        return StoredState(found[::-1], state.state_from, end_offset)
+
+    async def _infos(self, extents: Sequence[Extent]) -> list[StreamInfo]:
+        """Return what objects tell of this stream, read side by side."""
+        index = self._engine.reader.index
+        async with task_group() as group:
+            reads = [group.create_task(index(extent.object_key)) for extent in extents]
+        return [read.result().streams[self.stream_id] for read in reads]
 
     async def state_batches(self, offset: int) -> AsyncGenerator[StateBatch, None]:
         """Yield what counts of the batches that end above `offset`, in offset order, trimmed or
@@ -146,16 +184,18 @@ class Stream:
             index = await reader.index(extent.object_key)
             headers = index.streams[self.stream_id].headers
             try:
-                found = (
-                    await self._batches_between(max(offset, extent.start_offset), extent.end_offset)
-                    if headers is None
-                    else list(parse_producer_headers(headers))
-                )
+                if headers is None:
+                    start = max(offset, extent.start_offset)
+                    found = iter(await self._batches_between(start, extent.end_offset))
+                else:
+                    found = parse_producer_headers(headers)
+                while some := list(islice(found, _YIELD_HEADERS)):
+                    for batch in some:
+                        if batch.header.end_offset > offset:
+                            yield batch
+                    await asyncio.sleep(0)
             except ValueError as error:
                 raise CorruptObject(extent.object_key, 0, str(error)) from error
-            for batch in found:
-                if batch.header.end_offset > offset:
-                    yield batch
         for cached in self._engine.cache.batches_from(self.stream_id, self._state().end_offset):
             if cached.end_offset > offset:
                 yield state_batch(cached.payload)
@@ -245,3 +285,8 @@ class Stream:
         if not found:
             raise OffsetOutOfRange(f"stream {self.stream_id}: offset {offset} is gone")
         return found[0]
+
+
+def _is_wal(objects: Table[str, ObjectState], extent: Extent) -> bool:
+    known = objects.get(extent.object_key)
+    return known is not None and known.kind == "wal"

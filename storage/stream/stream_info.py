@@ -1,6 +1,7 @@
 """What an object says of the streams in it."""
 
 from storage.format.stream_object import StreamInfo
+from storage.metadata.records import HEADERS, INCREMENTAL, WHOLE
 from storage.metadata.state import ClusterState
 
 
@@ -16,3 +17,10 @@ def stream_info(state: ClusterState, stream_id: int, blob: bytes | None) -> Stre
         partition=stream.partition,
         state=blob,
     )
+
+
+def state_kind(info: StreamInfo) -> str:
+    """Return what an object carries of a partition's state (`CommittedRange.state`)."""
+    if info.state is not None:
+        return WHOLE if info.state_since < 0 else INCREMENTAL
+    return HEADERS if info.headers else ""

@@ -24,8 +24,6 @@ from storage.format.producer_headers import producer_headers
 from storage.format.stream_object import StreamInfo
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import (
-    HEADERS,
-    WHOLE,
     CloseStream,
     CommitObjects,
     CommittedObject,
@@ -36,6 +34,7 @@ from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 from storage.stream.cache import CacheBlock, CachedBatch
 from storage.stream.settings import StorageSettings
+from storage.stream.stream_info import state_kind
 from storage.stream.upload_pace import UploadPace
 from storage.wal.protocol import WalFloor
 
@@ -260,13 +259,13 @@ class Uploader:
             writer_id=self._writer.incarnation,
             created_ms=created_ms,
         )
-        epochs, states = dict[int, int](), dict[int, str]()
+        epochs, infos = dict[int, int](), dict[int, StreamInfo]()
         for part in planned.parts:
             batches = snapshot.block.batches[part.stream_id][part.first : part.end]
             info = _info_of(snapshot.infos[part.stream_id], part, batches)
             writer.begin_stream(info)
             epochs[part.stream_id] = batches[-1].epoch
-            states[part.stream_id] = _state_in(info)
+            infos[part.stream_id] = info
             await _add_batches(writer, batches)
         written = writer.finish()
         key = self._next_key()
@@ -287,7 +286,8 @@ class Uploader:
                         end_offset=span.end_offset,
                         max_timestamp=span.max_timestamp,
                         size=span.size,
-                        state=states[span.stream_id],
+                        state=state_kind(infos[span.stream_id]),
+                        state_since=infos[span.stream_id].state_since,
                     )
                     for span in written.ranges
                 ),
@@ -326,14 +326,7 @@ def _info_of(info: StreamInfo, part: Part, batches: list[CachedBatch]) -> Stream
         start, end = batches[0].base_offset, batches[-1].end_offset
         here = tuple(entry for entry in info.aborted if start <= entry.last_offset < end)
         info = msgspec.structs.replace(info, aborted=here)
-    return info if part.is_last else msgspec.structs.replace(info, state=None)
-
-
-def _state_in(info: StreamInfo) -> str:
-    """Return what an object carries of a partition's state (`CommittedRange.state`)."""
-    if info.state is not None:
-        return WHOLE
-    return HEADERS if info.headers else ""
+    return info if part.is_last else msgspec.structs.replace(info, state=None, state_since=-1)
 
 
 async def _add_batches(writer: ObjectWriter, batches: list[CachedBatch]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from storage.compaction.reading import item_runs
 from storage.errors import CorruptObject, ObjectNotFound, UnsupportedFormat
-from storage.format.partition_state import decode_state
+from storage.format.partition_state import decode_packed
 from storage.format.producer_headers import parse_producer_headers
 from storage.format.record_batch import (
     HEADER_SIZE,
@@ -114,7 +114,8 @@ def _against_metadata(
 def _partition_state(key: str, held: ExpectedRange, info: StreamInfo) -> Iterator[Damage]:
     try:
         if info.state is not None:
-            decode_state(info.state)
+            for _ in decode_packed(info.state).records():
+                pass
         for _ in parse_producer_headers(info.headers or b""):
             pass
     except UnsupportedFormat as error:

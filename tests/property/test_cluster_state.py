@@ -28,12 +28,13 @@ ranges = st.builds(
         max_timestamp=start,
         size=length,
         state=kept,
+        state_since=start if kept == r.INCREMENTAL else -1,
     ),
     STREAMS,
     SMALL,
     OFFSETS,
     st.integers(0, 4),
-    st.sampled_from(["", r.WHOLE, r.HEADERS]),
+    st.sampled_from(["", r.WHOLE, r.HEADERS, r.INCREMENTAL]),
 )
 objects = st.builds(
     lambda key, spans: r.CommittedObject(

@@ -102,7 +102,8 @@ def test_a_long_life_with_many_checkpoints_keeps_everything() -> None:
                 end_offset=ends[stream] + rng.randint(1, 5),
                 max_timestamp=number,
                 size=7,
-                state=rng.choice(["", r.WHOLE, r.HEADERS, r.HEADERS]),
+                state=(kept := rng.choice(["", r.WHOLE, r.HEADERS, r.INCREMENTAL])),
+                state_since=max(ends[stream] - 9, 0) if kept == r.INCREMENTAL else -1,
             )
             for stream in (0, 1)
             if rng.random() < 0.7

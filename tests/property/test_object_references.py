@@ -22,7 +22,7 @@ from tests.property.test_metadata_snapshot import finish, folded, reloaded
 
 STREAMS = 3
 TOPICS = ["a" * 32, "b" * 32]
-KINDS = ("", r.WHOLE, r.HEADERS)
+KINDS = ("", r.WHOLE, r.HEADERS, r.INCREMENTAL)
 
 
 class Draws:
@@ -72,6 +72,7 @@ def span(stream: StreamState, start: int, end: int, kind: str) -> r.CommittedRan
         max_timestamp=end,
         size=end - start,
         state=kind,
+        state_since=max(start - 3, 0) if kind == r.INCREMENTAL else -1,
     )
 
 
@@ -89,7 +90,7 @@ def commit(state: ClusterState, draws: Draws, number: int) -> list[Record]:
             if draws.below(2):
                 start = ends[stream.stream_id]
                 ends[stream.stream_id] = start + 1 + draws.below(3)
-                kind = KINDS[draws.below(3)]
+                kind = KINDS[draws.below(4)]
                 spans.append(span(stream, start, ends[stream.stream_id], kind))
         objects.append(committed(f"data/{number}-{n}", spans))
     return [r.CommitObjects(node_id=0, node_epoch=0, objects=tuple(objects))]

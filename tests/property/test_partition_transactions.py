@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from broker.partition.producer_state import ProducerStates
+from broker.partition.producer_table import LIMITS, ProducerLimits
 from broker.protocol.errors import KafkaError
 from storage.format.control_batch import Marker
 from storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
+from tests.support.stored_states import TINY, StoredStates
 
 
 def header(
@@ -39,11 +41,11 @@ class Written:
 class Log:
     """A partition with its states, and what the model needs to judge them: the log itself."""
 
-    def __init__(self) -> None:
-        self.states = ProducerStates()
+    def __init__(self, limits: ProducerLimits = LIMITS) -> None:
+        self.stored = StoredStates(limits)
+        self.states = self.stored.states()
         self.written: list[Written] = []
         self.confirmed = 0
-        self.blob: tuple[bytes, int] = (self.states.snapshot(0), 0)
         self.sequences: dict[int, tuple[int, int]] = {}
 
     @property
@@ -97,13 +99,12 @@ class Log:
         self.confirmed = ahead[min(count, len(ahead)) - 1] if ahead and count else self.confirmed
 
     def upload(self) -> None:
-        self.blob = (self.states.snapshot(self.confirmed), self.confirmed)
+        self.stored.upload(self.states, self.confirmed)
 
     def crash(self) -> None:
         """Nothing is left but the last upload and the log up to what was durable."""
         self.written = [one for one in self.written if one.end <= self.confirmed]
-        blob, offset = self.blob
-        self.states = ProducerStates.restore(blob)
+        self.states, offset = self.stored.restore(), self.stored.end
         for one in self.written:
             if one.end > offset:
                 self.states.add(one.header, one.base, self.confirmed, 5, one.marker)
@@ -158,17 +159,17 @@ class Log:
         return found
 
 
-KINDS = ("produce", "plain", "commit", "abort", "confirm", "upload", "crash")
+KINDS = ("produce", "plain", "commit", "abort", "confirm", "upload", "merge", "crash")
 kind = st.one_of(st.just("produce"), st.sampled_from(("abort", "confirm")), st.sampled_from(KINDS))
 operation = st.tuples(kind, st.integers(1, 4), st.integers(1, 3))
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(operation, max_size=50), st.data())
+@given(st.lists(operation, max_size=50), st.sampled_from([LIMITS, TINY]), st.data())
 def test_committed_readers_get_what_was_committed(
-    operations: list[tuple[str, int, int]], data: st.DataObject
+    operations: list[tuple[str, int, int]], limits: ProducerLimits, data: st.DataObject
 ) -> None:
-    log = Log()
+    log = Log(limits)
     for kind, producer_id, count in operations:
         match kind:
             case "produce" | "plain":
@@ -179,6 +180,8 @@ def test_committed_readers_get_what_was_committed(
                 log.confirm(count)
             case "upload":
                 log.upload()
+            case "merge":
+                log.stored.merge(producer_id, count)
             case "crash":
                 log.crash()
         stable = log.states.transactions.last_stable_offset(log.confirmed)
@@ -228,16 +231,16 @@ def test_a_marker_fences_what_its_producer_sent_before() -> None:
 def test_producers_with_an_open_transaction_do_not_expire() -> None:
     states = ProducerStates()
     states.add(header(1, 0, 0, 1, TRANSACTIONAL), 0, 0, 5)
-    assert states.expire(100) == 0
+    assert sum(states.expire(100)) == 0
     states.add(header(1, 0, -1, 1, TRANSACTIONAL | CONTROL), 1, 0, 6, Marker(False, 0))
-    assert states.expire(100) == 1
+    assert sum(states.expire(100)) == 1
 
 
 def test_states_of_version_1_are_read() -> None:
     import msgspec
 
     packed = [1, [[7, 2, 99, [[0, 3, 10, 14]]]]]
-    states = ProducerStates.restore(msgspec.msgpack.encode(packed))
+    states = ProducerStates.restore([msgspec.msgpack.encode(packed)])
     known = states.check(7, 2, 0, 4)
     assert known is not None
     assert known.base_offset == 10

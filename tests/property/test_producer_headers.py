@@ -2,14 +2,15 @@
 
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.partition.producer_state import WINDOW, ProducerStates
+from broker.partition.producer_state import ProducerStates
+from broker.partition.producer_table import WINDOW
 from storage.format import record_batch
 from storage.format.control_batch import Marker, encode_marker, read_marker
+from storage.format.partition_state import decode_packed
 from storage.format.producer_headers import (
     KEPT,
     StateBatch,
@@ -53,12 +54,12 @@ def encoded(drawn: list[tuple[int, int, int, int, int]]) -> list[memoryview]:
 
 
 def snapshot(found: list[StateBatch], end: int) -> list[object]:
-    """Producers in order of their ids, which is that of no state; and aborted transactions."""
+    """Producers, whose order is that of no state; and aborted transactions."""
     states = ProducerStates()
     for header, marker in found:
         states.add(header, header.base_offset, end, 7, marker)
-    _, producers, aborted = msgspec.msgpack.decode(states.snapshot(end))
-    return [sorted(producers), aborted, states.transactions.last_stable_offset(end)]
+    packed = decode_packed(states.snapshot(0, end).data)
+    return [dict(packed.records()), packed.aborted, states.transactions.last_stable_offset(end)]
 
 
 @given(batches, st.lists(st.integers(0, 60), max_size=6))

@@ -7,14 +7,15 @@ from kio.schema.errors import ErrorCode
 
 from broker.partition.producer_state import (
     SEQUENCE_MAX,
-    WINDOW,
     ProducerStates,
     next_sequence,
     sequence_after,
 )
+from broker.partition.producer_table import LIMITS, WINDOW, ProducerLimits
 from broker.protocol.errors import KafkaError
 from storage.errors import UnsupportedFormat
 from storage.format.record_batch import BatchHeader
+from tests.support.stored_states import TINY, StoredStates
 
 
 def header(producer_id: int, epoch: int, sequence: int, count: int) -> BatchHeader:
@@ -24,8 +25,9 @@ def header(producer_id: int, epoch: int, sequence: int, count: int) -> BatchHead
 class Log:
     """A partition's worth of appends: what `Partition` does with the states."""
 
-    def __init__(self) -> None:
-        self.states = ProducerStates()
+    def __init__(self, limits: ProducerLimits = LIMITS) -> None:
+        self.stored = StoredStates(limits)
+        self.states = self.stored.states()
         self.end = 0
         self.confirmed = 0
         self.batches: list[tuple[int, int, int, int, int]] = []
@@ -80,7 +82,9 @@ class Model:
 
 
 operation = st.tuples(
-    st.sampled_from(["next", "next", "next", "repeat", "any", "confirm", "restart"]),
+    st.sampled_from(
+        ["next", "next", "next", "repeat", "any", "confirm", "restart", "upload", "merge"]
+    ),
     st.integers(1, 3),
     st.integers(0, 2),
     st.integers(0, 8),
@@ -89,11 +93,15 @@ operation = st.tuples(
 
 
 @settings(max_examples=400)
-@given(st.lists(operation, max_size=60), st.sampled_from([0, SEQUENCE_MAX - 5]))
+@given(
+    st.lists(operation, max_size=60),
+    st.sampled_from([0, SEQUENCE_MAX - 5]),
+    st.sampled_from([LIMITS, TINY]),
+)
 def test_answers_are_those_of_the_model(
-    operations: list[tuple[str, int, int, int, int]], first: int
+    operations: list[tuple[str, int, int, int, int]], first: int, limits: ProducerLimits
 ) -> None:
-    log, model = Log(), Model()
+    log, model = Log(limits), Model()
     for kind, producer_id, epoch, number, count in operations:
         known = model.history.get(producer_id, [])
         if kind == "confirm":
@@ -101,7 +109,14 @@ def test_answers_are_those_of_the_model(
             continue
         if kind == "restart":
             log.confirmed = log.end
-            log.states = ProducerStates.restore(log.states.snapshot(log.end))
+            log.stored.upload(log.states, log.end)
+            log.states = log.stored.restore()
+            continue
+        if kind == "upload":
+            log.stored.upload(log.states, log.confirmed)
+            continue
+        if kind == "merge":
+            log.stored.merge(number, count)
             continue
         if kind == "next":
             epoch = known[-1][0] if known else epoch
@@ -130,7 +145,7 @@ def test_a_snapshot_below_the_end_knows_five_batches_and_nothing_above(
         if number + 1 == confirmed_at:
             log.confirmed = log.end
     at = max(confirmed_at, min(at, len(counts)))
-    restored = ProducerStates.restore(log.states.snapshot(ends[at]))
+    restored = ProducerStates.restore([log.states.snapshot(0, ends[at]).data])
     for number, (_, epoch, first, count, base) in enumerate(log.batches):
         if at - WINDOW <= number < at:
             known = restored.check(9, epoch, first, count)
@@ -159,8 +174,8 @@ def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero() -> None:
 def test_idle_producers_expire() -> None:
     log = Log()
     log.produce(1, 0, 0, 1)
-    assert log.states.expire(5) == 0
-    assert log.states.expire(6) == 1
+    assert sum(log.states.expire(5)) == 0
+    assert sum(log.states.expire(6)) == 1
     assert len(log.states) == 0
 
 
@@ -168,4 +183,4 @@ def test_a_newer_snapshot_is_refused() -> None:
     import msgspec
 
     with pytest.raises(UnsupportedFormat, match="upgrade"):
-        ProducerStates.restore(msgspec.msgpack.encode([3, []]))
+        ProducerStates.restore([msgspec.msgpack.encode([4, [], b""])])

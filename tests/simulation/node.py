@@ -24,6 +24,7 @@ from storage.tasks import TaskScope
 from tests.simulation.ledger import Violation
 from tests.simulation.lives import Life
 from tests.simulation.taking_over import take_over
+from tests.simulation.told_states import ToldStates, check_stored
 from tests.simulation.wals import OpenWal
 
 if TYPE_CHECKING:
@@ -185,12 +186,12 @@ class Incarnation:
     async def _opened(self, stream: Stream) -> None:
         stream_id = stream.stream_id
         self.streams[stream_id] = stream
-        stream.state_snapshot = lambda end: end.to_bytes(8, "big")
         self.check_offsets(stream)
-        blob, end = await stream.load_state()
-        if blob is not None and int.from_bytes(blob, "big") != end:
-            raise Violation(f"stream {stream_id}: state of {blob!r} where it ends at {end}")
-        reached = 0 if blob is None else end
+        stored = await stream.load_state()
+        end = stored.end_offset
+        check_stored(stream_id, stored)
+        stream.state_snapshot = ToldStates(stored, self.rng).snapshot
+        reached = end if stored.states else 0
         async for header, _ in stream.state_batches(end):
             reached = header.end_offset
         if reached < stream.confirmed_offset:  # though all of it may be trimmed

@@ -411,5 +411,10 @@ def _commit(cluster: Cluster, record: dict[str, Any]) -> None:
             if span.get("state") == "whole":
                 stream.state_from = span["start_offset"]
                 stream.state_extents = []
+            elif span.get("state") == "incremental":
+                stream.state_from = max(stream.state_from, span["state_since"])
+                stream.state_extents = [
+                    one for one in stream.state_extents if one[1] > stream.state_from
+                ]
             elif span.get("state") == "headers" and stream.state_from < 0:
                 stream.state_from = span["start_offset"]

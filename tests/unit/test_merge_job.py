@@ -5,15 +5,19 @@ from collections.abc import Sequence
 
 import pytest
 
+from broker.partition.producer_state import ProducerStates
 from storage.clock import SystemClock
 from storage.compaction.merge import Merge, MergeResult
 from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings, plan_merges
 from storage.errors import CorruptObject
+from storage.format.partition_state import StateSnapshot, decode_packed, newest
 from storage.format.producer_headers import StateBatch
+from storage.format.record_batch import BatchHeader
 from storage.garbage.leak_check import check_leaks
 from storage.metadata.records import COMPACTED, TrimStream
 from storage.stream.engine import StreamEngine
 from storage.stream.stream import Stream
+from tests.support.stored_states import TINY
 from tests.unit.test_compaction_job import Writer, compact, opened, plain, read, upload
 
 ALL = MergeRules(target_bytes=1 << 30, count_min=2)
@@ -77,12 +81,47 @@ async def test_many_objects_become_few_and_every_offset_stays() -> None:
         assert (report.missing, report.leaked, report.uploading) == ((), (), ())
 
 
+async def test_incremental_states_are_put_together() -> None:
+    """Those of neighbours in one range, by merging; and by compaction of what is left."""
+    async with opened(partitions=1) as (engine, (stream,)):
+        stored = await stream.load_state()
+        producers, offsets = ProducerStates(since=-1, limits=TINY), 0
+        stream.state_snapshot = producers.snapshot
+        writer = Writer(stream)
+        for number in range(12):
+            for producer_id in (5, 6 + number):
+                writer.append((b"a", b"1"), producer_id=producer_id)
+                header = BatchHeader(0, 100, 0, 2, 0, 0, 0, 0, 0, producer_id, 0, number, 1)
+                producers.add(header, offsets, offsets, number)
+                offsets += 1
+            await upload(engine)
+        before = await stream.load_state()
+        assert len(before.states) > 2 > len(stored.states)
+        assert (await merge(engine, whole(engine)).run()).is_done
+        after = await stream.load_state()
+        assert len(after.states) == 1
+        assert after[1:] == before[1:]
+        assert dict(newest(map(decode_packed, after.states)).records()) == dict(
+            newest(map(decode_packed, before.states)).records()
+        )
+        restored = ProducerStates.restore(
+            after.states, since=after.since, end_offset=after.end_offset
+        )
+        assert {producer_id for producer_id, _ in restored} == {5, *range(6, 18)}
+        (place,) = extents(engine, stream)
+        assert place == (0, 24)
+
+
+def as_of(_: int, end_offset: int) -> StateSnapshot:
+    return StateSnapshot(b"state %d" % end_offset)
+
+
 async def test_states_headers_and_transactions_are_what_they_were() -> None:
     async with opened(partitions=2) as (engine, streams):
         writers = [Writer(stream) for stream in streams]
         for number, has_state in enumerate((True, False, True, False, False, False)):
             for stream, writer in zip(streams, writers, strict=True):
-                stream.state_snapshot = (lambda n: b"state %d" % n) if has_state else None
+                stream.state_snapshot = as_of if has_state else None
                 writer.append((b"a", b"1"), producer_id=5)
                 writer.append((b"b", b"2"), producer_id=6, transactional=True)
                 writer.end(6, is_commit=number % 2 == 0)
@@ -91,11 +130,11 @@ async def test_states_headers_and_transactions_are_what_they_were() -> None:
         for stream in streams:
             stream.state_snapshot = None
 
-        async def told() -> list[tuple[bytes | None, int, list[StateBatch]]]:
+        async def told() -> list[tuple[list[bytes], int, list[StateBatch]]]:
             found = []
             for stream in streams:
-                state, offset = await stream.load_state()
-                found.append((state, offset, [one async for one in stream.state_batches(offset)]))
+                states, _, offset = await stream.load_state()
+                found.append((states, offset, [one async for one in stream.state_batches(offset)]))
             return found
 
         before, rows = await told(), [await read(stream) for stream in streams]

@@ -153,9 +153,9 @@ def test_a_replacement_is_whole_and_names_each_object_once() -> None:
     state.apply(entry(r.ReplaceObjects(sources=("data/a",), objects=(whole,))))
 
 
-def stating(key: str, first: int, end: int, kept: str) -> r.CommitObjects:
+def stating(key: str, first: int, end: int, kept: str, since: int = -1) -> r.CommitObjects:
     plain = committed(key, first, end)
-    span = msgspec.structs.replace(plain.ranges[0], state=kept)
+    span = msgspec.structs.replace(plain.ranges[0], state=kept, state_since=since)
     return r.CommitObjects(
         node_id=0, node_epoch=0, objects=(msgspec.structs.replace(plain, ranges=(span,)),)
     )
@@ -188,6 +188,29 @@ def test_what_a_state_is_made_of_outlives_its_records_until_there_is_a_newer_one
     assert [e.start_offset for e in newer.streams[0].state_sources] == [25, 30]
     gone = state.apply(entry(r.DeleteTopic(topic_id=TOPIC)))
     assert set(gone.unreferenced) == set(gone.objects)
+
+
+def test_incremental_states_keep_all_that_make_them_whole() -> None:
+    """Trimmed or not, up to the round that was complete last; a state never counts from later on
+    than it begins.
+    """
+    state = start().apply(entry(stating("data/0", 0, 5, r.WHOLE)))
+    for first in (5, 10, 15, 20):
+        state = state.apply(entry(stating(f"data/{first}", first, first + 5, r.INCREMENTAL, 0)))
+        assert state.streams[0].state_from == 0
+    state = state.apply(entry(r.TrimStream(stream_id=0, start_offset=25), time_ms=1))
+    assert not state.streams[0].extents
+    assert [e.start_offset for e in state.streams[0].state_sources] == [0, 5, 10, 15, 20]
+    state = state.apply(entry(stating("data/25", 25, 30, r.INCREMENTAL, 12), time_ms=2))
+    assert [e.start_offset for e in state.streams[0].state_sources] == [10, 15, 20, 25]
+    assert set(state.unreferenced) == {"data/0", "data/5"}
+    late = state.apply(entry(stating("data/30", 30, 35, r.INCREMENTAL, 3)))
+    assert late.streams[0].state_from == 12, "what was let go of is not asked for again"
+    whole = late.apply(entry(stating("data/35", 35, 40, r.WHOLE)))
+    assert [e.start_offset for e in whole.streams[0].state_sources] == [25, 30, 35]
+    assert whole.streams[0].state_from == 35
+    with pytest.raises(EntryRejected, match="beyond"):
+        state.apply(entry(stating("data/30", 30, 35, r.INCREMENTAL, 31)))
 
 
 def test_headers_alone_are_kept_where_no_state_was_ever_uploaded() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from storage.clock import SystemClock
 from storage.errors import EntryRejected, SettingsError, StorageError
+from storage.format.partition_state import StateSnapshot
 from storage.metadata.records import FenceNode
 from storage.metadata.state import NodeState
 from storage.object_store import MemoryStore
@@ -216,7 +217,7 @@ async def test_partition_states_are_made_anew_without_reading_data(name: str) ->
     """The state that was uploaded, and headers of what came later."""
     store, place = MemoryStore(), Place(name)
     async with running(store, place.own) as (engine, streams):
-        streams[0].state_snapshot = lambda end: f"as of {end}".encode()
+        streams[0].state_snapshot = lambda _, end: StateSnapshot(f"as of {end}".encode())
         for sequence in range(9):
             await append_as(streams[0], 7, sequence)
         await engine.upload_now()
@@ -226,8 +227,8 @@ async def test_partition_states_are_made_anew_without_reading_data(name: str) ->
     async with running(store, place.own, node_id=1, partitions=0, seed=1) as (taker, _):
         await taker.take_over(await fence(taker, 0), place.left)
         (stream,) = await _open(taker, 0)
-        blob, offset = await stream.load_state()
-        assert (blob, offset) == (b"as of 9", 9)
+        states, _, offset = await stream.load_state()
+        assert (states, offset) == ([b"as of 9"], 9)
         batches = [batch async for batch in stream.state_batches(offset)]
         found = [header for header, _ in batches if header.producer_id == 7]
         assert [h.base_sequence for h in found][-5:] == [34, 35, 36, 37, 38]
@@ -245,7 +246,7 @@ async def test_partition_states_outlive_records_that_were_all_deleted(
     """What lies in an uploaded state, and what a takeover added to it; handed over, and crashed."""
     store, place = MemoryStore(), Place(name)
     async with running(store, place.own) as (engine, streams):
-        streams[0].state_snapshot = lambda end: f"as of {end}".encode()
+        streams[0].state_snapshot = lambda _, end: StateSnapshot(f"as of {end}".encode())
         for sequence in range(9):
             await append_as(streams[0], 7, sequence)
         await engine.upload_now()
@@ -257,18 +258,18 @@ async def test_partition_states_outlive_records_that_were_all_deleted(
         await taker.take_over(await fence(taker, 0), place.left)
         (stream,) = await _open(taker, 0)
         await stream.trim(10)
-        assert await known_of(stream) == (b"as of 9", 9, [9])
+        assert await known_of(stream) == ([b"as of 9"], 9, [9])
     async with running(store, place.own, node_id=2, partitions=0, seed=2) as (last, _):
         if not is_clean:
             await last.take_over(await fence(last, 1), place.left)
         (stream,) = await _open(last, 0)
         assert (stream.start_offset, stream.next_offset) == (10, 10)
-        assert await known_of(stream) == (b"as of 9", 9, [9])
+        assert await known_of(stream) == ([b"as of 9"], 9, [9])
         assert last.reader.stats.gets == 0
-        stream.state_snapshot = lambda end: f"as of {end}".encode()
+        stream.state_snapshot = lambda _, end: StateSnapshot(f"as of {end}".encode())
         await append_as(stream, 7, 10)
         await last.upload_now()
-        assert await known_of(stream) == (b"as of 11", 11, [])
+        assert await known_of(stream) == ([b"as of 11"], 11, [])
         assert not last.metadata.state.streams[0].state_extents
 
 
@@ -289,10 +290,10 @@ async def test_a_taker_writes_as_few_objects_as_their_size_allows() -> None:
         assert [await read_all((await _open(taker, n))[0]) for n in (0, 1)] == written
 
 
-async def known_of(stream: Stream) -> tuple[bytes | None, int, list[int]]:
-    """What a partition's state would be made of: a blob, its end, and the sequences after it."""
-    blob, offset = await stream.load_state()
-    return blob, offset, [h.base_sequence async for h, _ in stream.state_batches(offset)]
+async def known_of(stream: Stream) -> tuple[list[bytes], int, list[int]]:
+    """What a partition's state would be made of: blobs, their end, and the sequences after it."""
+    states, _, offset = await stream.load_state()
+    return states, offset, [h.base_sequence async for h, _ in stream.state_batches(offset)]
 
 
 # ------------------------------------------------------------------ which logs are reached

@@ -146,10 +146,10 @@ async def test_a_snapshot_has_nothing_of_a_marker_that_is_not_durable() -> None:
         partition.end_transaction(1, 0, 0, is_commit=False, on_done=None)
         assert partition.last_stable_offset == 0
         assert partition.producers.get(1).transaction_start < 0  # type: ignore[union-attr]
-        blob = partition.producers.snapshot(2)
+        blob = partition.producers.snapshot(0, 2).data
         await engine.wait_durable()
         assert partition.last_stable_offset == 1
-    restored = type(partition.producers).restore(blob)
+    restored = type(partition.producers).restore([blob])
     assert restored.is_in_transaction(1, 0)
     assert restored.transactions.last_stable_offset(2) == 0
     assert restored.transactions.aborted_among(0, 2) == []

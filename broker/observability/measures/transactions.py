@@ -1,4 +1,4 @@
-"""Transactions whose coordinator this node is."""
+"""Transactions whose coordinator this node is, and producers of the partitions that it leads."""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -31,7 +31,30 @@ def _markers(node: "Node") -> Values:
     return node.transaction_coordinator.markers_waiting if node.is_ready else None
 
 
+def _producers(node: "Node") -> Values:
+    if not node.is_ready:
+        return None
+    return float(sum(len(partition.producers) for partition in node.catalog.led()))
+
+
+def _states_size(node: "Node") -> Values:
+    if not node.is_ready:
+        return None
+    return float(sum(partition.producers.size for partition in node.catalog.led()))
+
+
 MEASURES = (
+    gauge(
+        "producer_ids",
+        "Producers whose last batches are remembered, in the partitions that this node leads.",
+        _producers,
+    ),
+    gauge(
+        "partition_state_bytes",
+        "States of the partitions that this node leads, as they are stored: producers and aborted "
+        "transactions.",
+        _states_size,
+    ),
     gauge(
         "transactional_ids",
         "Transactional ids that this node coordinates, by the state of their transaction.",
