@@ -35,6 +35,8 @@ _DIFFERENCES = """\
   times `max.message.bytes` and 64 MiB at most, more is refused with INVALID_RECORD. Limits of
   timestamps (`message.timestamp.before.max.ms` and `after.max.ms`) hold for the first record of a
   batch and for its newest timestamp.
+- **Sizes of requests**: one request may have 20,000 array elements in all and four more for each
+  partition of the cluster; one that carries no records may have 16 MiB. More closes the connection.
 - **There is no active segment.** Kafka never compacts the segment that a partition writes to; here
   the newest records of a compacted topic may be compacted as soon as they are in objects. Where a
   consumer has to see each value for a time, set `min.compaction.lag.ms`.

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from broker.api.describe_log_dirs import log_dir
 from broker.api.logger_levels import logger_entries
+from broker.api.turns import Turns
 from broker.configs.entries import (
     ConfigEntry,
     broker_entries,
@@ -32,20 +33,22 @@ API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each resource."""
-    results = []
-    for resource in request.resources:
+    results, turns = [], Turns()
+    for resource in _asked(request):
+        await turns.step()
         code, message = ErrorCode.none, None
         entries: Sequence[ConfigEntry] = ()
         try:
             entries = _entries(resource.resource_type, resource.resource_name, context)
         except KafkaError as error:
             code, message = error_code(error), error_message(error)
-        wanted = resource.configuration_keys
+        wanted = frozenset(resource.configuration_keys or ())
         configs = [
             _config(entry, request, context)
             for entry in entries
             if not wanted or entry.name in wanted
         ]
+        await turns.step(len(configs) * 4)  # an entry has its synonyms
         results.append(
             entity(
                 context.response,
@@ -58,6 +61,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
             )
         )
     return entity(context.response, "DescribeConfigsResponse", results=results)
+
+
+def _asked(request: Any) -> list[Any]:
+    """Return the resources, once each."""
+    named = {(asked.resource_type, asked.resource_name): asked for asked in request.resources}
+    return list(named.values())
 
 
 def _entries(kind: int, name: str, context: RequestContext) -> Sequence[ConfigEntry]:

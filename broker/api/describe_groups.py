@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.coordinator.group.coordinator import GroupDescription
 from broker.coordinator.group.messages import GroupState
 from broker.protocol.api import Api, RequestContext
@@ -28,8 +29,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each group."""
     wants_operations = getattr(request, "include_authorized_operations", False)
     operations = _GROUP_OPERATIONS if wants_operations else _OPERATIONS_UNKNOWN
-    groups = []
-    for group_id in request.groups:
+    groups, turns = [], Turns()
+    for group_id in dict.fromkeys(request.groups):
+        await turns.step()
         try:
             group = await context.node.groups.describe(group_id)
         except KafkaError as error:
@@ -39,6 +41,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             groups.append(_not_found(group_id, operations, context))
         else:
             groups.append(_known(group, operations, context))
+            await turns.step(len(groups[-1].members))
     return entity(context.response, "DescribeGroupsResponse", groups=groups)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.partition.partition import Partition
 from broker.partition.topic import is_valid_name
 from broker.protocol.api import Api, RequestContext
@@ -21,15 +22,20 @@ API = Api(key=61, name="DescribeProducers", versions=(0, 0))
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each partition with its producers."""
     is_leader = await context.node.session.ensure()
-    module = context.response
+    module, turns = context.response, Turns()
+
+    async def answer(name: str, index: int) -> Any:
+        partition = _answer(name, index, context, is_leader=is_leader)
+        await turns.step(1 + len(partition.active_producers))
+        return partition
+
     topics = [
         entity(
             module,
             "TopicResponse",
             name=topic.name,
             partitions=[
-                _answer(topic.name, index, context, is_leader=is_leader)
-                for index in topic.partition_indexes
+                await answer(topic.name, index) for index in dict.fromkeys(topic.partition_indexes)
             ],
         )
         for topic in request.topics

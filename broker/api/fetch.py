@@ -9,16 +9,19 @@ the high watermarks of its partitions or its deadline. Cold partitions are read 
 background: the request waits for them until its deadline, or shortly when others have data, and
 what comes later is found in the block cache next time. Before that it waits for memory
 (`RequestMemory`); the less is left of it, the less a response brings. A node that cannot be sure
-that it still leads anything asks the metadata before it answers. Left out: replicas (brokers copy
+that it still leads anything asks the metadata before it answers. A request with many partitions
+is read and answered in turns, between which other work goes on. Left out: replicas (brokers copy
 nothing from each other), preferred read replicas (only leaders serve).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import STEPS_AT_ONCE, elements_max
 from broker.catalog.leaders import hint_for
 from broker.network.connection import Connection
 from broker.network.slot import Slot
@@ -26,7 +29,7 @@ from broker.partition.fetch_session import FetchPlan, Wanted
 from broker.partition.partition import Partition
 from broker.partition.topic import Topic
 from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
+from broker.protocol.errors import KafkaError, MalformedFrame, error_code
 from broker.protocol.fetch import (
     TOPIC_IDS,
     FetchPartition,
@@ -52,24 +55,59 @@ before, and of others: those of whom nothing is known leave room for those who r
 """
 READ_COMMITTED = 1
 WAIT_MAX_MS = 3_600_000
+CONTROL_REQUEST_MAX = 16 << 20
+"""Longest request, as of other APIs that carry no records."""
+PARSED_INLINE_MAX = 64 << 10
+"""Longer requests are parsed off the event loop."""
+AGAIN_S = 0.02
+"""Pause before a request that was woken while it was read in turns is read again."""
 
 Records = Sequence[memoryview]
 
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
-    request = parse(frame, header.body, header.version)
+    elements = elements_max(context.node)
     connection: Connection = context.connection
     slot = connection.slot()
+    if len(frame) > CONTROL_REQUEST_MAX:
+        raise MalformedFrame(f"Fetch request of {len(frame)} bytes")
+    if len(frame) > PARSED_INLINE_MAX:
+        work = _start_aside(frame, header, context, slot, elements)
+        slot.cancel = context.node.scope.spawn(work, name="parse a long Fetch").cancel
+        return True
+    _begin(parse(frame, header.body, header.version, elements), header, context, slot)
+    return True
+
+
+async def _start_aside(
+    frame: memoryview, header: RequestHeader, context: RequestContext, slot: Slot, elements: int
+) -> None:
+    """Parse a long request off the event loop, then begin."""
+    loop = asyncio.get_running_loop()
+    try:
+        request = await loop.run_in_executor(
+            None, parse, frame, header.body, header.version, elements
+        )
+    except (MalformedFrame, struct.error) as error:
+        context.node.server.rejected(slot.connection, str(error))
+        return
+    slot.cancel = None
+    if slot.connection.is_open:
+        _begin(request, header, context, slot)
+
+
+def _begin(
+    request: FetchRequest, header: RequestHeader, context: RequestContext, slot: Slot
+) -> None:
     try:
         plan = context.node.fetch_sessions.plan(request, by_id=header.version >= TOPIC_IDS)
     except KafkaError as error:
         writer = ResponseWriter(header.version)
         writer.begin(int(error.code), 0, 0)
         slot.complete(writer.finish(header.correlation_id))
-        return True
+        return
     FetchCall(context, header, request, plan, slot).begin()
-    return True
 
 
 class FetchCall:
@@ -101,6 +139,11 @@ class FetchCall:
         self._watched: list[Partition] = []
         self._is_scheduled = False
         self._is_finished = False
+        self._is_long = len(plan.partitions) > STEPS_AT_ONCE
+        self._is_in_turns = False
+        self._is_woken = False
+        self._read_size = 0
+        self._is_settled = False
         self._is_late = False
         self._cold_pending: set[Wanted] = set()
         self._cold_bytes = 0
@@ -126,10 +169,38 @@ class FetchCall:
         self._is_scheduled = False
         if self._is_finished:
             return
+        if self._is_in_turns:
+            self._is_woken = True
+            return
         if not self._is_cut_off and not self._node.session.is_current():
             self._node.scope.spawn(self._confirm(), name="confirm leadership")
             return
-        size, is_settled = self._read()
+        if self._is_long:
+            self._watch()  # what comes while others are read is not missed
+            self._is_in_turns = True
+            self._node.scope.spawn(self._read_in_turns(), name="fetch in turns")
+            return
+        for _ in self._read():
+            pass
+        self._conclude()
+
+    async def _read_in_turns(self) -> None:
+        for _ in self._read():
+            await asyncio.sleep(0)
+            if self._is_finished:
+                return
+        self._is_in_turns = False
+        if self._is_cut_off or self._node.session.is_current():
+            self._conclude()
+        else:
+            self._evaluate()
+        if self._is_woken and not self._is_finished:
+            self._is_woken = False
+            self._timers.append(self._after(AGAIN_S, self._evaluate))
+
+    def _conclude(self) -> None:
+        """Answer when what was read is enough."""
+        size, is_settled = self._read_size, self._is_settled
         if self._cold_pending or self._room_wait is not None:
             if size and self._is_late:
                 self._finish()
@@ -183,16 +254,20 @@ class FetchCall:
 
     # Reading.
 
-    def _read(self) -> tuple[int, bool]:
-        """Read every partition; return the bytes, and whether there is something to say at once."""
+    def _read(self) -> Iterator[None]:
+        """Read every partition; note the bytes, and whether there is something to say at once.
+        Yields where other work may go on.
+        """
         size, is_settled = 0, False
         results = self._results = []
-        for wanted in self._plan.partitions:
+        for number, wanted in enumerate(self._plan.partitions, 1):
+            if not number % STEPS_AT_ONCE:
+                yield
             result = self._read_partition(wanted, self._max_bytes - size, size == 0)
             size += sum(map(len, result.records))
             is_settled = is_settled or bool(result.error) or result.diverging is not None
             results.append((wanted, result))
-        return size, is_settled
+        self._read_size, self._is_settled = size, is_settled
 
     def _read_partition(self, wanted: Wanted, room: int, is_first: bool) -> PartitionResult:
         want = wanted.want
@@ -314,15 +389,31 @@ class FetchCall:
 
     def _finish(self) -> None:
         self._is_finished = True
+        if self._is_long:
+            self._slot.cancel = self._node.scope.spawn(
+                self._answer_in_turns(), name="answer a fetch in turns"
+            ).cancel
+            return
         try:
-            self._answer()
+            for _ in self._answer():
+                pass
         finally:  # by now what the client does not take at once is charged to the response
             self._stop()
 
-    def _answer(self) -> None:
+    async def _answer_in_turns(self) -> None:
+        try:
+            for _ in self._answer():
+                await asyncio.sleep(0)
+        finally:
+            self._stop()
+
+    def _answer(self) -> Iterator[None]:
+        """Put the response together and give it. Yields where other work may go on."""
         plan, session = self._plan, self._plan.session
         topics: dict[TopicKey, list[PartitionResult]] = {}
-        for wanted, result in self._results:
+        for number, (wanted, result) in enumerate(self._results, 1):
+            if not number % STEPS_AT_ONCE:
+                yield
             if plan.incremental and not wanted.is_news(result):
                 continue
             if session is not None:
@@ -332,10 +423,14 @@ class FetchCall:
             topics.setdefault(wanted.key, []).append(result)
         writer = ResponseWriter(self._header.version)
         writer.begin(0, 0 if session is None else session.session_id, len(topics))
+        number = 0
         for key, results in topics.items():
             writer.begin_topic(key, len(results))
             for result in results:
                 writer.partition(result)
+                number += 1
+                if not number % STEPS_AT_ONCE:
+                    yield
             writer.end_topic()
         self._node.fetched(len(self._results))
         endpoints = self._endpoints.values()

@@ -9,6 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
@@ -27,7 +28,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Answer with the node of each key."""
     key_type = getattr(request, "key_type", _GROUP_KEY)
     keys = request.coordinator_keys if context.version >= _BATCH_VERSION else (request.key,)
-    found = [await _find(key, key_type, context) for key in keys]
+    found, turns = [], Turns()
+    for key in keys:
+        await turns.step()
+        found.append(await _find(key, key_type, context))
     if context.version >= _BATCH_VERSION:
         coordinators = [
             entity(context.response, "Coordinator", key=key, **fields)

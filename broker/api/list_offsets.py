@@ -13,6 +13,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.partition.partition import Partition
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
@@ -37,7 +38,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
     is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED
     named = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
 
+    turns = Turns()
+
     async def answer(name: str, asked: Any) -> Any:
+        await turns.step()
         if named[name, asked.partition_index] > 1:
             return _result(asked, context, error=ErrorCode.invalid_request)
         return await _answer(name, asked, context, is_leader=is_leader, is_committed=is_committed)

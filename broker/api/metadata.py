@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPICS
 from broker.api.topic_rules import check_collision
+from broker.api.turns import Turns
 from broker.catalog.leaders import controller_id, leader_of, live_nodes, replicas_of
 from broker.partition.topic import Topic, is_valid_name
 from broker.protocol.api import Api, RequestContext
@@ -82,26 +83,34 @@ async def _topics(request: Any, context: RequestContext) -> list[Any]:
     registry = context.node.topics
     wants_operations = getattr(request, "include_topic_authorized_operations", False)
     operations = ON_TOPICS if wants_operations else NOT_ASKED
+    turns = Turns()
     if request.topics is None or (context.version == 0 and not request.topics):
         return [
-            _described(registry.by_name[name], context, operations)
-            for name in sorted(registry.by_name)
+            await _paced(topic, context, operations, turns)
+            for _, topic in sorted(registry.by_name.items())
         ]
     may_create = context.node.settings.auto_create_topics_enable and getattr(
         request, "allow_auto_topic_creation", True
     )
     answers = []
     for name, topic_id in _asked(request, context):
+        await turns.step()
         if topic_id is None and name is not None:
             answers.append(await _by_name(name, context, operations, may_create=may_create))
+            await turns.step(len(answers[-1].partitions))
             continue
         topic = None if topic_id is None else registry.by_id.get(topic_id.bytes)
         answers.append(
             _missing(context, None, topic_id, ErrorCode.unknown_topic_id)
             if topic is None
-            else _described(topic, context, operations)
+            else await _paced(topic, context, operations, turns)
         )
     return answers
+
+
+async def _paced(topic: Topic, context: RequestContext, operations: int, turns: Turns) -> Any:
+    await turns.step(1 + len(topic.stream_ids))
+    return _described(topic, context, operations)
 
 
 def _asked(request: Any, context: RequestContext) -> dict[tuple[str | None, UUID | None], None]:

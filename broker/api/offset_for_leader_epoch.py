@@ -11,6 +11,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -19,15 +20,20 @@ from storage.errors import LakeheadError
 API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4))
 
 
-def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> Any:
     """Return the end of an epoch for each partition asked for."""
-    module = context.response
+    module, turns = context.response, Turns()
+
+    async def answer(name: str, asked: Any) -> Any:
+        await turns.step()
+        return _answer(name, asked, context)
+
     topics = [
         entity(
             module,
             "OffsetForLeaderTopicResult",
             topic=topic.topic,
-            partitions=[_answer(topic.topic, asked, context) for asked in topic.partitions],
+            partitions=[await answer(topic.topic, asked) for asked in topic.partitions],
         )
         for topic in request.topics
     ]

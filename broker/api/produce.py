@@ -24,6 +24,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from broker.api.transaction_inquiry import TransactionInquiry
+from broker.api.turns import STEPS_AT_ONCE, elements_max
 from broker.catalog.leaders import hint_for
 from broker.network.connection import Connection
 from broker.network.slot import Slot
@@ -73,7 +74,7 @@ _NOTHING = memoryview(b"")
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
-    request = parse(frame, header.body, header.version)
+    request = parse(frame, header.body, header.version, elements_max(context.node))
     call = ProduceCall(context, header, request, len(frame))
     if request.acks not in {-1, 0, 1}:
         call.refuse(KafkaError(ErrorCode.invalid_required_acks))
@@ -212,8 +213,11 @@ class ProduceCall:
             self._prepares = False
             node.scope.spawn(self._prepare(), name="prepare batches")
             return False
-        work = self._work
+        work, turn_end = self._work, self._next + STEPS_AT_ONCE
         while self._next < len(work):
+            if self._next == turn_end:  # the rest in the next turn of the loop
+                asyncio.get_running_loop().call_soon(self._go_on)
+                return False
             item = work[self._next]
             try:
                 item.results.append(self._result(item))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from broker.api.turns import elements_max, is_long
 from broker.network.connection import Connection
 from broker.network.deferred import Deferred
 from broker.network.slot import Slot
@@ -93,7 +94,7 @@ class Dispatcher:
         if len(frame) > DECODE_INLINE_MAX:
             self._spawn(self._decode_and_handle(frame, header, route, context), header, slot)
             return
-        answer = route.handle(self._decode(frame, header), context)
+        answer = route.handle(self._decode(frame, header, elements_max(self._node)), context)
         if isinstance(answer, Deferred):
             self._defer(answer, header, slot)
         elif inspect.isawaitable(answer):
@@ -102,16 +103,17 @@ class Dispatcher:
             self._answer(slot, header, answer)
 
     @staticmethod
-    def _decode(frame: memoryview, header: RequestHeader) -> Any:
+    def _decode(frame: memoryview, header: RequestHeader, elements: int) -> Any:
         if header.body == len(frame) and not header.schema.request_class.__dataclass_fields__:
             return header.schema.request_class()
-        return decode(header.schema.request_class, frame, header.body)
+        return decode(header.schema.request_class, frame, header.body, elements)
 
     async def _decode_and_handle(
         self, frame: memoryview, header: RequestHeader, route: Route, context: RequestContext
     ) -> Any:
         loop = asyncio.get_running_loop()
-        request = await loop.run_in_executor(None, self._decode, frame, header)
+        elements = elements_max(self._node)
+        request = await loop.run_in_executor(None, self._decode, frame, header, elements)
         assert route.handle is not None
         answer = route.handle(request, context)
         return await answer if inspect.isawaitable(answer) else answer
@@ -139,15 +141,28 @@ class Dispatcher:
     async def _run(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
         connection = slot.connection
         try:
-            self._answer(slot, header, await answer)
+            await self._answer_at_length(slot, header, await answer)
         except (MalformedFrame, UnsupportedVersion) as error:
             self._reject(connection, error)
         except Exception as error:  # noqa: BLE001  # the root of a request
             self._crashed(connection, error)
 
+    def _answer(self, slot: Slot, header: RequestHeader, answer: Any) -> None:
+        if is_long(answer):
+            self._spawn(_ready(answer), header, slot)
+        else:
+            slot.complete([encode_response(answer, header.correlation_id)])
+
     @staticmethod
-    def _answer(slot: Slot, header: RequestHeader, answer: Any) -> None:
-        slot.complete([encode_response(answer, header.correlation_id)])
+    async def _answer_at_length(slot: Slot, header: RequestHeader, answer: Any) -> None:
+        """Encode a response off the event loop when it is long."""
+        correlation_id = header.correlation_id
+        if is_long(answer):
+            loop = asyncio.get_running_loop()
+            frame = await loop.run_in_executor(None, encode_response, answer, correlation_id)
+        else:
+            frame = encode_response(answer, correlation_id)
+        slot.complete([frame])
 
     def _reject(self, connection: Connection, error: Exception) -> None:
         self._node.server.rejected(connection, str(error))
@@ -157,3 +172,7 @@ class Dispatcher:
         self.failed_total += 1
         _log.error("request_failed", client_host=connection.client_host, exc_info=error)
         connection.abort()
+
+
+async def _ready(answer: Any) -> Any:
+    return answer

@@ -113,7 +113,8 @@ class FetchSessions:
         if request.session_epoch in {FINAL_EPOCH, INITIAL_EPOCH}:
             if request.session_id != NO_SESSION:
                 self._sessions.pop(request.session_id, None)
-            wanted = [Wanted(key, want) for key, wants in request.topics for want in wants]
+            named = {(key, want.partition): want for key, wants in request.topics for want in wants}
+            wanted = [Wanted(key, want) for (key, _), want in named.items()]
             session = None
             if request.session_epoch == INITIAL_EPOCH:
                 session = self._create(wanted, by_id)

@@ -3,8 +3,8 @@ allocated.
 
 kio's own reader reserves room for as many elements as an array's length field says, so that five
 bytes from a stranger would end the process. This one is built from the same classes, but takes an
-array's length only when the frame has at least a byte for each element, and stops at `ELEMENTS_MAX`
-elements in all.
+array's length only when the frame has at least a byte for each element, and stops at
+`elements_max` elements in all. Strings have Kafka's limit in every encoding.
 """
 
 import dataclasses
@@ -19,10 +19,12 @@ from uuid import UUID
 
 from broker.protocol.errors import MalformedFrame
 
-ELEMENTS_MAX = 1_000_000
-"""Most array elements in one request: what a request costs in memory is bounded by this, not only
-by its bytes.
+ELEMENTS_MAX = 20_000
+"""Most array elements in one request, where the caller allows no more: what a request costs in time
+and memory is bounded by this, not only by its bytes.
 """
+TEXT_SIZE_MAX = 0x7FFF
+"""Longest string, in bytes (Kafka's protocol guide, and its generated readers)."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIXED = {
@@ -47,13 +49,15 @@ _INT16, _INT32, _INT8 = _FIXED["int16"], _FIXED["int32"], _FIXED["int8"]
 class Cursor:
     """A place in a frame. Every read raises MalformedFrame rather than going past the end."""
 
-    __slots__ = ("_elements", "data", "end", "position")
+    __slots__ = ("_elements_left", "_elements_max", "data", "end", "position")
 
-    def __init__(self, data: memoryview, position: int = 0) -> None:
+    def __init__(
+        self, data: memoryview, position: int = 0, elements_max: int = ELEMENTS_MAX
+    ) -> None:
         self.data = data
         self.position = position
         self.end = len(data)
-        self._elements = 0
+        self._elements_left = self._elements_max = elements_max
 
     def fixed(self, layout: struct.Struct) -> Any:
         """Read one fixed-size number."""
@@ -97,9 +101,11 @@ class Cursor:
         if number < -1 or number > self.end - self.position:
             raise MalformedFrame(f"an array of {number} elements does not fit in the frame")
         if number > 0:
-            self._elements += number
-            if self._elements > ELEMENTS_MAX:
-                raise MalformedFrame(f"more than {ELEMENTS_MAX} array elements in one request")
+            self._elements_left -= number
+            if self._elements_left < 0:
+                raise MalformedFrame(
+                    f"more than {self._elements_max} array elements in one request"
+                )
         return number
 
     def text(self, *, compact: bool) -> str | None:
@@ -107,6 +113,8 @@ class Cursor:
         length = self.length(compact=compact, short=True)
         if length == -1:
             return None
+        if length > TEXT_SIZE_MAX:
+            raise MalformedFrame(f"a string of {length} bytes; at most {TEXT_SIZE_MAX} are taken")
         try:
             return str(self.take(length), "utf-8")
         except UnicodeDecodeError:
@@ -122,14 +130,16 @@ class Cursor:
 Reader = Callable[[Cursor], Any]
 
 
-def decode(cls: type[Any], data: memoryview, position: int = 0) -> Any:
+def decode(
+    cls: type[Any], data: memoryview, position: int = 0, elements_max: int = ELEMENTS_MAX
+) -> Any:
     """Return the entity of kio's class `cls` at `position`. Raises MalformedFrame.
 
     Bytes that are left over are ignored, as Kafka does.
     """
     reader: Reader = _entity_reader(cast(Any, cls))
     try:
-        return reader(Cursor(data, position))
+        return reader(Cursor(data, position, elements_max))
     except (ValueError, OverflowError, RecursionError) as error:
         raise MalformedFrame(str(error)) from error
 

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.protocol.decode import Cursor
+from broker.protocol.decode import ELEMENTS_MAX, Cursor
 from broker.protocol.encode import compact_text, plain_text, uvarint
 from broker.protocol.errors import MalformedFrame
 from broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
@@ -79,9 +79,11 @@ class PartitionResult(NamedTuple):
     diverging: tuple[int, int] | None = None
 
 
-def parse(frame: memoryview, position: int, version: int) -> FetchRequest:
+def parse(
+    frame: memoryview, position: int, version: int, elements_max: int = ELEMENTS_MAX
+) -> FetchRequest:
     """Return the request whose body begins at `position`. Raises MalformedFrame."""
-    cursor = Cursor(frame, position)
+    cursor = Cursor(frame, position, elements_max)
     compact = version >= FLEXIBLE
     if version <= 14:
         cursor.take(4)  # replica id: brokers copy nothing from each other

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.protocol.decode import Cursor
+from broker.protocol.decode import ELEMENTS_MAX, Cursor
 from broker.protocol.encode import compact_text, plain_text, uvarint
 from broker.protocol.errors import MalformedFrame
 from broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
@@ -71,9 +71,11 @@ class TopicResult(NamedTuple):
     partitions: list[PartitionResult]
 
 
-def parse(frame: memoryview, position: int, version: int) -> ProduceRequest:
+def parse(
+    frame: memoryview, position: int, version: int, elements_max: int = ELEMENTS_MAX
+) -> ProduceRequest:
     """Return the request whose body begins at `position`. Raises MalformedFrame."""
-    cursor = Cursor(frame, position)
+    cursor = Cursor(frame, position, elements_max)
     try:
         if version >= FLEXIBLE:
             return _parse_flexible(cursor, version)

@@ -1,6 +1,6 @@
 """No request holds a node's event loop: beside the worst of them other clients are served.
 
-`make stalls` drives every API in every version (`bench.stalls`); here are those that held it once.
+`make stalls` drives every API (`test_stall_watchdog.py`); here are those that held it once.
 """
 
 import struct
@@ -10,10 +10,13 @@ from collections.abc import Iterator
 import cramjam
 import pytest
 
+from broker.api.turns import elements_max
 from broker.partition.record_keys import INFLATION_MAX, RECORDS_INLINE_MAX
+from broker.protocol.encode import uvarint
 from tests.support import wire
 from tests.support.watched_node import WatchedNode
 from tests.support.wire import Batch, Wire, produce_request
+from tests.support.worst_requests import worst_requests
 
 STALL_S_MAX = 0.1
 PROCESS_STALL_S_MAX = 0.3
@@ -118,3 +121,66 @@ def test_a_million_records_without_keys_are_refused_in_a_short_response(node: Wa
         assert answer is not None
         assert len(answer) < 1 << 20
         check(node)
+
+
+def of_many(key: int, version: int, array: str, count: int, node: WatchedNode) -> bytes:
+    """The request whose array of this name has `count` elements, about the topic `plain`."""
+    topic_id = node.node.topics.by_name["plain"].uuid
+    found = dict(worst_requests(key, version, "plain", topic_id, count, 1 << 26))
+    return found[array]
+
+
+def fetch_of_the_same_partition(count: int) -> bytes:
+    entry = struct.pack(">iqi", 0, 0, 1 << 20)
+    partitions = struct.pack(">i", count) + entry * count
+    wanted = struct.pack(">iiiib", -1, 100, 1, 1 << 20, 0)
+    return wire.header(1, 4) + wanted + wire.array(wire.string("plain") + partitions)
+
+
+MANY = [
+    (3, 4, "topics"),
+    (2, 1, "topics.partitions"),
+    (1, 4, "topics.partitions"),
+    (1, 4, "topics"),
+]
+
+
+@pytest.mark.parametrize(("key", "version", "array"), MANY)
+def test_a_request_of_as_many_elements_as_are_taken_does_not_hold_the_loop(
+    node: WatchedNode, key: int, version: int, array: str
+) -> None:
+    request = of_many(key, version, array, elements_max(node.node) - 2, node)
+    with Wire(node.port) as client:
+        node.longest_stall()
+        assert client.ask(request) is not None
+        check(node)
+
+
+def test_a_partition_that_one_fetch_names_many_times_is_read_once(node: WatchedNode) -> None:
+    with Wire(node.port) as client:
+        node.longest_stall()
+        answer = client.ask(fetch_of_the_same_partition(elements_max(node.node) - 2))
+        assert answer is not None
+        assert len(answer) < 200
+        check(node)
+
+
+@pytest.mark.parametrize(("key", "version"), [(1, 4), (2, 1), (3, 4)])
+def test_a_request_of_a_million_elements_closes_its_connection_alone(
+    node: WatchedNode, key: int, version: int
+) -> None:
+    array = struct.pack(">i", 990_000) + b"\0\0" * 4_000_000
+    lead = {1: struct.pack(">iiiib", -1, 100, 1, 1 << 20, 0), 2: struct.pack(">i", -1), 3: b""}
+    with Wire(node.port) as client, Wire(node.port) as other:
+        node.longest_stall()
+        assert client.ask(wire.header(key, version) + lead[key] + array) is None
+        assert other.end_offset("plain", 0) == 0
+        check(node)
+
+
+def test_a_string_has_the_limit_of_kafkas_in_the_compact_encoding_too(node: WatchedNode) -> None:
+    for size, is_taken in ((32_767, True), (32_768, False)):
+        key = uvarint(size + 1) + b"g" * size
+        request = wire.header(10, 4) + b"\0" + b"\0" + uvarint(2) + key + b"\0"
+        with Wire(node.port) as client:
+            assert (client.ask(request) is not None) is is_taken

@@ -1,0 +1,54 @@
+"""Turns of the event loop for requests with many elements: clients decide how many there are, so
+what looks at them gives way to other work again and again.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from broker.protocol.decode import ELEMENTS_MAX
+
+if TYPE_CHECKING:
+    from broker.node import Node
+
+STEPS_AT_ONCE = 250
+"""Elements of a request that are looked at in one turn: about a millisecond's work."""
+_PER_PARTITION = 4
+"""An honest request names a partition once, with its topic, and for a few groups."""
+
+
+class Turns:
+    """Counts the work on one request."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    async def step(self, weight: int = 1) -> None:
+        """Take note of work on `weight` elements; give way when it was enough for one turn."""
+        self._steps += weight
+        if self._steps >= STEPS_AT_ONCE:
+            self._steps = 0
+            await asyncio.sleep(0)
+
+
+def elements_max(node: "Node") -> int:
+    """Return how many array elements one request may have: by what there is in the cluster."""
+    return ELEMENTS_MAX + _PER_PARTITION * len(node.state.streams)
+
+
+def is_long(response: Any) -> bool:
+    """Whether a response has more elements than should be encoded in one turn."""
+    return next(islice(_elements(response), STEPS_AT_ONCE, None), None) is not None
+
+
+def _elements(entity: Any) -> Iterator[bool]:
+    """Yield once for each element of an entity's arrays, and of theirs."""
+    for name in getattr(entity, "__dataclass_fields__", ()):
+        value = getattr(entity, name)
+        if type(value) is tuple:
+            for element in value:
+                yield True
+                yield from _elements(element)
