@@ -7,7 +7,7 @@ read.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -25,6 +25,9 @@ ValueLayout = Literal["flat", "nested"]
 TableMode = Literal["append", "upsert"]
 OnError = Literal["pause", "dead_letter", "drop"]
 Evolution = Literal["evolve", "pause", "dead_letter"]
+
+METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key", "_headers")
+"""Columns of every table: where each record came from."""
 
 DATE, HOUR = "_date", "_hour"
 """Columns that `day(c)` and `hour(c)` of `lakehead.table.partition.by` make."""
@@ -364,14 +367,38 @@ def _check_together(declared: TableDeclaration) -> None:
     )
     if declared.value_format in {"json", "debezium"} and declared.schema:
         try:
-            parse_columns(declared.schema)
+            columns = [column.name for column in parse_columns(declared.schema)]
         except SettingsError as error:
             raise SettingsError(f"{PREFIX}schema: {error}") from None
+        if declared.value_format == "json":
+            _check_columns(declared, columns)
     if declared.value_format == "avro" and declared.schema:
         try:
             msgspec.json.decode(declared.schema)
         except msgspec.DecodeError as error:
             raise SettingsError(f"{PREFIX}schema is no Avro schema (JSON): {error}") from None
+
+
+def _check_columns(declared: TableDeclaration, fields: Sequence[str]) -> None:
+    """Check the columns that a declaration names against those that its schema makes."""
+    made = {
+        *METADATA_COLUMNS,
+        *(c for part in declared.partition_by if part.unit for c in part.columns),
+    }
+    is_flat = declared.layout == "flat"
+    for field in fields if is_flat else ():
+        _require(
+            field.lower() not in made,
+            f"{PREFIX}schema: {field} has the name of a column that is made: leave it out, or set "
+            f"{PREFIX}layout=nested",
+        )
+    known = [*(fields if is_flat else ["value"]), *METADATA_COLUMNS]
+    for part in declared.partition_by:
+        _require(
+            part.column in known,
+            f"{PREFIX}partition.by: the table has no column {part.column}: it has "
+            f"{', '.join(known)}",
+        )
 
 
 def _part(item: str) -> PartitionPart:

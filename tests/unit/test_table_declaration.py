@@ -7,8 +7,10 @@ from kio.schema.errors import ErrorCode
 
 from broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
 from broker.protocol.errors import KafkaError
+from lake.tables.layout import METADATA
 from storage.errors import SettingsError
 from storage.metadata.table_declaration import (
+    METADATA_COLUMNS,
     PREFIX,
     TABLE_CONFIGS,
     PartitionPart,
@@ -21,8 +23,8 @@ FULL = {
     "enable": " TRUE ",
     "path": "s3://lake/orders?region=x",
     "value.format": "json",
-    "schema": "id bigint, at timestamp",
-    "layout": "nested",
+    "schema": "id bigint, at timestamp, country string",
+    "layout": "flat",
     "mode": "upsert",
     "keys": "id, country",
     "partition.by": "day(at), country",
@@ -63,8 +65,11 @@ def test_every_config_reaches_the_declaration() -> None:
         PartitionPart(column="country"),
     )
     assert declared.partition_columns == ("_date", "country")
-    assert (declared.value_format, declared.schema) == ("json", "id bigint, at timestamp")
-    assert (declared.layout, declared.mode, declared.scd) == ("nested", "upsert", 2)
+    assert (declared.value_format, declared.schema) == (
+        "json",
+        "id bigint, at timestamp, country string",
+    )
+    assert (declared.layout, declared.mode, declared.scd) == ("flat", "upsert", 2)
     assert (declared.on_error, declared.evolution) == ("dead_letter", "pause")
     assert (declared.freshness_ms, declared.file_bytes) == (2000, 1 << 20)
     assert (declared.optimize_interval_ms, declared.optimize_small_percent) == (60_000, 25)
@@ -102,6 +107,18 @@ def test_an_hour_makes_a_date_and_an_hour() -> None:
         (configs(path="memory:x"), "memory"),
         (configs(value_format="json", schema="@/etc/passwd"), "no file"),
         (configs(colour="red"), "no such config"),
+        (configs(value_format="json", schema="a int, _offset bigint"), "_offset has the name"),
+        (configs(value_format="json", schema="_KEY string"), "_KEY has the name"),
+        (
+            configs(value_format="json", schema="at timestamp, _date date", partition_by="day(at)"),
+            "_date has the name",
+        ),
+        (configs(value_format="json", schema="a int", partition_by="zz"), "no column zz"),
+        (configs(value_format="json", schema="a int", partition_by="day(zz)"), "no column zz"),
+        (
+            configs(value_format="json", schema="a int", layout="nested", partition_by="a"),
+            "no column a",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_one_line(wrong: dict[str, str], word: str) -> None:
@@ -151,3 +168,19 @@ def test_what_the_broker_takes_can_be_read(held: dict[str, str], change: dict[st
     assert set(declared.partition_columns) >= {
         part.column for part in declared.partition_by if not part.unit
     }
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        configs(value_format="json", schema="a int, at date", partition_by="a,day(_timestamp)"),
+        configs(value_format="json", schema="_offset bigint", layout="nested"),
+        configs(value_format="json", partition_by="zz"),  # inferred: known at the first record
+    ],
+)
+def test_columns_that_a_declared_schema_makes_are_taken(right: dict[str, str]) -> None:
+    check_declaration(right)
+
+
+def test_the_columns_of_every_table_are_known_to_brokers() -> None:
+    assert tuple(METADATA) == METADATA_COLUMNS
