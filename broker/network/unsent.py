@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from broker.network.request_memory import Piece, RequestMemory
 
-WRITE_SIZE = 512 << 10
+WRITE_SIZE = 4 << 20
 """Given to the transport at once, which keeps all of it in memory until the last byte is taken."""
 RATE_MIN = 64 << 10
 """Bytes per second. A client that takes less does not take its responses."""
