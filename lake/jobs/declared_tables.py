@@ -8,7 +8,7 @@ in one table is told and tried again after a pause; the others go on.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,6 +29,7 @@ from lake.jobs.table_settings import (
     declared_settings,
 )
 from lake.jobs.table_upkeep import keep_files, targets
+from lake.jobs.unexpected import as_error
 from lake.snapshot import Snapshots
 from lake.store_reader import ObjectReader, store_reader
 from lake.tables.merge_engine import MergeEngineName
@@ -99,12 +100,17 @@ class _Guard:
 class _Kept:
     """A table that this process keeps."""
 
-    def __init__(self, declared: TableDeclaration, run: TableRun) -> None:
+    def __init__(self, declared: TableDeclaration) -> None:
         self.declared = declared
-        self.run = run
+        self.run: TableRun | None = None
         self.offsets: tuple[int, ...] = ()
         self.not_before = 0.0
         self.pause_s = _PAUSE_S[0]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more to do at once."""
+        return self.run is not None and self.run.has_more
 
 
 class DeclaredTables:
@@ -163,14 +169,15 @@ class DeclaredTables:
     def _bring_up_one(
         self, catalog: Catalog, declared: TableDeclaration, tell: Told, *, dry_run: bool
     ) -> None:
-        run = self._open_run(declared, dry_run=dry_run)
+        run: TableRun | None = None
         error: LakeheadError | None = None
         try:
             check_declared_place(catalog, declared)
-            with self._lease(declared, needed=not dry_run):
+            with self._lease(declared, needed=not dry_run), self._told(declared):
+                run = self._open_run(declared, dry_run=dry_run)
                 run.bring_up(catalog)
-        except LakeheadError as caught:
-            error = caught
+        except BaseException as caught:  # noqa: BLE001 - one table never stops the others
+            error = as_error(caught, f"table of topic {declared.topic}")
         tell(self._outcome(catalog, declared, run, error))
 
     def keep_files(self, tell: FilesTold, *, dry_run: bool = False) -> None:
@@ -268,6 +275,7 @@ class DeclaredTables:
             ThreadPoolExecutor(self._workers, thread_name_prefix="table") as pool,
         ):
             while not stopped.is_set():
+                self._leases.check_alive()
                 try:
                     catalog, reader = self._look()
                 except StoreUnavailable as error:
@@ -278,7 +286,7 @@ class DeclaredTables:
                 for outcome in pool.map(partial(self._turn, catalog, reader), due):
                     if outcome.error is not None or outcome.result.commits:
                         tell(outcome)
-                is_more_due = any(kept.run.has_more for kept in due)
+                is_more_due = any(kept.has_more for kept in due)
                 stopped.wait(0.0 if is_more_due else self._poll_s())
 
     def _look(self) -> tuple[Catalog, ObjectReader]:
@@ -301,7 +309,7 @@ class DeclaredTables:
         for topic_id, declared in declarations.items():
             kept = self._kept.get(topic_id)
             if kept is None or kept.declared != declared:
-                kept = self._kept[topic_id] = _Kept(declared, self._open_run(declared))
+                kept = self._kept[topic_id] = _Kept(declared)
             lag = lag_of(catalog.state, catalog.topic(declared.topic), kept.offsets)
             is_time = kept.not_before <= self._clock.monotonic()
             if is_time and is_due(declared, lag, self._clock.now_ms()):
@@ -309,34 +317,57 @@ class DeclaredTables:
         return due
 
     def _turn(self, catalog: Catalog, reader: ObjectReader, kept: _Kept) -> TableOutcome:
-        """One round of a table; the next is not before a pause if there was nothing to do."""
-        declared, run = kept.declared, kept.run
-        before = run.result
+        """One round of a table; the next is not before a pause if there was nothing to do, or if it
+        failed.
+        """
+        declared = kept.declared
+        before = MaterializeResult() if kept.run is None else kept.run.result
         error: LakeheadError | None = None
         try:
             check_declared_place(catalog, declared)
             self._leases.keep(declared.topic_id)
-            run.bring_up(catalog, rounds_max=1, reader=reader)
+            with self._told(declared):
+                kept.run = kept.run or self._open_run(declared)
+                self._round(catalog, reader, kept.run)
             kept.pause_s = _PAUSE_S[0]
-            if run.result.commits == before.commits:  # undecided transactions, for one
+            if kept.run.result.commits == before.commits:  # undecided transactions, for one
                 kept.not_before = self._clock.monotonic() + declared.freshness_ms / 2000
+        except BaseException as caught:  # noqa: BLE001 - one table never stops the others
+            error = as_error(caught, f"table of topic {declared.topic}")
+            kept.not_before = self._clock.monotonic() + kept.pause_s
+            kept.pause_s = min(kept.pause_s * 2, _PAUSE_S[1])
+            if isinstance(error, (SettingsError, SchemaConflict)):
+                # What it says to do, a rebuild for one, is for another process.
+                with suppress(StorageError):
+                    self._leases.release(declared.topic_id)
+        run = kept.run
+        if error is not None and not isinstance(error, TableTaken):
+            kept.run = None
+        if run is not None:
+            kept.offsets = run.held_offsets()
+        outcome = self._outcome(catalog, declared, run, error)
+        return replace(outcome, result=outcome.result.since(before))
+
+    def _round(self, catalog: Catalog, reader: ObjectReader, run: TableRun) -> None:
+        try:
+            run.bring_up(catalog, rounds_max=1, reader=reader)
         except ObjectNotFound:
             if self._snapshots is None:
                 raise
             # A WAL object of the tail was uploaded meanwhile: the next look finds it elsewhere.
-        except LakeheadError as caught:
-            error = caught
-            kept.not_before = self._clock.monotonic() + kept.pause_s
-            kept.pause_s = min(kept.pause_s * 2, _PAUSE_S[1])
-            if not isinstance(caught, TableTaken):
-                kept.run = self._open_run(declared)
-            if isinstance(caught, (SettingsError, SchemaConflict)):
-                # What it says to do, a rebuild for one, is for another process.
-                with suppress(StorageError):
-                    self._leases.release(declared.topic_id)
-        kept.offsets = run.held_offsets()
-        outcome = self._outcome(catalog, declared, run, error)
-        return replace(outcome, result=run.result.since(before))
+
+    @contextmanager
+    def _told(self, declared: TableDeclaration) -> Iterator[None]:
+        """Have the cluster know, by the lease, why this turn at a table failed, if it does."""
+        try:
+            yield
+        except BaseException as caught:
+            problem = as_error(caught, f"table of topic {declared.topic}")
+            self._leases.report_problem(declared.topic_id, str(problem))
+            if problem is caught:
+                raise
+            raise problem from caught
+        self._leases.report_problem(declared.topic_id, "")
 
     def _poll_s(self) -> float:
         """A tenth of the freshness that is wanted most."""
@@ -388,7 +419,7 @@ class DeclaredTables:
         self,
         catalog: Catalog,
         declared: TableDeclaration,
-        run: TableRun,
+        run: TableRun | None,
         error: LakeheadError | None,
     ) -> TableOutcome:
         topic: TopicState | None
@@ -396,11 +427,11 @@ class DeclaredTables:
             topic = catalog.topic(declared.topic)
         except UnknownTopic:
             topic = None
-        offsets = run.held_offsets()
+        offsets = () if run is None else run.held_offsets()
         return TableOutcome(
             topic=declared.topic,
             table=declared.uri(self._path),
-            result=run.result,
+            result=MaterializeResult() if run is None else run.result,
             lag=Lag() if topic is None else lag_of(catalog.state, topic, offsets),
             error=error,
         )

@@ -9,7 +9,7 @@ from functools import partial
 
 from lake.jobs.table_lease import TableLeases, TableTaken
 from lake.jobs.table_upkeep import TableTarget, UpkeepResult, keep_files, targets
-from storage.errors import LakeheadError
+from lake.jobs.unexpected import as_error
 
 LOOK_S = 300.0
 """How often tables are looked at: it costs a listing and a few requests for each."""
@@ -67,5 +67,6 @@ def _kept(leases: TableLeases, topic_id: str) -> Iterator[None]:
 def _looked(leases: TableLeases, topics: Sequence[str]) -> Sequence[TableTarget]:
     try:
         return targets(leases.catalog(), topics)
-    except LakeheadError:
-        return ()  # who follows the tables looks at the same, and tells what is wrong
+    except BaseException as caught:  # noqa: BLE001 - the next look may find more
+        as_error(caught, "upkeep of tables")  # the job that follows them tells what is wrong
+        return ()

@@ -33,6 +33,8 @@ LEASE_S = 30.0
 _TICK_S = 3.0
 _CLOCKS_APART_S = 5.0
 _LOOK_AGAIN_S = 0.25
+_PROBLEM_MAX = 1000
+"""Characters of a problem that the log is told."""
 
 
 class TableTaken(LakeheadError):
@@ -50,7 +52,9 @@ class _Lease:
     until: float
     """Monotonic seconds."""
     offsets: tuple[int, ...]
-    told: tuple[int, ...]
+    problem: str
+    told: tuple[tuple[int, ...], str]
+    """Offsets and problem, as the log has them."""
 
 
 class TableLeases:
@@ -125,8 +129,7 @@ class TableLeases:
 
     def check(self, topic_id: str) -> None:
         """Raise LeaseLost unless the table is ours still."""
-        if self._crashed is not None:
-            raise self._crashed
+        self.check_alive()
         if not self.holds(topic_id):
             lease = self._held.get(topic_id)
             raise LeaseLost(
@@ -138,6 +141,16 @@ class TableLeases:
         """Say up to where the table holds each partition; the log is told soon."""
         if (lease := self._held.get(topic_id)) is not None:
             lease.offsets = tuple(offsets)
+
+    def report_problem(self, topic_id: str, problem: str) -> None:
+        """Say why the turn at a table failed, or (empty) that it did not; the log is told soon."""
+        if (lease := self._held.get(topic_id)) is not None:
+            lease.problem = problem[:_PROBLEM_MAX]
+
+    def check_alive(self) -> None:
+        """Raise what has ended the renewal of leases, if something has."""
+        if self._crashed is not None:
+            raise self._crashed
 
     def release(self, topic_id: str) -> None:
         """Give a lease back, if it is held."""
@@ -177,15 +190,16 @@ class TableLeases:
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 await self._log.refresh()
                 continue
-            topic, offsets = state.topic_by_id(topic_id), state.tables[topic_id].offsets
+            topic, taken = state.topic_by_id(topic_id), state.tables[topic_id]
             if topic is None:
                 raise UnknownTopic(f"no topic with id {topic_id}")
             self._held[topic_id] = _Lease(
                 topic=topic.name,
                 term=term,
                 until=begun + self._lease_s,
-                offsets=offsets,
-                told=offsets,
+                offsets=taken.offsets,
+                problem=taken.problem,
+                told=(taken.offsets, taken.problem),
             )
             return
 
@@ -225,7 +239,7 @@ class TableLeases:
     async def _tell(self, leases: Mapping[str, _Lease], *, is_end: bool) -> None:
         """Commit what is new of these leases; those that are others' now are ours no more."""
         begun = self._clock.monotonic()
-        offsets = {topic_id: lease.offsets for topic_id, lease in leases.items()}
+        news = {topic_id: (one.offsets, one.problem) for topic_id, one in leases.items()}
         renewed: set[str] = set()
         lost: set[str] = set()
 
@@ -238,9 +252,13 @@ class TableLeases:
                 if held is None or (held.term, held.holder) != (lease.term, self._name):
                     lost.add(topic_id)
                     continue
-                if offsets[topic_id] != lease.told:
-                    known = offsets[topic_id]
-                    records.append(TableProgress(topic_id=topic_id, term=lease.term, offsets=known))
+                if news[topic_id] != lease.told:
+                    offsets, problem = news[topic_id]
+                    records.append(
+                        TableProgress(
+                            topic_id=topic_id, term=lease.term, offsets=offsets, problem=problem
+                        )
+                    )
                 if is_end or lease.until - begun < self._lease_s * 2 / 3:
                     until_ms = 0 if is_end else self._until_ms()
                     records.append(self._record(topic_id, lease.term + 1, until_ms))
@@ -254,7 +272,7 @@ class TableLeases:
             if topic_id in lost:
                 self._held.pop(topic_id, None)
                 continue
-            lease.told = offsets[topic_id]
+            lease.told = news[topic_id]
             if topic_id in renewed:
                 lease.term += 1
                 lease.until = begun + self._lease_s

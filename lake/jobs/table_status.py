@@ -12,8 +12,9 @@ from functools import partial
 
 from lake.catalog import Catalog
 from lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
+from lake.jobs.unexpected import as_error
 from storage.clock import SystemClock
-from storage.errors import LakeheadError, SettingsError
+from storage.errors import SettingsError
 from storage.metadata.state import TableState, TopicState
 from storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
 
@@ -26,6 +27,7 @@ _LOOKS_AT_ONCE = 32
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
     """A declared table. What is None is not known: `error` says why, or there is no table yet.
+    It says also why the last turn at the table failed.
 
     `seconds_behind` is the age of the oldest object with records that the table does not hold,
     `holder` who has the lease. Costs are of the last `runs` commits that brought records.
@@ -92,7 +94,8 @@ def table_statuses(
             found.append(looks[topic].result(max(0.0, until - clock.monotonic())))
         except TimeoutError:
             found.append(replace(known, error=f"{known.table} does not answer"))
-        except LakeheadError as error:
+        except BaseException as caught:  # noqa: BLE001 - one table never stops the others
+            error = as_error(caught, f"status of {known.table}")
             found.append(replace(known, error=str(error)))
     return found
 
@@ -138,9 +141,11 @@ def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableS
 
 
 def _named(declared: TableDeclaration, catalog: Catalog) -> TableStatus:
+    held = catalog.state.tables.get(declared.topic_id, TableState())
     return TableStatus(
         topic=declared.topic,
         table=declared.uri(catalog.uri),
+        error=held.problem or None,
         mode=declared.mode,
         value_format=declared.value_format,
         freshness_seconds=declared.freshness_ms / 1000,

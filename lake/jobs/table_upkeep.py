@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from lake.catalog import Catalog
 from lake.jobs.table_due import declared_tables
 from lake.jobs.table_places import check_declared_place
+from lake.jobs.unexpected import as_error
 from lake.store_reader import store_reader
 from lake.tables.delta_table import (
     NOTHING,
@@ -210,8 +211,8 @@ def optimize(
                 _optimize(target)
             _note(target, "optimized")
             return replace(found, files_after=look(target).files)
-    except LakeheadError as error:
-        return replace(found, error=error)
+    except BaseException as caught:  # noqa: BLE001 - one table never stops the others
+        return replace(found, error=as_error(caught, f"{found.job} {target.uri}"))
 
 
 def _optimize(target: TableTarget) -> None:
@@ -290,8 +291,8 @@ def vacuum(
             if not dry_run:
                 _note(target, "vacuumed")
             return replace(found, removed=len(names), names=names, others=others)
-    except LakeheadError as error:
-        return replace(found, error=error)
+    except BaseException as caught:  # noqa: BLE001 - one table never stops the others
+        return replace(found, error=as_error(caught, f"{found.job} {target.uri}"))
 
 
 def _with_vacuum(found: UpkeepResult, table: Table, target: TableTarget) -> UpkeepResult:

@@ -5,11 +5,14 @@ processes of this machine, or as tasks of Spark (both in `lake.jobs`). Function,
 must be picklable. What an item does is durable, or visible, by itself: a runner may run it again.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Generic, Protocol, Self, TypeVar
 
 from storage.errors import LakeheadError
+
+_log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -85,11 +88,19 @@ class Attempt(Generic[Item, Result]):
     words: Callable[[Item], str]
 
     def __call__(self, item: Item) -> Result | Failed:
-        """Return what `work` does, or why it failed."""
+        """Return what `work` does, or why it failed. What no code of ours expects is logged with
+        its traceback, and stops no other item either.
+        """
         try:
             return self.work(item)
         except LakeheadError as error:
             return Failed(reason=f"{self.words(item)}: {error}")
+        except Exception as error:  # noqa: BLE001 - one item never stops the others
+            _log.exception("%s: unexpected %s", self.words(item), type(error).__name__)
+            return Failed(
+                reason=f"{self.words(item)}: unexpected {type(error).__name__}: {error} (the log "
+                "of the job has the traceback; please report it)"
+            )
 
 
 def tallied(figures: Counted, more: Iterable[Counted]) -> Counted:

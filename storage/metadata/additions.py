@@ -47,6 +47,7 @@ ADDITIONS: Mapping[int, Additions] = {
         hints={
             "RegisterNode": frozenset({"min_level", "max_level"}),
             "CommitObjects": frozenset({"wal_position"}),
+            "TableProgress": frozenset({"problem"}),
         },
         columns={
             "cluster": frozenset({"features_epoch"}),
@@ -64,6 +65,7 @@ ADDITIONS: Mapping[int, Additions] = {
                     "lost_log_streams",
                 }
             ),
+            "tables": frozenset({"problem"}),
         },
     ),
 }

@@ -173,6 +173,7 @@ def _tables(state: ClusterState) -> Columns:
         "owner": Texts.of(table.holder for _, table in rows),
         "term": Longs(table.term for _, table in rows),
         "until_ms": Longs(table.until_ms for _, table in rows),
+        "problem": Texts.of(table.problem for _, table in rows),
     }
 
 
@@ -273,6 +274,7 @@ def _tables_of(tables: Mapping[str, Columns]) -> Map[str, TableState]:
                 term=row.term,
                 until_ms=row.until_ms,
                 offsets=tuple(offsets.get(row.topic_id, ())),
+                problem=row.get("problem", ""),
             )
             for row in _rows(tables, "tables")
         }

@@ -319,12 +319,14 @@ class TakeTable(RecordBase, frozen=True, kw_only=True, tag=True):
 class TableProgress(RecordBase, frozen=True, kw_only=True, tag=True):
     """The table of a topic holds what lies below `offsets[i]` of partition i, if not more.
 
-    `term` is that of the lease it was written under.
+    `term` is that of the lease it was written under. `problem` is why the last turn at the table
+    failed (empty: it did not).
     """
 
     topic_id: str
     term: Long
     offsets: tuple[Long, ...]
+    problem: str = ""
 
 
 Record = (

@@ -164,13 +164,15 @@ class ControllerState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     """The table of a topic: who writes it, in which term (-1: nobody ever did), until when
-    (milliseconds; 0: it was given back); it holds what lies below `offsets[i]` of partition i.
+    (milliseconds; 0: it was given back); it holds what lies below `offsets[i]` of partition i;
+    `problem` is why the last turn at it failed, empty if it did not.
     """
 
     holder: str = ""
     term: int = -1
     until_ms: int = 0
     offsets: tuple[int, ...] = ()
+    problem: str = ""
 
     def end_offset(self, partition: int) -> int:
         """Return the offset after the last one of a partition that the table is known to hold."""

@@ -35,7 +35,7 @@ def table_progress(state: ClusterState, record: r.TableProgress, _: int) -> Clus
         len(record.offsets) <= len(topic.partitions) and all(n >= 0 for n in record.offsets),
         f"progress of {len(record.offsets)} partitions of topic {topic.name}, or below offset 0",
     )
-    held = replace(held, offsets=record.offsets)
+    held = replace(held, offsets=record.offsets, problem=record.problem)
     return replace(state, tables=state.tables.set(record.topic_id, held))
 
 

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from lake.jobs import table_upkeep
 from lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lake.jobs.table_lease import LeaseLost, TableLeases, TableTaken
+from lake.jobs.table_run import TableRun
+from lake.jobs.table_status import table_statuses
+from lake.jobs.table_upkeep import UpkeepResult
 from lake.store_reader import store_reader
 from storage.errors import SettingsError
 from storage.failpoints import KILLED
@@ -296,6 +300,93 @@ def test_following_keeps_tables_fresh_and_a_broken_one_does_not_hold_up_others(
     assert len(rows(bad)) == 1
     configure(cluster, "bad", {f"{PREFIX}on.error": "drop"})
     wait_until(lambda: any(one.topic == "bad" and one.result.dropped for one in told))
+
+
+class PanicException(BaseException):
+    """As libraries in Rust raise."""
+
+
+@pytest.mark.parametrize("kind", [OverflowError, PanicException])
+def test_an_unexpected_exception_ends_the_turn_of_its_table_and_of_no_other(
+    cluster: Path,
+    following: tuple[list[TableOutcome], threading.Event],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[BaseException],
+) -> None:
+    """It is told with the table's name and a traceback in the log, shown by `lakehead tables`, and
+    the table is tried again after a pause that grows."""
+    told, begun = following
+    tables = {}
+    for topic in ("bad", "good"):
+        write_topic(cluster, topic, {0: [order(1)]})
+        tables[topic] = declare(cluster, topic, value_format="json", freshness_ms="1000")
+    bring_up, is_mended = TableRun.bring_up, threading.Event()
+
+    def defective(run: TableRun, *given: Any, **named: Any) -> None:
+        if run._settings.topic == "bad" and not is_mended.is_set():
+            raise kind("date value out of range")
+        bring_up(run, *given, **named)
+
+    monkeypatch.setattr(TableRun, "bring_up", defective)
+    begun.set()
+    wait_until(lambda: sum(one.topic == "bad" for one in told) >= 2)
+    wait_until(tables["good"].exists)
+    write_topic(cluster, "good", {0: [order(2)]})
+    wait_until(lambda: len(rows(tables["good"])) == 2)
+    expected = f"table of topic bad: unexpected {kind.__name__}: date value out of range"
+    assert {one.topic for one in told if one.error is not None} == {"bad"}
+    assert str(next(one.error for one in told if one.topic == "bad")).startswith(expected)
+    assert "Traceback" in caplog.text
+    assert "in defective" in caplog.text
+    wait_until(lambda: problems(cluster)["bad"] is not None)
+    assert problems(cluster)["good"] is None
+    assert (problems(cluster)["bad"] or "").startswith(expected)
+    is_mended.set()
+    wait_until(lambda: tables["bad"].exists() and len(rows(tables["bad"])) == 1)
+    wait_until(lambda: problems(cluster)["bad"] is None)
+
+
+def problems(cluster: Path) -> dict[str, str | None]:
+    """What `lakehead tables` has as PROBLEM."""
+    statuses = table_statuses(store_reader(str(cluster)).open_catalog(), now_ms=0)
+    return {status.topic: status.error for status in statuses}
+
+
+def test_the_tables_of_a_cluster_say_why_one_pauses_until_it_goes_on(cluster: Path) -> None:
+    write_topic(cluster, "bad", {0: [order(1), b"{", order(3)]})
+    declare(cluster, "bad", value_format="json")
+    outcome = once(cluster)["bad"]
+    problem = problems(cluster)["bad"] or ""
+    assert problem == str(outcome.error)
+    assert problem.startswith("topic bad, partition 0, offset 1: ")
+    configure(cluster, "bad", {f"{PREFIX}on.error": "drop"})
+    assert once(cluster)["bad"].error is None
+    assert problems(cluster)["bad"] is None
+
+
+@pytest.mark.parametrize("job", ["open_table", "look"])
+def test_a_defect_in_the_upkeep_of_one_table_leaves_that_of_the_others(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    for topic in ("bad", "good"):
+        write_topic(cluster, topic, {0: [order(1)]})
+        declare(cluster, topic, value_format="json")
+    once(cluster)
+    real = getattr(table_upkeep, job)
+
+    def defective(place: Any) -> Any:
+        if "bad" in str(place):
+            raise RuntimeError("no such thing")
+        return real(place)
+
+    monkeypatch.setattr(table_upkeep, job, defective)
+    told: list[UpkeepResult] = []
+    tables = DeclaredTables(str(cluster))
+    tables.keep_files(told.append)
+    tables.close()
+    assert {one.topic for one in told if one.error is not None} == {"bad"}
+    assert all("unexpected RuntimeError: no such thing" in str(one.error) for one in told)
 
 
 def wait_until(condition: Any) -> None:

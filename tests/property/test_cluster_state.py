@@ -153,6 +153,7 @@ record_values: st.SearchStrategy[Record] = st.one_of(
         topic_id=TOPIC_IDS,
         term=SMALL,
         offsets=st.lists(st.integers(-1, 12), max_size=4).map(tuple),
+        problem=st.sampled_from(["", "offset 1: no JSON"]),
     ),
 )
 
