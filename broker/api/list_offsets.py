@@ -36,9 +36,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     module = context.response
     is_leader = await context.node.session.ensure()
     is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED
-    named = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
-
     turns = Turns()
+    named: Counter[tuple[str, int]] = Counter()
+    for topic in request.topics:
+        await turns.step()
+        named.update([(topic.name, asked.partition_index) for asked in topic.partitions])
 
     async def answer(name: str, asked: Any) -> Any:
         await turns.step()
@@ -46,15 +48,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
             return _result(asked, context, error=ErrorCode.invalid_request)
         return await _answer(name, asked, context, is_leader=is_leader, is_committed=is_committed)
 
-    topics = [
-        entity(
-            module,
-            "ListOffsetsTopicResponse",
-            name=topic.name,
-            partitions=[await answer(topic.name, asked) for asked in topic.partitions],
+    topics = []
+    for topic in request.topics:
+        await turns.step()
+        partitions = [await answer(topic.name, asked) for asked in topic.partitions]
+        topics.append(
+            entity(module, "ListOffsetsTopicResponse", name=topic.name, partitions=partitions)
         )
-        for topic in request.topics
-    ]
     return entity(module, "ListOffsetsResponse", topics=topics)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.coordinator.group.live_group import TopicPartition
 from broker.coordinator.group.record_formats import CommittedOffset
 from broker.protocol.api import Api, RequestContext
@@ -35,8 +36,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
         code, offsets = await _offsets(request, context, is_stable=is_stable)
         topics = _topics(request.topics, code, offsets, context)
         return entity(context.response, "OffsetFetchResponse", topics=topics, error_code=code)
-    groups = []
+    groups, turns = [], Turns()
     for group in request.groups:
+        await turns.step()
         code, offsets = await _offsets(group, context, is_stable=is_stable)
         topics = [] if code is not ErrorCode.none else group.topics
         groups.append(
