@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import TopicRequest, check_new_topic
+from broker.api.topic_rules import PARTITIONS_MAX, TopicRequest, check_new_topic
 from broker.configs.entries import broker_values, topic_entries
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
@@ -27,15 +27,33 @@ _REPLICAS = 1
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic, once it can be used."""
     named = Counter(topic.name for topic in request.topics)
+    is_too_much = _is_too_much(request, context)
     results = []
     for asked in {topic.name: topic for topic in request.topics}.values():
         try:
             if named[asked.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            if is_too_much:
+                raise KafkaError(
+                    ErrorCode.policy_violation,
+                    f"Excessively large number of partitions per request; {PARTITIONS_MAX} may be.",
+                )
             results.append(await _create(asked, request.validate_only, context))
         except (LakeheadError, TimeoutError) as error:
             results.append(_failure(asked.name, error, context))
     return entity(context.response, "CreateTopicsResponse", topics=results)
+
+
+def _is_too_much(request: Any, context: RequestContext) -> bool:
+    """Whether all topics together have more partitions than one request may make, as Kafka counts.
+    One that is too large alone is refused alone.
+    """
+    default = context.node.settings.num_partitions
+    counts = [
+        len(asked.assignments) or (default if asked.num_partitions < 0 else asked.num_partitions)
+        for asked in request.topics
+    ]
+    return sum(count for count in counts if count <= PARTITIONS_MAX) > PARTITIONS_MAX
 
 
 async def _create(asked: Any, validate_only: bool, context: RequestContext) -> Any:

@@ -184,3 +184,15 @@ def test_a_string_has_the_limit_of_kafkas_in_the_compact_encoding_too(node: Watc
         request = wire.header(10, 4) + b"\0" + b"\0" + uvarint(2) + key + b"\0"
         with Wire(node.port) as client:
             assert (client.ask(request) is not None) is is_taken
+
+
+@pytest.mark.parametrize(("each", "error"), [(5_000, 0), (5_001, 44)])
+def test_topics_of_one_request_share_the_limit_of_partitions(
+    node: WatchedNode, each: int, error: int
+) -> None:
+    topics = [wire.string(name) + struct.pack(">ihii", each, 1, 0, 0) for name in ("one", "two")]
+    with Wire(node.port) as client:
+        body = wire.header(19, 4) + wire.array(*topics) + struct.pack(">i?", 30_000, True)
+        answer = client.ask(body)
+    assert answer is not None
+    assert struct.unpack_from(">h", answer, 4 + 4 + 2 + 3)[0] == error
