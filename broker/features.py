@@ -6,12 +6,13 @@ changes.
 clients take part in transactions, and stays at the level of the release.
 """
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage.errors import SettingsError
 from storage.format.feature_level import LOWEST_LEVEL, METADATA_VERSION, NEWEST_LEVEL
-from storage.metadata.records import FeatureLevel, Record
+from storage.metadata.records import FeatureLevel, NodeSecret, Record
 from storage.metadata.state import ClusterState, NodeState
 
 
@@ -44,8 +45,10 @@ def supported(node: NodeState, heard: Mapping[int, Levels]) -> Levels | None:
     return (node.min_level, node.max_level) if node.max_level else heard.get(node.node_id)
 
 
-def raised(state: ClusterState, level: int, heard: Mapping[int, Levels]) -> list[Record]:
-    """Return the records that raise the feature level.
+def raised(
+    state: ClusterState, level: int, heard: Mapping[int, Levels], rng: random.Random
+) -> list[Record]:
+    """Return the records that raise the feature level, and give the cluster what it needs there.
 
     Raises SettingsError while a live node does not support it, or did not say so: it would stop.
     """
@@ -63,4 +66,6 @@ def raised(state: ClusterState, level: int, heard: Mapping[int, Levels]) -> list
                 f"Broker {node.node_id} only supports versions {levels[0]}-{levels[1]}: start it "
                 "with a release that supports more."
             )
-    return [FeatureLevel(name=METADATA_VERSION, level=level)]
+    secret = NodeSecret(secret=f"{rng.getrandbits(256):064x}")
+    raised = FeatureLevel(name=METADATA_VERSION, level=level)
+    return [raised] if state.node_secret else [raised, secret]

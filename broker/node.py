@@ -422,7 +422,7 @@ async def start_node(
     settings: Settings, *, clock: Clock | None = None, rng: random.Random | None = None
 ) -> Node:
     """Return a node that takes requests. Raises SettingsError and the errors of storage."""
-    rng = rng or random.Random()
+    rng = rng or random.SystemRandom()  # it draws the secret of nodes, too
     store = open_store(settings.store_uri)
     node = Node(settings, clock or SystemClock(), rng, store)
     try:

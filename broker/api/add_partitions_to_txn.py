@@ -4,6 +4,8 @@
 transactions, and to verify only (KIP-890) · 5 TRANSACTION_ABORTABLE, which Kafka tells nodes of
 version 4, too.
 
+Versions 4 and up are of nodes only: others get CLUSTER_AUTHORIZATION_FAILED, as on Kafka.
+
 One partition that does not exist keeps its neighbours out too, with OPERATION_NOT_ATTEMPTED.
 """
 
@@ -12,6 +14,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.node_requests import is_stranger
 from broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer, TopicPartition
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
@@ -27,6 +30,13 @@ _BATCH_VERSION = 4
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each partition, when what was added is durable."""
     if context.version >= _BATCH_VERSION:
+        if is_stranger(context):
+            return entity(
+                context.response,
+                "AddPartitionsToTxnResponse",
+                error_code=ErrorCode.cluster_authorization_failed,
+                results_by_transaction=[],
+            )
         results = [
             entity(
                 context.response,

@@ -14,6 +14,6 @@ API = Api(key=63, name="BrokerHeartbeat", versions=(0, 0), is_internal=True)
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
     heartbeat = decode_heartbeat(frame, header.body)
-    answer = context.node.peers.heard(heartbeat)
+    answer = context.node.peers.heard(heartbeat, is_from_node=context.is_from_node)
     context.connection.slot().complete([encode_answer(answer, header.correlation_id)])
     return True

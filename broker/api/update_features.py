@@ -6,12 +6,13 @@ written. Other features stay at the level of the release (see `broker.features`)
 just that is taken. Everything else is refused with INVALID_UPDATE_VERSION, and nothing is changed.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.features import features, raised
+from broker.features import Levels, features, raised
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code, error_message
 from broker.protocol.messages import entity
@@ -41,7 +42,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
     def _records(state: ClusterState, update: Any) -> Sequence[Record]:
         try:
-            return _change(state, update, peers.levels())
+            return _change(state, update, peers.levels(), context.node.rng)
         except SettingsError as error:
             raise _Refused(
                 "The update failed for all features since the following feature had an error: "
@@ -76,7 +77,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
-def _change(state: ClusterState, update: Any, heard: Any) -> Sequence[Record]:
+def _change(
+    state: ClusterState, update: Any, heard: Mapping[int, Levels], rng: random.Random
+) -> Sequence[Record]:
     """Return the records of one update. Raises SettingsError for one that cannot be made."""
     level, feature = update.max_version_level, features(state).get(update.feature)
     kind = _kind(update)
@@ -102,7 +105,7 @@ def _change(state: ClusterState, update: Any, heard: Any) -> Sequence[Record]:
         )
     if kind != _UPGRADE:
         raise SettingsError("Can't downgrade to a newer version.")
-    return raised(state, level, heard)
+    return raised(state, level, heard, rng)
 
 
 def _kind(update: Any) -> int:

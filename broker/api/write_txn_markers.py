@@ -6,6 +6,11 @@ partitions that this node leads; so does an operator, with `kafka-transactions a
 Each partition is answered when its marker is durable, and on its own: what could not be written
 (this node leads the partition no more, its WAL is full) the coordinator sends again. Markers in
 `__consumer_offsets` decide what becomes of offsets that were committed in the transaction.
+
+An operator's request is one of a client, which cannot be told from any other. So what is not proven
+to come from a node may only abort, and only by a coordinator epoch that the partition knows, which
+is what `kafka-transactions abort` sends: it commits nothing, and fences no coordinator. Any other
+marker of a client is CLUSTER_AUTHORIZATION_FAILED.
 """
 
 import asyncio
@@ -15,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.node_requests import is_stranger
 from broker.catalog.catalog import OFFSETS_TOPIC
+from broker.partition.partition import Partition
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -35,7 +42,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     begun = [
         (
             marker,
-            [(topic.name, _begin_all(context.node, marker, topic)) for topic in marker.topics],
+            [(topic.name, _begin_all(context, marker, topic)) for topic in marker.topics],
         )
         for marker in request.markers
     ]
@@ -67,19 +74,25 @@ async def _answer(name: str, outcomes: list[tuple[int, Outcome]], module: Module
     return entity(module, "WritableTxnMarkerTopicResult", name=name, partitions=partitions)
 
 
-def _begin_all(node: "Node", marker: Any, topic: Any) -> list[tuple[int, Outcome]]:
-    return [(index, _begin(node, marker, topic.name, index)) for index in topic.partition_indexes]
+def _begin_all(context: RequestContext, marker: Any, topic: Any) -> list[tuple[int, Outcome]]:
+    return [
+        (index, _begin(context, marker, topic.name, index)) for index in topic.partition_indexes
+    ]
 
 
-def _begin(node: "Node", marker: Any, name: str, index: int) -> Outcome:
+def _begin(context: RequestContext, marker: Any, name: str, index: int) -> Outcome:
     """Append one marker; return what will be known of it."""
+    node = context.node
     outcome: Outcome = asyncio.get_running_loop().create_future()
     done = partial(_done, node, marker, name, index, outcome)
     try:
         topic = node.topics.find(name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        topic.served(index).end_transaction(
+        partition = topic.served(index)
+        if is_stranger(context):
+            _check_abort(partition, marker)
+        partition.end_transaction(
             marker.producer_id,
             marker.producer_epoch,
             marker.coordinator_epoch,
@@ -90,6 +103,14 @@ def _begin(node: "Node", marker: Any, name: str, index: int) -> Outcome:
     except LakeheadError as error:
         outcome.set_result(error_code(error))
     return outcome
+
+
+def _check_abort(partition: Partition, marker: Any) -> None:
+    """Raise KafkaError unless it is a marker that a client may have written."""
+    entry = partition.producers.get(marker.producer_id)
+    known = 0 if entry is None else max(0, entry.coordinator_epoch)
+    if marker.transaction_result or marker.coordinator_epoch > known:
+        raise KafkaError(ErrorCode.cluster_authorization_failed)
 
 
 def _done(

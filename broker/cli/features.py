@@ -4,6 +4,7 @@ Both read the metadata log in the object store and ask every node which levels i
 `lakehead nodes` does.
 """
 
+import random
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -110,4 +111,4 @@ def _plan(state: ClusterState, level: int, heard: Mapping[int, Levels]) -> list[
         )
     if level > most:
         raise SettingsError(f"this release supports {METADATA_VERSION} up to {most}, not {level}")
-    return raised(state, level, heard)
+    return raised(state, level, heard, random.SystemRandom())

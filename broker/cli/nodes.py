@@ -17,6 +17,7 @@ from broker.cli.listing import JsonOption, moment, show_rows
 from broker.cluster.heartbeat import Heartbeat, HeartbeatAnswer
 from broker.cluster.namesake import ask_once
 from broker.cluster.network import TcpNetwork
+from broker.protocol.node_proof import NodeProof
 from storage.errors import SettingsError
 from storage.metadata.records import DrainNode, Record
 from storage.metadata.state import ClusterState, NodeState
@@ -79,7 +80,8 @@ async def tell_nodes(state: ClusterState) -> dict[int, HeartbeatAnswer]:
     answers: dict[int, HeartbeatAnswer] = {}
 
     async def ask(node: NodeState) -> None:
-        answer = await ask_once(network, node.host, node.port, heartbeat, ANSWER_S)
+        proof = NodeProof(secret=state.node_secret, to_node=node.node_id)
+        answer = await ask_once(network, node.host, node.port, heartbeat, ANSWER_S, proof)
         if answer is not None and (answer.node_id, answer.epoch) == (node.node_id, node.epoch):
             answers[node.node_id] = answer
 

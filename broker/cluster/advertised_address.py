@@ -7,6 +7,7 @@ import structlog
 from broker.cluster.heartbeat import ERROR_OTHER_CLUSTER, Heartbeat
 from broker.cluster.namesake import ask_once
 from broker.cluster.network import PeerNetwork
+from broker.protocol.node_proof import NodeProof
 from storage.errors import SettingsError
 from storage.metadata.state import ClusterState, NodeState
 
@@ -24,7 +25,8 @@ async def check_advertised_address(
     everybody to a node except the node itself.
     """
     asking = Heartbeat(node_id=-1, epoch=-1, next_entry=0, cluster_id=state.cluster_id)
-    answer = await ask_once(network, own.host, own.port, asking, TIMEOUT_S)
+    proof = NodeProof(secret=state.node_secret, to_node=own.node_id)
+    answer = await ask_once(network, own.host, own.port, asking, TIMEOUT_S, proof)
     if answer is None:
         _warn(own, "nobody answers there")
         return False

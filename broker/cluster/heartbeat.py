@@ -20,14 +20,17 @@ import msgspec
 
 from broker.protocol.decode import Cursor
 from broker.protocol.errors import MalformedFrame
+from broker.protocol.node_proof import NO_PROOF, NodeProof
 
 API_KEY, VERSION = 63, 0
-ERROR_NONE, ERROR_STALE_EPOCH, ERROR_OTHER_CLUSTER = 0, 77, 104
-"""NONE, STALE_BROKER_EPOCH, INCONSISTENT_CLUSTER_ID."""
+ERROR_NONE, ERROR_STALE_EPOCH, ERROR_OTHER_CLUSTER, ERROR_STRANGER = 0, 77, 104, 31
+"""NONE, STALE_BROKER_EPOCH, INCONSISTENT_CLUSTER_ID, CLUSTER_AUTHORIZATION_FAILED."""
 HOTTEST_MAX = 64
 """A heartbeat names the traffic of this many streams at most."""
 
 _TAG = 10_000
+_FRAME_MAX = 256 << 10
+_RATE_MAX = 1e15
 _REQUEST = struct.Struct(">iqqbb")
 _ANSWER = struct.Struct(">ihbbb")
 _HEADER = struct.Struct(">hhih")
@@ -121,7 +124,9 @@ _request_extra = msgspec.msgpack.Decoder(_RequestExtra)
 _answer_extra = msgspec.msgpack.Decoder(_AnswerExtra)
 
 
-def encode_heartbeat(heartbeat: Heartbeat, correlation_id: int) -> bytes:
+def encode_heartbeat(
+    heartbeat: Heartbeat, correlation_id: int, proof: NodeProof = NO_PROOF
+) -> bytes:
     """Return the whole frame of a request, length included."""
     extra = _RequestExtra(
         heartbeat.cluster_id,
@@ -137,15 +142,37 @@ def encode_heartbeat(heartbeat: Heartbeat, correlation_id: int) -> bytes:
         heartbeat.is_starting,
         heartbeat.is_leaving,
     )
-    header = _HEADER.pack(API_KEY, VERSION, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + b"\x00"
-    return _framed(header + body + _tagged(msgspec.msgpack.encode(extra)))
+    body += _tagged(msgspec.msgpack.encode(extra))
+    header = _HEADER.pack(API_KEY, VERSION, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID
+    return _framed(header + proof.tags(API_KEY, VERSION, correlation_id, body) + body)
+
+
+def _rate(value: float) -> float:
+    """Return a figure of a load as something that can be added up and divided: not a number, below
+    zero or beyond all measure is nothing.
+    """
+    return value if 0 <= value <= _RATE_MAX else 0.0
+
+
+def _plausible(load: NodeLoad) -> NodeLoad:
+    """Return a load that is safe to plan by, whatever was said."""
+    hottest = load.hottest[:HOTTEST_MAX]
+    return NodeLoad(
+        bytes_in=_rate(load.bytes_in),
+        bytes_out=_rate(load.bytes_out),
+        cpu=_rate(load.cpu),
+        hottest=tuple((stream_id, _rate(rate)) for stream_id, rate in hottest if stream_id >= 0),
+    )
 
 
 def decode_heartbeat(frame: memoryview, position: int) -> Heartbeat:
-    """Return the request whose body is at `position`. Raises MalformedFrame.
+    """Return the request whose body is at `position`, its load made plausible. Raises
+    MalformedFrame, also for one that is longer than any node sends.
 
     One without the tagged field, as Kafka would send it, has no cluster id.
     """
+    if len(frame) > _FRAME_MAX:
+        raise MalformedFrame(f"a heartbeat of {len(frame)} bytes")
     cursor = Cursor(frame, position)
     node_id, epoch, newest, starting, leaving = _REQUEST.unpack(cursor.take(_REQUEST.size))
     data = _extra(cursor)
@@ -161,7 +188,7 @@ def decode_heartbeat(frame: memoryview, position: int) -> Heartbeat:
         is_leaving=bool(leaving),
         cluster_id=extra.cluster_id,
         incarnation=extra.incarnation,
-        load=extra.load,
+        load=_plausible(extra.load),
         heard=extra.heard,
         levels=extra.levels,
     )

@@ -15,7 +15,8 @@ from broker.protocol.api import schema
 from broker.protocol.decode import decode
 from broker.protocol.errors import MalformedFrame
 from broker.protocol.frame import encode_request
-from storage.metadata.state import ClusterState
+from broker.protocol.node_proof import NodeProof
+from storage.metadata.state import ClusterState, NodeState
 
 _CORRELATION_SIZE = 4
 
@@ -65,7 +66,7 @@ class Inquiries:
             line = self._lines[node_id, node.epoch, key]
             async with line.lock:
                 try:
-                    return await self._talk(line, node.host, node.port, key, version, request)
+                    return await self._talk(line, node, key, version, request)
                 except BaseException:
                     # Whatever comes on this connection would be taken for the next answer.
                     self._drop(line)
@@ -78,17 +79,19 @@ class Inquiries:
         self._lines.clear()
 
     async def _talk(
-        self, line: _Line, host: str, port: int, key: int, version: int, request: Any
+        self, line: _Line, node: NodeState, key: int, version: int, request: Any
     ) -> Any:
         if line.channel is None or not line.channel.is_open:
             self._forget_strangers()
-            line.channel = await self._network.connect(host, port, _nothing)
+            line.channel = await self._network.connect(node.host, node.port, _nothing)
         line.sent = line.sent + 1 & 0x7FFFFFFF
-        answer = await line.channel.ask(encode_request(key, version, line.sent, request))
+        proof = NodeProof(secret=self._state().node_secret, to_node=node.node_id)
+        frame = encode_request(key, version, line.sent, request, proof)
+        answer = await line.channel.ask(frame)
         message = schema(key, version)
         start = _CORRELATION_SIZE + (1 if message.flexible_response else 0)
         if int.from_bytes(answer[:_CORRELATION_SIZE], "big") != line.sent:
-            raise MalformedFrame(f"an answer of {host}:{port} to another question")
+            raise MalformedFrame(f"an answer of {node.host}:{node.port} to another question")
         return decode(message.response_class, answer, start)
 
     def _forget_strangers(self) -> None:

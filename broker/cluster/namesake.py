@@ -5,6 +5,7 @@ import asyncio
 from broker.cluster.heartbeat import Heartbeat, HeartbeatAnswer, decode_answer, encode_heartbeat
 from broker.cluster.network import PeerNetwork
 from broker.protocol.errors import MalformedFrame
+from broker.protocol.node_proof import NO_PROOF, NodeProof
 from storage.errors import SettingsError
 from storage.metadata.state import ClusterState
 
@@ -12,14 +13,20 @@ ANSWER_TIMEOUT_S = 1.0
 
 
 async def ask_once(
-    network: PeerNetwork, host: str, port: int, heartbeat: Heartbeat, timeout_s: float
+    network: PeerNetwork,
+    host: str,
+    port: int,
+    heartbeat: Heartbeat,
+    timeout_s: float,
+    proof: NodeProof = NO_PROOF,
 ) -> HeartbeatAnswer | None:
     """Send one heartbeat and return the answer; None when no node of Lakehead gives one in time."""
     try:
         async with asyncio.timeout(timeout_s):
             channel = await network.connect(host, port, lambda: None)
             try:
-                _, answer = decode_answer(await channel.ask(encode_heartbeat(heartbeat, 1)))
+                frame = encode_heartbeat(heartbeat, 1, proof)
+                _, answer = decode_answer(await channel.ask(frame))
             finally:
                 channel.close()
     except (OSError, TimeoutError, MalformedFrame):
@@ -40,7 +47,8 @@ async def refuse_namesake(
     asking = Heartbeat(
         node_id=-1, epoch=-1, next_entry=state.next_entry, cluster_id=state.cluster_id
     )
-    answer = await ask_once(network, known.host, known.port, asking, timeout_s)
+    proof = NodeProof(secret=state.node_secret, to_node=node_id)
+    answer = await ask_once(network, known.host, known.port, asking, timeout_s, proof)
     if answer is None or answer.error or (answer.node_id, answer.epoch) != (node_id, known.epoch):
         return
     raise SettingsError(

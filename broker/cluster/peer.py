@@ -17,6 +17,7 @@ from broker.cluster.heartbeat import (
 )
 from broker.cluster.network import PeerChannel, PeerNetwork
 from broker.protocol.errors import MalformedFrame
+from broker.protocol.node_proof import NodeProof
 from storage.clock import Clock
 from storage.metadata.state import NodeState
 
@@ -31,6 +32,9 @@ class PeerListener(Protocol):
 
     def heartbeat(self) -> Heartbeat:
         """Return what to send now."""
+
+    def proof(self, peer: NodeState) -> NodeProof:
+        """Return what proves to a peer that it comes from a node."""
 
     def answered(self, peer: NodeState, answer: HeartbeatAnswer, sent_at: float) -> None:
         """Take note of an answer to a heartbeat sent at `sent_at` (monotonic seconds)."""
@@ -127,7 +131,8 @@ class PeerLine:
             sent_at = self._clock.monotonic()
             self._wakeup.clear()
             self._sent += 1
-            frame = encode_heartbeat(self._listener.heartbeat(), self._sent & 0x7FFFFFFF)
+            proof = self._listener.proof(self.peer)
+            frame = encode_heartbeat(self._listener.heartbeat(), self._sent & 0x7FFFFFFF, proof)
             try:
                 async with asyncio.timeout(self._session_s):
                     number, answer = decode_answer(await channel.ask(frame))

@@ -13,6 +13,7 @@ from broker.cluster.heartbeat import (
     ERROR_NONE,
     ERROR_OTHER_CLUSTER,
     ERROR_STALE_EPOCH,
+    ERROR_STRANGER,
     Heartbeat,
     HeartbeatAnswer,
     NodeLoad,
@@ -21,6 +22,7 @@ from broker.cluster.membership import HANGS, Membership, MembershipView
 from broker.cluster.network import PeerNetwork
 from broker.cluster.peer import PeerLine
 from broker.cluster.session import Session
+from broker.protocol.node_proof import NodeProof
 from storage.clock import Clock
 from storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from storage.metadata.log import MetadataLog
@@ -30,6 +32,8 @@ from storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.cluster")
 
+_AHEAD_MAX = 256
+"""Entries that another node may plausibly have before this one."""
 _LEVELS = (LOWEST_LEVEL, NEWEST_LEVEL)
 
 
@@ -155,13 +159,17 @@ class Peers:
 
     # What other nodes say.
 
-    def heard(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        """Take note of a heartbeat and return the answer."""
+    def heard(self, heartbeat: Heartbeat, *, is_from_node: bool) -> HeartbeatAnswer:
+        """Take note of a heartbeat and return the answer. One that is not proven to come from a
+        node changes nothing, once the cluster has a secret to prove it by. The answer says how far
+        the metadata is: a node that has not read of the secret yet goes on with that.
+        """
         state = self._metadata.state
+        if state.node_secret and not is_from_node:
+            return self._answer(error=ERROR_STRANGER)
         if heartbeat.cluster_id not in {"", state.cluster_id}:
             return self._answer(error=ERROR_OTHER_CLUSTER)
-        if heartbeat.next_entry > state.next_entry:
-            self._nudge(heartbeat.next_entry)
+        self._read_up_to(heartbeat.next_entry)
         if heartbeat.node_id < 0:  # the command line asks
             return self._answer(load=self._load())
         known = state.nodes.get(heartbeat.node_id)
@@ -171,7 +179,8 @@ class Peers:
             return self._answer(is_known=True, is_fenced=True, error=ERROR_STALE_EPOCH)
         line = self._lines.get(heartbeat.node_id)
         if line is not None:
-            line[0].known_entry = max(line[0].known_entry, heartbeat.next_entry)
+            known_entry = min(heartbeat.next_entry, state.next_entry)
+            line[0].known_entry = max(line[0].known_entry, known_entry)
         is_news = self.membership.heard(
             heartbeat.node_id,
             heartbeat.epoch,
@@ -185,6 +194,14 @@ class Peers:
         if is_news:
             self._tell()
         return self._answer(is_known=True)
+
+    def _read_up_to(self, next_entry: int) -> None:
+        """Read the metadata that another node says there is: up to there, if that is plausible,
+        else as far as it goes.
+        """
+        ahead = next_entry - self._metadata.state.next_entry
+        if ahead > 0:
+            self._nudge(next_entry if ahead <= _AHEAD_MAX else 0)
 
     def _answer(
         self,
@@ -211,6 +228,10 @@ class Peers:
         )
 
     # The lines' listener.
+
+    def proof(self, peer: NodeState) -> NodeProof:
+        """See `PeerListener.proof`."""
+        return NodeProof(secret=self._metadata.state.node_secret, to_node=peer.node_id)
 
     def heartbeat(self) -> Heartbeat:
         """See `PeerListener.heartbeat`."""
@@ -239,8 +260,7 @@ class Peers:
                 found_node_id=answer.node_id,
             )
             return
-        if answer.next_entry > self._metadata.state.next_entry:
-            self._nudge(answer.next_entry)
+        self._read_up_to(answer.next_entry)
         if answer.epoch != peer.epoch:
             return
         if answer.is_known and not answer.is_fenced:

@@ -16,6 +16,7 @@ from broker.protocol.api import Registry, RequestContext, Route
 from broker.protocol.decode import decode
 from broker.protocol.errors import MalformedFrame, UnsupportedVersion
 from broker.protocol.frame import RequestHeader, encode_response, read_header
+from broker.protocol.node_proof import NodeProof
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -52,6 +53,7 @@ class Dispatcher:
                 client_host=connection.client_host,
                 node=self._node,
                 connection=connection,
+                is_from_node=bool(header.proof) and self._is_from_node(header, view),
             )
             if route.start is not None:
                 return route.start(view, header, context)
@@ -76,6 +78,7 @@ class Dispatcher:
             client_host="",
             node=self._node,
             connection=None,
+            is_from_node=True,
         )
         answer = route.handle(request, context)
         return await answer if inspect.isawaitable(answer) else answer
@@ -101,6 +104,12 @@ class Dispatcher:
             self._spawn(answer, header, slot)
         else:
             self._answer(slot, header, answer)
+
+    def _is_from_node(self, header: RequestHeader, frame: memoryview) -> bool:
+        own = NodeProof(secret=self._node.state.node_secret, to_node=self._node.node_id)
+        return own.is_given(
+            header.key, header.version, header.correlation_id, frame[header.body :], header.proof
+        )
 
     @staticmethod
     def _decode(frame: memoryview, header: RequestHeader, elements: int) -> Any:

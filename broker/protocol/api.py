@@ -100,6 +100,8 @@ class RequestContext:
     connection: Any
     """The connection: an opaque identity, for state that must not outlive it."""
     listener: str = "PLAINTEXT"
+    is_from_node: bool = False
+    """Whether it is proven that a node of this cluster sent it."""
 
     @property
     def response(self) -> ModuleType:

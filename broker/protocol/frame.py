@@ -14,6 +14,7 @@ from kio.serial import entity_writer
 from broker.protocol.api import API_VERSIONS_KEY, Registry, Schema, schema
 from broker.protocol.decode import Cursor
 from broker.protocol.errors import MalformedFrame, UnsupportedVersion
+from broker.protocol.node_proof import NO_PROOF, NodeProof, proof_in_tags
 
 FRAME_MIN = 8
 """Shortest frame: key, version and correlation id."""
@@ -25,7 +26,9 @@ _LENGTH = struct.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """The header of a request; its body begins at `body` in the frame."""
+    """The header of a request; its body begins at `body` in the frame. `proof` is what nodes prove
+    with who they are (`broker.protocol.node_proof`).
+    """
 
     key: int
     version: int
@@ -33,6 +36,7 @@ class RequestHeader(NamedTuple):
     client_id: str | None
     body: int
     schema: Schema
+    proof: bytes = b""
 
 
 def read_header(frame: memoryview, registry: Registry) -> RequestHeader:
@@ -54,14 +58,15 @@ def read_header(frame: memoryview, registry: Registry) -> RequestHeader:
         return RequestHeader(key, version, correlation_id, None, len(frame), schema(key, 0))
     message = schema(key, version)
     client_id, body = _client_id(frame)
+    proof = b""
     if message.flexible_request:
         if body < len(frame) and frame[body] == 0:
             body += 1
         else:
             cursor = Cursor(frame, body)
-            cursor.skip_tags()
+            proof = proof_in_tags(cursor)
             body = cursor.position
-    return RequestHeader(key, version, correlation_id, client_id, body, message)
+    return RequestHeader(key, version, correlation_id, client_id, body, message, proof)
 
 
 def _client_id(frame: memoryview) -> tuple[str | None, int]:
@@ -83,13 +88,16 @@ def response_prefix(correlation_id: int, size: int, *, flexible: bool) -> bytes:
     return _PREFIX.pack(size + 4, correlation_id)
 
 
-def encode_request(key: int, version: int, correlation_id: int, request: Any) -> bytes:
+def encode_request(
+    key: int, version: int, correlation_id: int, request: Any, proof: NodeProof = NO_PROOF
+) -> bytes:
     """Return the whole frame, length included, of a kio request entity; without a client id."""
     body = io.BytesIO()
     entity_writer(type(request))(body, request)
-    tags = b"\x00" if schema(key, version).flexible_request else b""
-    head = _FIXED.pack(key, version, correlation_id) + _CLIENT_ID_LENGTH.pack(-1) + tags
     data = body.getvalue()
+    is_flexible = schema(key, version).flexible_request
+    tags = proof.tags(key, version, correlation_id, data) if is_flexible else b""
+    head = _FIXED.pack(key, version, correlation_id) + _CLIENT_ID_LENGTH.pack(-1) + tags
     return _LENGTH.pack(len(head) + len(data)) + head + data
 
 

@@ -91,6 +91,7 @@ SCHEMA: dict[str, str] = {
     "lost_log_epoch": LONG,
     "lost_log_ms": LONG,
     "lost_log_streams": LONG,
+    "node_secret": TEXT,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 

@@ -42,7 +42,7 @@ class Additions:
 
 ADDITIONS: Mapping[int, Additions] = {
     2: Additions(
-        records=frozenset({"FeatureLevel", "StartLog", "AcceptLogLoss"}),
+        records=frozenset({"FeatureLevel", "NodeSecret", "StartLog", "AcceptLogLoss"}),
         fields={"CommittedRange": frozenset({"state_since"})},
         hints={
             "RegisterNode": frozenset({"min_level", "max_level"}),
@@ -50,7 +50,7 @@ ADDITIONS: Mapping[int, Additions] = {
             "TableProgress": frozenset({"problem"}),
         },
         columns={
-            "cluster": frozenset({"features_epoch"}),
+            "cluster": frozenset({"features_epoch", "node_secret"}),
             "features": frozenset({"name", "level"}),
             "nodes": frozenset(
                 {

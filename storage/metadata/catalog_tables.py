@@ -66,6 +66,7 @@ def _cluster(state: ClusterState) -> Columns:
         "node_epoch": Longs([state.controller.node_epoch]),
         "term": Longs([state.controller.term]),
         "features_epoch": Longs([state.features_epoch]),
+        "node_secret": Texts.of([state.node_secret]),
     }
 
 
@@ -260,6 +261,7 @@ def catalog_state(tables: Mapping[str, Columns]) -> ClusterState:
         tables=_tables_of(tables),
         features=Map({row.name: row.level for row in _rows(tables, "features")}),
         features_epoch=cluster.get("features_epoch", 0),
+        node_secret=cluster.get("node_secret", ""),
     )
 
 

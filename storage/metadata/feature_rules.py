@@ -1,11 +1,23 @@
-"""The rules of feature levels: when the level in force may be raised."""
+"""The rules of feature levels: when the level in force may be raised; and of the secret that one of
+them brought.
+"""
 
+import re
 from dataclasses import replace
 
 from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
 from storage.metadata import records as r
 from storage.metadata.demands import require
 from storage.metadata.state import ClusterState
+
+_SECRET = re.compile("[0-9a-f]{64}")
+
+
+def node_secret(state: ClusterState, record: r.NodeSecret, _: int) -> ClusterState:
+    """Give the cluster a secret of its nodes, instead of any that it had."""
+    is_secret = _SECRET.fullmatch(record.secret) is not None
+    require(is_secret, "a secret of nodes is 64 hexadecimal digits")
+    return replace(state, node_secret=record.secret)
 
 
 def feature_level(state: ClusterState, record: r.FeatureLevel, _: int) -> ClusterState:

@@ -23,7 +23,7 @@ from storage.metadata.additions import fitted, level_after
 from storage.metadata.entry import encode_entry, entry_key
 from storage.metadata.log_cleaner import LogCleaner
 from storage.metadata.log_reader import LogReader, MetadataStats
-from storage.metadata.records import ClusterCreated, Entry, FeatureLevel, Record
+from storage.metadata.records import ClusterCreated, Entry, FeatureLevel, NodeSecret, Record
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
 
@@ -124,16 +124,20 @@ class MetadataLog:
         await self._cleaner.maintain(every)
 
     async def create_cluster(self, cluster_id: str) -> ClusterState:
-        """Make the cluster, at the newest feature level, if the log is empty. Returns the state,
-        whoever made it.
+        """Make the cluster, at the newest feature level, if the log is empty; give one that has no
+        secret of nodes its secret (a catalog that was rebuilt has none). Returns the state, whoever
+        made it.
         """
+        secret = NodeSecret(secret=f"{self._rng.getrandbits(256):064x}")
 
         def plan(state: ClusterState) -> Sequence[Record]:
             if state.cluster_id:
-                return ()
+                needs_secret = state.metadata_version >= NEWEST_LEVEL and not state.node_secret
+                return (secret,) if needs_secret else ()
             return (
                 ClusterCreated(cluster_id=cluster_id),
                 FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL),
+                secret,
             )
 
         return await self.commit_with(plan)

@@ -46,6 +46,15 @@ class FeatureLevel(RecordBase, frozen=True, kw_only=True, tag=True):
         return self.name == METADATA_VERSION
 
 
+class NodeSecret(RecordBase, frozen=True, kw_only=True, tag=True):
+    """By this secret, 64 hex digits, nodes prove to each other that they are of the cluster."""
+
+    secret: str
+
+    def __repr__(self) -> str:
+        return "NodeSecret(...)"
+
+
 class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
     """A broker process starts. `epoch` is one more than the node's last one; `incarnation` is
     unique.
@@ -332,6 +341,7 @@ class TableProgress(RecordBase, frozen=True, kw_only=True, tag=True):
 Record = (
     ClusterCreated
     | FeatureLevel
+    | NodeSecret
     | RegisterNode
     | StartLog
     | AcceptLogLoss

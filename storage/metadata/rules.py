@@ -14,7 +14,7 @@ from storage.errors import TopicExists, UnknownTopic
 from storage.metadata import records as r
 from storage.metadata.demands import live_node, require, set_stream, unlink
 from storage.metadata.extents import Extents
-from storage.metadata.feature_rules import feature_level
+from storage.metadata.feature_rules import feature_level, node_secret
 from storage.metadata.object_rules import commit_objects, drop_objects, replace_objects
 from storage.metadata.security_rules import (
     client_quota,
@@ -339,6 +339,7 @@ def _controller_lease(state: ClusterState, record: r.ControllerLease, _: int) ->
 _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.ClusterCreated: _cluster_created,
     r.FeatureLevel: feature_level,
+    r.NodeSecret: node_secret,
     r.RegisterNode: _register_node,
     r.StartLog: _start_log,
     r.AcceptLogLoss: _accept_log_loss,

@@ -233,6 +233,8 @@ class ClusterState:
     """The newest last entry of the writers that are not known any more."""
     features: Map[str, int] = field(default_factory=Map)
     """Levels of features that were set, by name."""
+    node_secret: str = field(default="", repr=False)
+    """By it nodes prove that they are of the cluster; empty below level 2."""
     features_epoch: int = 0
     """The entry that changed one last."""
 

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial.errors import SerialError
 
 from broker.protocol.api import schema
+from broker.protocol.node_proof import NO_PROOF, NodeProof
 from tests.differential.trees import Tree, answer_tree, message, unknown_id
 from tests.support.node_client import Client
 from tests.support.wire import Batch
@@ -141,8 +142,13 @@ class Broker:
     sessions: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    async def connect(cls, name: str, port: int) -> "Broker":
-        return cls(name, port, await Client.connect_to(port))
+    async def connect(cls, name: str, port: int, proof: NodeProof = NO_PROOF) -> "Broker":
+        """Return a connection; by `proof` a broker that wants one takes it for a node's, as Kafka
+        without an authorizer takes any.
+        """
+        client = await Client.connect_to(port)
+        client.proof = proof
+        return cls(name, port, client)
 
     def _label(self, value: Any) -> str:
         if value is None or value in (-1, UUID(int=0)):
@@ -239,7 +245,9 @@ class Broker:
         self.client.writer.close()
         with contextlib.suppress(OSError):
             await self.client.writer.wait_closed()
+        proof = self.client.proof
         self.client = await Client.connect_to(self.port)
+        self.client.proof = proof
 
     def _learn_session(self, request: Request, answer: Any) -> None:
         if answer.error_code is not ErrorCode.none:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from bench.apache_kafka.server import kafka_server
 from bench.lakehead_server import lakehead_server
+from broker.cli.cluster import load_state
+from broker.protocol.node_proof import NodeProof
 from tests.differential.brokers import CHANGING, PRODUCE, Broker
 from tests.differential.chances import Chances, Versions
 from tests.differential.stream import (
@@ -51,18 +53,22 @@ def main() -> None:
         kafkas = kafka_server(folders[0], settings=KAFKAS_SETTINGS)
         with kafkas as kafka, lakehead_server(folders[1], *FLAGS) as lakehead:
             ports = kafka.port, lakehead.port
-            report, longest = asyncio.run(_run(ports, given.seed, given.requests))
+            state = asyncio.run(load_state(str(folders[1] / "data")))
+            proof = NodeProof(secret=state.node_secret, to_node=min(state.nodes))
+            report, longest = asyncio.run(_run(ports, proof, given.seed, given.requests))
     if given.record is not None:
         given.record.write_text(recorded(longest))
     report.show()
     sys.exit(bool(report.unknown))
 
 
-async def _run(ports: tuple[int, int], seed: int, requests: int) -> tuple[Report, Recording]:
+async def _run(
+    ports: tuple[int, int], proof: NodeProof, seed: int, requests: int
+) -> tuple[Report, Recording]:
     """Return the report, and what Kafka answered to the longest round."""
     report, longest = Report(), Recording(seed, 0, {}, [])
     kafka = await Broker.connect("Kafka", ports[0])
-    lakehead = await Broker.connect("Lakehead", ports[1])
+    lakehead = await Broker.connect("Lakehead", ports[1], proof)
     sides = (kafka, lakehead)
     try:
         versions = _common(await kafka.versions(), await lakehead.versions())

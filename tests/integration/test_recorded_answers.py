@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.node import start_node
+from broker.protocol.node_proof import NodeProof
 from broker.settings import Settings
 from tests.differential.brokers import CHANGING, Broker
 from tests.differential.stream import Report, chances_of, follow, recording, requests_of
@@ -34,7 +35,8 @@ async def test_a_node_answers_as_kafka_did(name: str, tmp_path: Path) -> None:
     report = Report()
     node = await start_node(settings, rng=random.Random(3))
     try:
-        broker = await Broker.connect("Lakehead", node.advertised_port)
+        proof = NodeProof(secret=node.state.node_secret, to_node=node.node_id)
+        broker = await Broker.connect("Lakehead", node.advertised_port, proof)
         await broker.wait_coordinated()
         chances = chances_of(told.seed, told.number, told.versions)
         requests = requests_of(chances, len(told.steps))

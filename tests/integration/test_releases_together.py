@@ -19,7 +19,6 @@ from storage.format.feature_level import BASE_LEVEL, NEWEST_LEVEL
 from storage.metadata.layout import checkpoint_number
 from tests.checker.history import History
 from tests.checker.rules import violations
-from tests.support.broker_process import HASTY
 from tests.support.release_before import ReleaseNode, unpack_release
 from tests.support.traffic import (
     IDEMPOTENT,
@@ -31,6 +30,13 @@ from tests.support.traffic import (
 from tests.support.waiting import wait_until
 
 TOPIC, PARTITIONS = "t", 4
+FLAGS = (
+    *("--wal.size", "64m", "--cache.size", "16m"),
+    *("--upload.size", "1m", "--upload.age.ms", "200"),
+    *("--metadata.checkpoint.entries", "10", "--metadata.poll.ms", "50"),
+    *("--offsets.topic.num.partitions", "2", "--no-maintain", "--metrics.port", "-1"),
+)
+"""Such as both releases know."""
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +55,9 @@ class Cluster:
             place = folder / str(node_id)
             place.mkdir()
             flags = (
-                *HASTY,
+                *FLAGS,
                 *("--node.id", str(node_id), "--store", f"file:{self.store}"),
-                *("--wal", f"block:{place}/wal", "--no-maintain", "--metrics.port", "-1"),
+                *("--wal", f"block:{place}/wal"),
             )
             self.nodes.append(ReleaseNode(place, node_id, port + node_id, flags))
 

@@ -94,10 +94,10 @@ async def test_markers_of_operators(producer: WireProducer) -> None:
     assert await producer.seen() == (2, 2, {(me, 0)})
     assert await producer.mark(**strict) is NONE, "sent again: its answer may have been lost"
     unknown = {"producer_id": me + 700, "epoch": 3}
-    assert await producer.mark(**unknown, coordinator_epoch=7) is NONE
-    fenced = ErrorCode.transaction_coordinator_fenced
-    assert await producer.mark(**unknown, coordinator_epoch=6) is fenced
-    assert (await producer.described())[me + 700] == (3, -1, 7, -1)
+    assert await producer.mark(**unknown, coordinator_epoch=0) is NONE
+    refused = ErrorCode.cluster_authorization_failed
+    assert await producer.mark(**unknown, coordinator_epoch=7) is refused, "it fences coordinators"
+    assert (await producer.described())[me + 700] == (3, -1, 0, -1)
 
 
 async def test_a_successor_fences(producer: WireProducer) -> None:

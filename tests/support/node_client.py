@@ -4,18 +4,19 @@ ones are answered.
 
 import asyncio
 import contextlib
-import io
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from broker.node import Node
 from broker.protocol.api import schema
+from broker.protocol.frame import encode_request
 from broker.protocol.messages import entity
+from broker.protocol.node_proof import NO_PROOF
 
 LIMIT_S = 60.0
 _connected: "list[Client]" = []
@@ -36,6 +37,8 @@ class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.proof = NO_PROOF
+        """What proves that a node asks; nothing does by default."""
         self._correlation = 0
         self._sent: list[tuple[int, int, int]] = []
 
@@ -52,13 +55,7 @@ class Client:
 
     def send(self, key: int, version: int, message: Any, *, answered: bool = True) -> None:
         self._correlation += 1
-        head = struct.pack(">hhih", key, version, self._correlation, -1)
-        if schema(key, version).flexible_request:
-            head += b"\0"
-        body = io.BytesIO()
-        entity_writer(type(message))(body, message)
-        frame = head + body.getvalue()
-        self.writer.write(struct.pack(">i", len(frame)) + frame)
+        self.writer.write(encode_request(key, version, self._correlation, message, self.proof))
         if answered:
             self._sent.append((key, version, self._correlation))
 

@@ -7,12 +7,13 @@ clone) the test fails and says so; where there is none (sources without a clone)
 import io
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from bench.lakehead_server import ROOT, lakehead_server
+from bench.lakehead_server import ROOT
 from bench.process import ServerProcess
 
 COMMIT = "6de0a91c451315bd80650fd54b55c0a9560855e0"
@@ -59,12 +60,18 @@ class ReleaseNode:
     def spawn(self, release: Path | None = None) -> None:
         """Start it with the packages of a release; with those of this tree by default."""
         without = os.pathsep.join((str(ROOT / "bench" / "without"), str(release or ROOT)))
-        self._server = lakehead_server(
-            self._folder,
+        command = [
+            *(sys.executable, "-P"),  # the folder that the tests run in holds this release
+            *("-m", "broker.cli", "start"),
+            *("--data", str(self._folder / "data"), "--port", str(self.port)),
             *self._flags,
+        ]
+        self._server = ServerProcess(
+            "Lakehead",
+            command,
             port=self.port,
+            log=self._folder / "lakehead.log",
             environment={"PYTHONPATH": without},
-            under=("-P",),  # the folder that the tests run in holds this release
         )
         self._server.spawn()
 

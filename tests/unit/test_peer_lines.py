@@ -15,6 +15,7 @@ from broker.cluster.heartbeat import (
 from broker.cluster.network import PeerChannel
 from broker.cluster.peer import PeerLine
 from broker.protocol.frame import read_header
+from broker.protocol.node_proof import NO_PROOF, NodeProof
 from storage.metadata.state import NodeState
 from storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
@@ -95,6 +96,9 @@ class Listener:
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat(node_id=1, epoch=1, next_entry=7)
+
+    def proof(self, peer: NodeState) -> NodeProof:
+        return NO_PROOF
 
     def answered(self, peer: NodeState, answer: HeartbeatAnswer, sent_at: float) -> None:
         assert answer.next_entry == 7

@@ -159,7 +159,13 @@ class Member:
         catalog.ready_nodes = self.peers.ready
         catalog.leadership.on_opened.append(self._opened)
         await catalog.open_all()
-        world.network.listen(self.host, self._port, self.life, self.peers.heard)
+        peers = self.peers
+        world.network.listen(
+            self.host,
+            self._port,
+            self.life,
+            lambda heartbeat, is_proven: peers.heard(heartbeat, is_from_node=is_proven),
+        )
         self.peers.serve()
         Recoveries(self.node_id, engine.metadata, self._scope, self._take_over).start()
         self.controller = Controller(

@@ -13,14 +13,16 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from broker import api
 from broker.cluster.heartbeat import Heartbeat as HeartbeatRequest
 from broker.cluster.heartbeat import HeartbeatAnswer, decode_heartbeat, encode_answer
+from broker.protocol.frame import read_header
 from tests.simulation.lives import Life, outside
 
-_BODY_AT = 4 + 2 + 2 + 4 + 2 + len(b"lakehead-node") + 1
-"""Where the body of a heartbeat begins: after length, key, version, correlation id, client id."""
+_REGISTRY = api.registry()
 
-Heard = Callable[[HeartbeatRequest], HeartbeatAnswer]
+Heard = Callable[[HeartbeatRequest, bool], HeartbeatAnswer]
+"""Takes a heartbeat and whether its proof is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,9 @@ class _Channel:
         asked = asyncio.get_running_loop().create_future()
 
         async def handle() -> None:
-            found = self._listener.heard(decode_heartbeat(memoryview(frame), _BODY_AT))
+            header = read_header(memoryview(frame)[4:], _REGISTRY)
+            heartbeat = decode_heartbeat(memoryview(frame), header.body + 4)
+            found = self._listener.heard(heartbeat, bool(header.proof))
             asked.set_result(encode_answer(found, int.from_bytes(frame[8:12], "big")))
 
         self._listener.life.spawn(handle(), "answer a heartbeat")
