@@ -214,10 +214,10 @@ class Node:
         store that does not answer it gives up after shutdown.timeout.ms, half of it for handing
         over; what is not uploaded then is in the WAL, and is recovered at the next start.
         """
-        self.is_stopping = True
+        is_first, self.is_stopping = not self.is_stopping, True
         now = asyncio.get_running_loop().time()
         timeout_s = self.settings.shutdown_timeout_ms / 1000
-        if self.is_ready:
+        if self.is_ready and is_first:
             _log.info("node_stopping", node_id=self.node_id, timeout_s=timeout_s)
             self.scope.spawn(self._report_stop(), name="report the stop")
         if self.is_ready and self.failure is None:
