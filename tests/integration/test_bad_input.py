@@ -50,16 +50,24 @@ def test_a_registry_that_is_down(lakehead: CommandLine, tmp_path: Path) -> None:
     )
 
 
-def test_values_that_cannot_be_rows_and_a_table_that_is_late_for_them(
+def test_a_value_that_cannot_be_a_row_is_named_as_the_reason_of_its_table(
     lakehead: CommandLine, tmp_path: Path
 ) -> None:
-    schema = {"value_format": "json", "schema": "x bigint", "freshness_ms": "1000"}
+    schema = {"value_format": "json", "schema": "x bigint"}
     command = declared(tmp_path, [b'{"x":1}', b'{"x":"text"}'], **schema)
     told = lakehead.fails(*command)
     assert told.startswith("topic t, partition 0, offset 1: field x: no BIGINT. ")
     assert "lakehead.table.on.error" in told
-    path = ("--path", str(tmp_path))
+    assert (
+        "topic t, partition 0, offset 1: field x: no BIGINT"
+        in lakehead("tables", "--path", str(tmp_path)).out
+    )
+
+
+def test_a_table_that_nothing_brings_up_is_late(lakehead: CommandLine, tmp_path: Path) -> None:
+    declared(tmp_path, [b"x"], freshness_ms="1000")
     late = "late: 1 s are declared; to bring it up, or hear why it pauses: lakehead materialize t"
+    path = ("--path", str(tmp_path))
     assert wait_until(lambda: late in lakehead("tables", *path).out, 30)
 
 
