@@ -24,9 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     is `slow` is run by the target of the Makefile that its folder has, which sets SLOW.
     """
     for item in items:
-        if item.get_closest_marker("slow") is not None and not os.environ.get("SLOW"):
-            item.add_marker(pytest.mark.skip(reason="takes too long for every run: make spark"))
         folder = item.path.relative_to(_ROOT).parts[0] if _ROOT in item.path.parents else ""
+        if item.get_closest_marker("slow") is not None and not os.environ.get("SLOW"):
+            target = "stalls" if item.path.stem == "test_stall_watchdog" else folder
+            reason = f"takes too long for every run: make {target}"
+            item.add_marker(pytest.mark.skip(reason=reason))
         if folder == "spark":
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.get_closest_marker("serial") is not None:

@@ -15,13 +15,14 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.api.node_requests import is_stranger
+from broker.api.turns import Turns
 from broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer, TopicPartition
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 
-API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5))
+API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), is_at_once=True)
 
 _FENCED_VERSION = 2
 _BATCH_VERSION = 4
@@ -37,15 +38,18 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 error_code=ErrorCode.cluster_authorization_failed,
                 results_by_transaction=[],
             )
-        results = [
-            entity(
-                context.response,
-                "AddPartitionsToTxnResult",
-                transactional_id=asked.transactional_id,
-                topic_results=_topics(asked.topics, await _for_node(asked, context), context),
+        results, turns = [], Turns()
+        for asked in request.transactions:
+            await turns.step()
+            codes = await _for_node(asked, context)
+            results.append(
+                entity(
+                    context.response,
+                    "AddPartitionsToTxnResult",
+                    transactional_id=asked.transactional_id,
+                    topic_results=_topics(asked.topics, codes, context),
+                )
             )
-            for asked in request.transactions
-        ]
         return entity(
             context.response,
             "AddPartitionsToTxnResponse",

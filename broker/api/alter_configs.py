@@ -10,7 +10,7 @@ from typing import Any
 from broker.api.config_changes import Changes, Configs, Definitions, answer_changes, refused
 from broker.protocol.api import Api, RequestContext
 
-API = Api(key=33, name="AlterConfigs", versions=(0, 2))
+API = Api(key=33, name="AlterConfigs", versions=(0, 2), is_at_once=True)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

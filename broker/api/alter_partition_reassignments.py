@@ -18,7 +18,7 @@ from storage.errors import LakeheadError
 from storage.metadata.records import Record
 from storage.metadata.state import ClusterState
 
-API = Api(key=45, name="AlterPartitionReassignments", versions=(0, 1))
+API = Api(key=45, name="AlterPartitionReassignments", versions=(0, 1), is_at_once=True)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

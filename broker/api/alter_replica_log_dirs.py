@@ -9,37 +9,47 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.api.describe_log_dirs import log_dir
+from broker.api.turns import Turns
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
 
 API = Api(key=34, name="AlterReplicaLogDirs", versions=(1, 2))
 
 
-def handle(request: Any, context: RequestContext) -> Any:
+async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each partition."""
     answers: dict[str, dict[int, ErrorCode]] = {}
+    turns = Turns()
     for directory in request.dirs:
+        await turns.step()
         for topic in directory.topics:
+            await turns.step()
             codes = answers.setdefault(topic.name, {})
             for index in topic.partitions:
+                await turns.step()
                 codes[index] = _code(directory.path, topic.name, index, context)
-    results = [
-        entity(
-            context.response,
-            "AlterReplicaLogDirTopicResult",
-            topic_name=name,
-            partitions=[
+    results = []
+    for name, codes in answers.items():
+        partitions = []
+        for index, code in codes.items():
+            await turns.step()
+            partitions.append(
                 entity(
                     context.response,
                     "AlterReplicaLogDirPartitionResult",
                     partition_index=index,
                     error_code=code,
                 )
-                for index, code in codes.items()
-            ],
+            )
+        await turns.step()
+        results.append(
+            entity(
+                context.response,
+                "AlterReplicaLogDirTopicResult",
+                topic_name=name,
+                partitions=partitions,
+            )
         )
-        for name, codes in answers.items()
-    ]
     return entity(context.response, "AlterReplicaLogDirsResponse", results=results)
 
 

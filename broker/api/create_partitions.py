@@ -10,20 +10,22 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.api.topic_rules import check_more_partitions
+from broker.api.turns import Turns
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 
-API = Api(key=37, name="CreatePartitions", versions=(0, 3))
+API = Api(key=37, name="CreatePartitions", versions=(0, 3), is_at_once=True)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic."""
     node = context.node
     named = Counter(topic.name for topic in request.topics)
-    results = []
+    results, turns = [], Turns()
     for topic in {topic.name: topic for topic in request.topics}.values():
+        await turns.step()
         code, message = ErrorCode.none, None
         try:
             if named[topic.name] > 1:

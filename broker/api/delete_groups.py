@@ -7,6 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
 from broker.protocol.messages import entity
@@ -17,8 +18,9 @@ API = Api(key=42, name="DeleteGroups", versions=(0, 2))
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each group, once."""
-    results = []
+    results, turns = [], Turns()
     for group_id in dict.fromkeys(request.groups_names):
+        await turns.step()
         code = ErrorCode.none
         try:
             await context.node.groups.delete_group(group_id)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
 from broker.protocol.messages import entity
@@ -20,10 +21,12 @@ _HIGH_WATERMARK = -1
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each partition with its new start."""
-    topics = []
+    topics, turns = [], Turns()
     for topic in request.topics:
+        await turns.step()
         partitions = []
         for partition in topic.partitions:
+            await turns.step()
             low_watermark, code = -1, ErrorCode.none
             try:
                 low_watermark = await _delete(topic.name, partition, context)

@@ -8,6 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.partition.topic import Topic
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
@@ -26,8 +27,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     else:
         asked = [(name, None) for name in request.topic_names]
     named = Counter(asked)
-    responses = []
+    responses, turns = [], Turns()
     for name, topic_id in named:
+        await turns.step()
         code, message = ErrorCode.none, None
         try:
             if named[name, topic_id] > 1:

@@ -12,6 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
 
@@ -27,9 +28,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
         asked = {t.name: range(len(t.partitions)) for t in registry.by_name.values()}
     else:
         asked = {topic.topic: topic.partitions for topic in request.topics}
-    topics = []
+    topics, turns = [], Turns()
     for name, indexes in sorted(asked.items()):
-        partitions = await _partitions(name, indexes, context)
+        await turns.step()
+        partitions = await _partitions(name, indexes, context, turns)
         if partitions:
             topics.append(
                 entity(context.response, "DescribeLogDirsTopic", name=name, partitions=partitions)
@@ -51,9 +53,12 @@ def log_dir(context: RequestContext) -> str:
     return context.node.store.uri.partition("?")[0]
 
 
-async def _partitions(name: str, indexes: Sequence[int], context: RequestContext) -> list[Any]:
+async def _partitions(
+    name: str, indexes: Sequence[int], context: RequestContext, turns: Turns
+) -> list[Any]:
     found = []
     for index in indexes:
+        await turns.step()
         partition = context.node.topics.partition(name, index)
         if partition is None:
             continue

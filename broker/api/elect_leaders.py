@@ -19,7 +19,7 @@ from storage.errors import LakeheadError
 from storage.metadata.records import Record
 from storage.metadata.state import ClusterState
 
-API = Api(key=43, name="ElectLeaders", versions=(0, 2))
+API = Api(key=43, name="ElectLeaders", versions=(0, 2), is_at_once=True)
 
 _PREFERRED, _UNCLEAN = 0, 1
 _WAIT_MAX_S = 60.0

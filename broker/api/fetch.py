@@ -67,7 +67,7 @@ Records = Sequence[memoryview]
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
-    elements = elements_max(context.node)
+    elements = elements_max(context.node, API)
     connection: Connection = context.connection
     slot = connection.slot()
     if len(frame) > CONTROL_REQUEST_MAX:

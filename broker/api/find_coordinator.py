@@ -33,10 +33,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
         await turns.step()
         found.append(await _find(key, key_type, context))
     if context.version >= _BATCH_VERSION:
-        coordinators = [
-            entity(context.response, "Coordinator", key=key, **fields)
-            for key, fields in zip(keys, found, strict=True)
-        ]
+        coordinators = []
+        for key, fields in zip(keys, found, strict=True):
+            await turns.step()
+            coordinators.append(entity(context.response, "Coordinator", key=key, **fields))
         return entity(context.response, "FindCoordinatorResponse", coordinators=coordinators)
     return entity(context.response, "FindCoordinatorResponse", **found[0])
 

@@ -13,7 +13,7 @@ from broker.configs.definition import ConfigType, split_list
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError
 
-API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1))
+API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), is_at_once=True)
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 

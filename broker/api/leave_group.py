@@ -12,7 +12,7 @@ from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError
 from broker.protocol.messages import entity
 
-API = Api(key=13, name="LeaveGroup", versions=(0, 5))
+API = Api(key=13, name="LeaveGroup", versions=(0, 5), is_at_once=True)
 
 _BATCH_VERSION = 3
 

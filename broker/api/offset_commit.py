@@ -19,7 +19,7 @@ from broker.protocol.errors import error_code
 from broker.protocol.messages import entity, milliseconds
 from storage.errors import LakeheadError
 
-API = Api(key=8, name="OffsetCommit", versions=(2, 10))
+API = Api(key=8, name="OffsetCommit", versions=(2, 10), is_at_once=True)
 
 _Codes: TypeAlias = dict[tuple[int, int], ErrorCode]
 """By the topic's place in the request and the partition."""

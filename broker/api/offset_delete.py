@@ -13,7 +13,7 @@ from broker.protocol.errors import error_code
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 
-API = Api(key=47, name="OffsetDelete", versions=(0, 0))
+API = Api(key=47, name="OffsetDelete", versions=(0, 0), is_at_once=True)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

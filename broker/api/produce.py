@@ -74,7 +74,7 @@ _NOTHING = memoryview(b"")
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
-    request = parse(frame, header.body, header.version, elements_max(context.node))
+    request = parse(frame, header.body, header.version, elements_max(context.node, API))
     call = ProduceCall(context, header, request, len(frame))
     if request.acks not in {-1, 0, 1}:
         call.refuse(KafkaError(ErrorCode.invalid_required_acks))

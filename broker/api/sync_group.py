@@ -13,7 +13,7 @@ from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError
 from broker.protocol.messages import entity
 
-API = Api(key=14, name="SyncGroup", versions=(0, 5))
+API = Api(key=14, name="SyncGroup", versions=(0, 5), is_at_once=True)
 
 _PROTOCOL_VERSION = 5
 

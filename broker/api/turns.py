@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from broker.protocol.api import Api
 from broker.protocol.decode import ELEMENTS_MAX
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ STEPS_AT_ONCE = 250
 """Elements of a request that are looked at in one turn: about a millisecond's work."""
 _PER_PARTITION = 4
 """An honest request names a partition once, with its topic, and for a few groups."""
+ELEMENTS_AT_ONCE_MAX = 2_000
+_PER_PARTITION_AT_ONCE = 2
+"""A request that is handled in one turn names each partition of the cluster once, with its topic: a
+consumer may own them all and commits in one request."""
 
 
 class Turns:
@@ -34,9 +39,14 @@ class Turns:
             await asyncio.sleep(0)
 
 
-def elements_max(node: "Node") -> int:
-    """Return how many array elements one request may have: by what there is in the cluster."""
-    return ELEMENTS_MAX + _PER_PARTITION * len(node.state.streams)
+def elements_max(node: "Node", api: Api) -> int:
+    """Return how many array elements one request of an API may have: by what there is in the
+    cluster.
+    """
+    partitions = len(node.state.streams)
+    if api.is_at_once:
+        return ELEMENTS_AT_ONCE_MAX + _PER_PARTITION_AT_ONCE * partitions
+    return ELEMENTS_MAX + _PER_PARTITION * partitions
 
 
 def is_long(response: Any) -> bool:

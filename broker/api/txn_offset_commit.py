@@ -22,7 +22,7 @@ from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 from storage.format.record_batch import NO_SEQUENCE
 
-API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5))
+API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5), is_at_once=True)
 
 _LOADING_VERSION = 2
 _ABORTABLE_VERSION = 4

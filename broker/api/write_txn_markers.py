@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from broker.api.node_requests import is_stranger
+from broker.api.turns import Turns
 from broker.catalog.catalog import OFFSETS_TOPIC
 from broker.partition.partition import Partition
 from broker.protocol.api import Api, RequestContext
@@ -39,13 +40,14 @@ Outcome = asyncio.Future[ErrorCode]
 async def handle(request: Any, context: RequestContext) -> Any:
     """Write every marker, then answer when all of them are durable."""
     module = context.response
-    begun = [
-        (
-            marker,
-            [(topic.name, _begin_all(context, marker, topic)) for topic in marker.topics],
-        )
-        for marker in request.markers
-    ]
+    turns = Turns()
+    begun = []
+    for marker in request.markers:
+        await turns.step()
+        topics = [
+            (topic.name, await _begin_all(context, marker, topic, turns)) for topic in marker.topics
+        ]
+        begun.append((marker, topics))
     return entity(
         module,
         "WriteTxnMarkersResponse",
@@ -54,30 +56,40 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 module,
                 "WritableTxnMarkerResult",
                 producer_id=marker.producer_id,
-                topics=[await _answer(name, outcomes, module) for name, outcomes in topics],
+                topics=[await _answer(name, outcomes, module, turns) for name, outcomes in topics],
             )
             for marker, topics in begun
         ],
     )
 
 
-async def _answer(name: str, outcomes: list[tuple[int, Outcome]], module: ModuleType) -> Any:
-    partitions = [
-        entity(
-            module,
-            "WritableTxnMarkerPartitionResult",
-            partition_index=index,
-            error_code=await outcome,
+async def _answer(
+    name: str, outcomes: list[tuple[int, Outcome]], module: ModuleType, turns: Turns
+) -> Any:
+    await turns.step()
+    partitions = []
+    for index, outcome in outcomes:
+        await turns.step()
+        partitions.append(
+            entity(
+                module,
+                "WritableTxnMarkerPartitionResult",
+                partition_index=index,
+                error_code=await outcome,
+            )
         )
-        for index, outcome in outcomes
-    ]
     return entity(module, "WritableTxnMarkerTopicResult", name=name, partitions=partitions)
 
 
-def _begin_all(context: RequestContext, marker: Any, topic: Any) -> list[tuple[int, Outcome]]:
-    return [
-        (index, _begin(context, marker, topic.name, index)) for index in topic.partition_indexes
-    ]
+async def _begin_all(
+    context: RequestContext, marker: Any, topic: Any, turns: Turns
+) -> list[tuple[int, Outcome]]:
+    await turns.step()
+    begun = []
+    for index in topic.partition_indexes:
+        await turns.step()
+        begun.append((index, _begin(context, marker, topic.name, index)))
+    return begun
 
 
 def _begin(context: RequestContext, marker: Any, name: str, index: int) -> Outcome:

@@ -97,7 +97,8 @@ class Dispatcher:
         if len(frame) > DECODE_INLINE_MAX:
             self._spawn(self._decode_and_handle(frame, header, route, context), header, slot)
             return
-        answer = route.handle(self._decode(frame, header, elements_max(self._node)), context)
+        elements = elements_max(self._node, route.api)
+        answer = route.handle(self._decode(frame, header, elements), context)
         if isinstance(answer, Deferred):
             self._defer(answer, header, slot)
         elif inspect.isawaitable(answer):
@@ -121,7 +122,7 @@ class Dispatcher:
         self, frame: memoryview, header: RequestHeader, route: Route, context: RequestContext
     ) -> Any:
         loop = asyncio.get_running_loop()
-        elements = elements_max(self._node)
+        elements = elements_max(self._node, route.api)
         request = await loop.run_in_executor(None, self._decode, frame, header, elements)
         assert route.handle is not None
         answer = route.handle(request, context)

@@ -31,6 +31,8 @@ class Api:
 
     `advertised_from` is the first version that ApiVersions lists, where it is lower than what is
     served (Produce: KAFKA-18659). One that `is_internal` is not listed: nodes alone use it.
+    One that `is_at_once` handles a request in one turn of the event loop, which a lower limit of
+    elements keeps short (`broker.api.turns`).
     """
 
     key: int
@@ -38,6 +40,7 @@ class Api:
     versions: tuple[int, int]
     advertised_from: int | None = None
     is_internal: bool = False
+    is_at_once: bool = False
 
     def serves(self, version: int) -> bool:
         """Whether this version of the API is served."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import cramjam
 import pytest
 
+from broker import api
 from broker.api.turns import elements_max
 from broker.partition.record_keys import INFLATION_MAX, RECORDS_INLINE_MAX
 from broker.protocol.encode import uvarint
@@ -123,6 +124,13 @@ def test_a_million_records_without_keys_are_refused_in_a_short_response(node: Wa
         check(node)
 
 
+def elements_taken(key: int, node: WatchedNode) -> int:
+    """Return how many elements a request of this API may have."""
+    route = api.registry().route(key)
+    assert route is not None
+    return elements_max(node.node, route.api)
+
+
 def of_many(key: int, version: int, array: str, count: int, node: WatchedNode) -> bytes:
     """The request whose array of this name has `count` elements, about the topic `plain`."""
     topic_id = node.node.topics.by_name["plain"].uuid
@@ -142,6 +150,12 @@ MANY = [
     (2, 1, "topics.partitions"),
     (1, 4, "topics.partitions"),
     (1, 4, "topics"),
+    (8, 7, "topics.partitions"),  # OffsetCommit
+    (10, 4, "coordinator_keys"),  # FindCoordinator
+    (13, 5, "members"),  # LeaveGroup
+    (27, 1, "markers.topics"),  # WriteTxnMarkers
+    (42, 2, "groups_names"),  # DeleteGroups
+    (43, 2, "topic_partitions.partitions"),  # ElectLeaders
 ]
 
 
@@ -149,17 +163,25 @@ MANY = [
 def test_a_request_of_as_many_elements_as_are_taken_does_not_hold_the_loop(
     node: WatchedNode, key: int, version: int, array: str
 ) -> None:
-    request = of_many(key, version, array, elements_max(node.node) - 2, node)
+    request = of_many(key, version, array, elements_taken(key, node) - 2, node)
     with Wire(node.port) as client:
         node.longest_stall()
         assert client.ask(request) is not None
         check(node)
 
 
+@pytest.mark.parametrize("key", [8, 13, 14, 28, 43])
+def test_what_is_handled_in_one_turn_takes_every_partition_once_and_no_million(
+    node: WatchedNode, key: int
+) -> None:
+    partitions = len(node.node.state.streams)
+    assert 2 * partitions <= elements_taken(key, node) < elements_taken(3, node)
+
+
 def test_a_partition_that_one_fetch_names_many_times_is_read_once(node: WatchedNode) -> None:
     with Wire(node.port) as client:
         node.longest_stall()
-        answer = client.ask(fetch_of_the_same_partition(elements_max(node.node) - 2))
+        answer = client.ask(fetch_of_the_same_partition(elements_taken(1, node) - 2))
         assert answer is not None
         assert len(answer) < 200
         check(node)

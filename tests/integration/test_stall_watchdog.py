@@ -92,7 +92,7 @@ def test_no_request_of_an_api_holds_the_loop(node: WatchedNode, served: Api) -> 
     topic_id = node.node.topics.by_name[NAME].uuid
     slow: list[tuple[str, Stall]] = []
     for version in versions(served):
-        count = elements_max(node.node) - 2
+        count = elements_max(node.node, served) - 2
         found = worst_requests(served.key, version, NAME, topic_id, count, CONTROL_REQUEST_MAX)
         for array, request in found:
             label = f"{served.name} v{version}"
