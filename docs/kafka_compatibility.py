@@ -37,6 +37,10 @@ _DIFFERENCES = """\
   batch and for its newest timestamp.
 - **Sizes of requests**: one request may have 20,000 array elements in all and four more for each
   partition of the cluster; one that carries no records may have 16 MiB. More closes the connection.
+  APIs that are handled in one turn of the event loop (OffsetCommit, TxnOffsetCommit, OffsetDelete,
+  AddPartitionsToTxn, LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders, AlterConfigs,
+  IncrementalAlterConfigs, AlterPartitionReassignments) take 2,000 and two for each partition: a
+  consumer that owns every partition still commits them all at once.
 - **There is no active segment.** Kafka never compacts the segment that a partition writes to; here
   the newest records of a compacted topic may be compacted as soon as they are in objects. Where a
   consumer has to see each value for a time, set `min.compaction.lag.ms`.
