@@ -185,7 +185,7 @@ class Node:
         await self.catalog.open_all()
         await self._start_coordinators()
         self.scope.spawn(self._watch_engine(), name="watch the engine")
-        self.scope.spawn(self._expire_producers(), name="expire producers")
+        self.scope.spawn_duty(self._expire_producers, name="expire producers")
         if settings.metrics_port >= 0:
             self._page = ObservabilityPage(self)
             self._page.start(settings.host, settings.metrics_port)
@@ -219,7 +219,7 @@ class Node:
         timeout_s = self.settings.shutdown_timeout_ms / 1000
         if self.is_ready and is_first:
             _log.info("node_stopping", node_id=self.node_id, timeout_s=timeout_s)
-            self.scope.spawn(self._report_stop(), name="report the stop")
+            self.scope.spawn_apart(self._report_stop(), name="report the stop")
         if self.is_ready and self.failure is None:
             await self._hand_over(now + timeout_s / 2)
         self.server.stop_accepting()
@@ -364,7 +364,7 @@ class Node:
         left = LeftLogs(self.engine, settings.wal_uri)
         self.recoveries = Recoveries(settings.node_id, metadata, self.scope, left.recover)
         self.recoveries.start()
-        self.scope.spawn(left.give_back_all(), name="give volumes back")
+        self.scope.spawn_duty(left.give_back_all, name="give volumes back")
         self.controller = Controller(
             metadata,
             self.peers,
@@ -379,10 +379,10 @@ class Node:
         self.controller.start()
         if settings.maintain and not settings.store_uri.startswith("memory:"):
             self.maintenance = MaintenanceBeside(metadata, settings, self.clock)
-            self.scope.spawn(self.maintenance.run(), name="start maintenance")
+            self.scope.spawn_duty(self.maintenance.run, name="start maintenance")
             if settings.maintain_tables:
                 self.tables = TablesBeside(metadata, settings, self.clock, is_lake_installed)
-                self.scope.spawn(self.tables.run(), name="keep declared tables")
+                self.scope.spawn_duty(self.tables.run, name="keep declared tables")
 
     def _read_metadata(self, next_entry: int) -> None:
         """Read the log now: another node says that it goes up to there."""

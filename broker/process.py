@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import uvloop
 
@@ -63,11 +64,11 @@ async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
     notices = Ec2Notices(settings.ec2_notices)
     await notices.check()
     node = await start_node(settings)
-    node.scope.spawn(notices.watch(stop), name="watch for notices of EC2")
+    node.scope.spawn_duty(partial(notices.watch, stop), name="watch for notices of EC2")
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     failed.add_done_callback(lambda _: stop.set())
     on_ready(f"{node.advertised_host}:{node.advertised_port}")
-    node.scope.spawn(notices.tell_serving(), name="tell the group that started this")
+    node.scope.spawn_apart(notices.tell_serving(), name="tell the group that started this")
     await stop.wait()
     error = failed.result() if failed.done() else None
     await node.close()

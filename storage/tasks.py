@@ -3,6 +3,10 @@
 A task belongs to a `TaskScope`: it is kept alive by it, a crash in it is reported and never lost,
 and closing the scope ends it. Nothing else in the core creates tasks (ruff's banned-api list holds
 this).
+
+A task that raises an error that nothing expects ends the node only if the node cannot go on without
+it (`spawn`). One of a request, a connection, a partition or a peer ends alone (`spawn_apart`); a
+duty in the background goes on with its next turn, after a pause (`spawn_duty`).
 """
 
 import asyncio
@@ -10,9 +14,20 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import structlog
+
 from storage.errors import LakeheadError
 
 T = TypeVar("T")
+DUTY_PAUSE_S = 1.0
+"""Pause before a duty that raised is begun again."""
+_log = structlog.get_logger("storage.tasks")
+OnError = Callable[[str, BaseException], None]
+
+
+def log_failure(name: str, error: BaseException) -> None:
+    """Log an error that ends one task alone."""
+    _log.error("task_failed", task=name, error=repr(error), exc_info=error)
 
 
 @asynccontextmanager
@@ -37,28 +52,79 @@ class TaskScope:
     """Owns background tasks.
 
     `on_crash(name, error)` is called on the loop when a task ends by an exception that nobody
-    awaits for; the owner decides whether the node lives on.
+    awaits for: the owner cannot go on. `on_failure(name, error)` is called for an error that ends
+    one task or one turn alone; it is logged, unless the owner has another use for it.
     """
 
-    def __init__(self, on_crash: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, on_crash: OnError, on_failure: OnError = log_failure) -> None:
         self._on_crash = on_crash
+        self.on_failure = on_failure
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     def spawn(
         self, coro: Coroutine[Any, Any, T], *, name: str, is_awaited: bool = False
     ) -> asyncio.Task[T]:
-        """Start `coro` as a task of this scope. Raises RuntimeError once the scope is closed.
+        """Start `coro` as a task that the owner cannot go on without. Raises RuntimeError once the
+        scope is closed.
 
         With `is_awaited` its errors are for whoever awaits the task, and are not reported as
         crashes.
         """
+        return self._start(coro, name, self._awaited if is_awaited else self._finished)
+
+    def spawn_apart(
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str,
+        on_error: Callable[[Exception], None] | None = None,
+    ) -> asyncio.Task[T]:
+        """Start `coro` as a task whose unexpected error ends nothing else. `on_error` is called
+        with that error, in place of `on_failure`: it ends the request. Raises as `spawn`.
+        """
+
+        def finished(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is None:
+                return
+            if not isinstance(error, Exception):
+                self._on_crash(name, error)
+            elif on_error is None:
+                self.on_failure(name, error)
+            else:
+                on_error(error)
+
+        return self._start(coro, name, finished)
+
+    def spawn_duty(
+        self, run: Callable[[], Coroutine[Any, Any, None]], *, name: str
+    ) -> asyncio.Task[None]:
+        """Start `run()` as a task, and again after a pause when it raises. Raises as `spawn`."""
+
+        async def keep() -> None:
+            while True:
+                try:
+                    return await run()
+                except Exception as error:  # noqa: BLE001  # the root of a duty
+                    self.on_failure(name, error)
+                await asyncio.sleep(DUTY_PAUSE_S)
+
+        return self._start(keep(), name, self._finished)
+
+    def _start(
+        self,
+        coro: Coroutine[Any, Any, T],
+        name: str,
+        finished: Callable[[asyncio.Task[Any]], None],
+    ) -> asyncio.Task[T]:
         if self._closed:
             coro.close()
             raise RuntimeError(f"task {name} started after its scope was closed")
         task = asyncio.get_running_loop().create_task(coro, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._awaited if is_awaited else self._finished)
+        task.add_done_callback(finished)
         return task
 
     async def close(self) -> None:

@@ -16,8 +16,9 @@ nothing from each other), preferred read replicas (only leaders serve).
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -74,7 +75,11 @@ def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> 
         raise MalformedFrame(f"Fetch request of {len(frame)} bytes")
     if len(frame) > PARSED_INLINE_MAX:
         work = _start_aside(frame, header, context, slot, elements)
-        slot.cancel = context.node.scope.spawn(work, name="parse a long Fetch").cancel
+        slot.cancel = context.node.scope.spawn_apart(
+            work,
+            name="parse a long Fetch",
+            on_error=partial(context.node.dispatcher.crashed, connection),
+        ).cancel
         return True
     _begin(parse(frame, header.body, header.version, elements), header, context, slot)
     return True
@@ -164,8 +169,23 @@ class FetchCall:
         if not self._is_late:
             self._timers.append(self._after(wait_ms / 1000, self._expired))
 
+    def _spawn(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._node.scope.spawn_apart(coro, name=name, on_error=self._crash)
+
+    def _crash(self, error: Exception) -> None:
+        self._stop()
+        self._node.dispatcher.crashed(self._slot.connection, error)
+
     def _evaluate(self) -> None:
-        """Read what there is, and answer when it is enough."""
+        """Read what there is, and answer when it is enough; an error ends this request alone,
+        also where the loop calls this.
+        """
+        try:
+            self._evaluate_now()
+        except Exception as error:  # noqa: BLE001  # the root of a request that waits
+            self._crash(error)
+
+    def _evaluate_now(self) -> None:
         self._is_scheduled = False
         if self._is_finished:
             return
@@ -173,12 +193,12 @@ class FetchCall:
             self._is_woken = True
             return
         if not self._is_cut_off and not self._node.session.is_current():
-            self._node.scope.spawn(self._confirm(), name="confirm leadership")
+            self._spawn(self._confirm(), name="confirm leadership")
             return
         if self._is_long:
             self._watch()  # what comes while others are read is not missed
             self._is_in_turns = True
-            self._node.scope.spawn(self._read_in_turns(), name="fetch in turns")
+            self._spawn(self._read_in_turns(), name="fetch in turns")
             return
         for _ in self._read():
             pass
@@ -381,6 +401,11 @@ class FetchCall:
     def _cold_done(self, wanted: Wanted, task: asyncio.Task[Records | StorageError]) -> None:
         self._cold_pending.discard(wanted)
         if not task.cancelled():
+            error = task.exception()
+            if isinstance(error, Exception):
+                if not self._is_finished:
+                    self._crash(error)
+                return
             self._cold_ready[wanted] = task.result()
         if not self._cold_pending or self._is_late:
             self._wake()
@@ -390,7 +415,7 @@ class FetchCall:
     def _finish(self) -> None:
         self._is_finished = True
         if self._is_long:
-            self._slot.cancel = self._node.scope.spawn(
+            self._slot.cancel = self._spawn(
                 self._answer_in_turns(), name="answer a fetch in turns"
             ).cancel
             return

@@ -211,7 +211,7 @@ class ProduceCall:
             return False
         if self._prepares:
             self._prepares = False
-            node.scope.spawn(self._prepare(), name="prepare batches")
+            node.scope.spawn_apart(self._prepare(), name="prepare batches", on_error=self._crash)
             return False
         work, turn_end = self._work, self._next + STEPS_AT_ONCE
         while self._next < len(work):
@@ -234,7 +234,10 @@ class ProduceCall:
             return
         self._waiting -= 1
         if self._waiting == 0:
-            self._answer()
+            try:
+                self._answer()
+            except Exception as crash:  # noqa: BLE001  # the write-ahead log calls this
+                self._crash(crash)
 
     def _inquires(self) -> bool:
         """Whether the coordinator of the transaction has to be asked first."""
@@ -243,7 +246,7 @@ class ProduceCall:
         )
         known = [(work.partition, work.header) for work in self._work]
         batches = [(one, header) for one, header in known if one is not None and header is not None]
-        return self._inquiry.start(batches, self._go_on)
+        return self._inquiry.start(batches, self._go_on, self._crash)
 
     async def _prepare(self) -> None:
         """Look at the keys and compress again, as the topics of the batches want it; go on."""
@@ -369,8 +372,14 @@ class ProduceCall:
 
     def _go_on(self) -> None:
         # Whoever asked may be gone: nothing of the rest was promised.
-        if self._connection.is_open and self.run():
-            self._connection.proceed()
+        try:
+            if self._connection.is_open and self.run():
+                self._connection.proceed()
+        except Exception as error:  # noqa: BLE001  # the loop calls this
+            self._crash(error)
+
+    def _crash(self, error: Exception) -> None:
+        self._context.node.dispatcher.crashed(self._connection, error)
 
     def _answer(self) -> None:
         node = self._context.node

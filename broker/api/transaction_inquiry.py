@@ -47,9 +47,15 @@ class TransactionInquiry:
         self.refusal: KafkaError | None = None
         """Why the whole request is refused."""
 
-    def start(self, batches: Batches, on_answer: Callable[[], None]) -> bool:
+    def start(
+        self,
+        batches: Batches,
+        on_answer: Callable[[], None],
+        on_error: Callable[[Exception], None],
+    ) -> bool:
         """Ask about the transactional ones of a request's batches, of which there is one; False:
-        nothing has to be asked. Else `on_answer` is called once, later.
+        nothing has to be asked. Else `on_answer` is called once, later, or `on_error` with an
+        unexpected error.
         """
         if self._transactional_id is None:
             self.refusal = KafkaError(ErrorCode.transactional_id_authorization_failed)
@@ -73,7 +79,9 @@ class TransactionInquiry:
         if not self._confirmed:
             return False
         asking = self._ask(self._transactional_id, *producers.pop(), on_answer)
-        self._node.scope.spawn(asking, name="ask a transaction coordinator")
+        self._node.scope.spawn_apart(
+            asking, name="ask a transaction coordinator", on_error=on_error
+        )
         return True
 
     def check_answer(self, partition: Partition) -> None:

@@ -152,7 +152,7 @@ class Leadership:
                 streams = await self._open_some()
                 if streams:
                     loading = self._load_all(streams, is_patient=True)
-                    self._scope.spawn(loading, name="load partitions")
+                    self._scope.spawn_apart(loading, name="load partitions")
 
     async def _open_some(self) -> Sequence[Stream]:
         """Open streams that are to be opened, in one entry; none when the rules refuse it.
@@ -210,13 +210,15 @@ class Leadership:
         topic, index = self._place(stream.stream_id)
         try:
             partition = await open_partition(topic, index, stream, self._clock, limits=self._limits)
-        except LakeheadError as error:
+        except Exception as error:
             if not is_patient:
                 raise
             where = f"{topic.name}-{index}"
+            if not isinstance(error, LakeheadError):
+                self._scope.on_failure(f"load {where}", error)
             if self._is_held(stream):
                 _log.error("partition_not_loaded", partition=where, error=str(error))
-                self._scope.spawn(self._load_later(stream, pause_s), name=f"load {where}")
+                self._scope.spawn_apart(self._load_later(stream, pause_s), name=f"load {where}")
             return
         if self._is_held(stream):
             topic.partitions[index] = partition

@@ -134,7 +134,7 @@ class Peers:
                     self._looks.discard(node_id)
 
             self._looks.add(node_id)
-            self._scope.spawn(look(), name=f"look at node {node_id}")
+            self._scope.spawn_apart(look(), name=f"look at node {node_id}")
 
     def ready(self) -> frozenset[int]:
         """Return the nodes that serve. This one does until it leaves, for whoever asks it."""
@@ -325,7 +325,7 @@ class Peers:
                 interval_s=self.interval_s,
                 session_s=self.session_s,
             )
-            task = self._scope.spawn(line.run(), name=f"heartbeats to node {node_id}")
+            task = self._scope.spawn_duty(line.run, name=f"heartbeats to node {node_id}")
             self._lines[node_id] = (line, task)
         self._tell()
 

@@ -100,7 +100,7 @@ class Controller:
         self._balance_at = self._started_at + self._settings.balance_s
         self._metadata.subscribe(self._changed)
         self._peers.on_change.append(self._wakeup.set)
-        self._scope.spawn(self._run(), name="controller")
+        self._scope.spawn_duty(self._run, name="controller")
 
     def _changed(self, state: ClusterState) -> None:
         if state.nodes is not self._nodes or state.topics is not self._topics:

@@ -8,6 +8,7 @@ does not get it done is joined by the others, one after the other.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
@@ -101,9 +102,10 @@ class Recoveries:
             if self._node_id in turns and key not in self._running:
                 self._running.add(key)
                 step_in_s = STEP_IN_S * turns.index(self._node_id)
-                self._scope.spawn(
-                    self._recover(dead, step_in_s), name=f"recover node {dead.node_id}"
+                task = self._scope.spawn_duty(
+                    partial(self._recover, dead, step_in_s), name=f"recover node {dead.node_id}"
                 )
+                task.add_done_callback(partial(self._ended, key))
         self._is_news.set()
 
     async def _recover(self, dead: NodeState, step_in_s: float) -> None:
@@ -111,24 +113,24 @@ class Recoveries:
         key, pause_s = (dead.node_id, dead.epoch), _RETRY_S
         loop = asyncio.get_running_loop()
         step_in_at = loop.time() + step_in_s
-        try:
-            while (chosen := self._chosen.get(key)) is not None:
-                left_s = step_in_at - loop.time()
-                if chosen != self._node_id and left_s > 0:
-                    await self._wait_news(left_s)
-                    continue
-                try:
-                    found = await self._take_over(dead)
-                except LakeheadError as error:
-                    _log.error("recovery_failed", dead_id=dead.node_id, error=str(error))
-                    await self._wait_news(pause_s)
-                    pause_s = min(2 * pause_s, _RETRY_MAX_S)
-                    continue
-                self.recovered_total += 1
-                _log.info("node_recovered", dead_id=dead.node_id, epoch=dead.epoch, found=found)
-                return
-        finally:
-            self._running.discard(key)
+        while (chosen := self._chosen.get(key)) is not None:
+            left_s = step_in_at - loop.time()
+            if chosen != self._node_id and left_s > 0:
+                await self._wait_news(left_s)
+                continue
+            try:
+                found = await self._take_over(dead)
+            except LakeheadError as error:
+                _log.error("recovery_failed", dead_id=dead.node_id, error=str(error))
+                await self._wait_news(pause_s)
+                pause_s = min(2 * pause_s, _RETRY_MAX_S)
+                continue
+            self.recovered_total += 1
+            _log.info("node_recovered", dead_id=dead.node_id, epoch=dead.epoch, found=found)
+            return
+
+    def _ended(self, key: tuple[int, int], _: asyncio.Task[None]) -> None:
+        self._running.discard(key)
 
     async def _wait_news(self, seconds: float) -> None:
         """Wait so long, or until the state of nodes has changed."""

@@ -254,7 +254,7 @@ class CoordinatorLog:
         if next_offset - start > limit // 2:
             return  # an old transaction is open: that would free too little
         self._is_trimming = True
-        self._scope.spawn(self._shorten(start), name=f"snapshot {self._name}")
+        self._scope.spawn_apart(self._shorten(start), name=f"snapshot {self._name}")
 
     async def _shorten(self, offset: int) -> None:
         """Write all keys once more, and trim what lies below `offset`."""

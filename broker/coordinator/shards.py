@@ -189,7 +189,7 @@ class Shards(Generic[S]):
             if partition is None:
                 return None
             name = f"{self._topic.name}-{index}"
-            task = self._scope.spawn(self._read(index, partition, name), name=f"load {name}")
+            task = self._scope.spawn_apart(self._read(index, partition, name), name=f"load {name}")
             self._loading[index] = task
         return task
 

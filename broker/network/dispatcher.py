@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -61,7 +62,7 @@ class Dispatcher:
         except (MalformedFrame, UnsupportedVersion) as error:
             self._reject(connection, error)
         except Exception as error:  # noqa: BLE001  # the root of a request
-            self._crashed(connection, error)
+            self.crashed(connection, error)
         return True
 
     async def answer(self, key: int, version: int, request: Any) -> Any:
@@ -129,8 +130,10 @@ class Dispatcher:
         return await answer if inspect.isawaitable(answer) else answer
 
     def _spawn(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
-        task = self._node.scope.spawn(
-            self._run(answer, header, slot), name=f"request {header.schema.request_class.__name__}"
+        task = self._node.scope.spawn_apart(
+            self._run(answer, header, slot),
+            name=f"request {header.schema.request_class.__name__}",
+            on_error=partial(self.crashed, slot.connection),
         )
         if inspect.iscoroutine(answer):  # one that is cancelled before it began is not left over
             task.add_done_callback(lambda _: answer.close())
@@ -143,7 +146,7 @@ class Dispatcher:
             try:
                 self._answer(slot, header, answer.finish(outcome))
             except Exception as error:  # noqa: BLE001  # the root of a request
-                self._crashed(slot.connection, error)
+                self.crashed(slot.connection, error)
 
         slot.cancel = answer.outcome.cancel
         answer.outcome.add_done_callback(done)
@@ -154,8 +157,6 @@ class Dispatcher:
             await self._answer_at_length(slot, header, await answer)
         except (MalformedFrame, UnsupportedVersion) as error:
             self._reject(connection, error)
-        except Exception as error:  # noqa: BLE001  # the root of a request
-            self._crashed(connection, error)
 
     def _answer(self, slot: Slot, header: RequestHeader, answer: Any) -> None:
         if is_long(answer):
@@ -177,7 +178,7 @@ class Dispatcher:
     def _reject(self, connection: Connection, error: Exception) -> None:
         self._node.server.rejected(connection, str(error))
 
-    def _crashed(self, connection: Connection, error: Exception) -> None:
+    def crashed(self, connection: Connection, error: Exception) -> None:
         """Close the connection: the client asks again, and nothing false was said."""
         self.failed_total += 1
         _log.error("request_failed", client_host=connection.client_host, exc_info=error)

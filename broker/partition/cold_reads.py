@@ -30,7 +30,7 @@ class ColdReads:
         place = (stream.stream_id, offset)
         task = self._tasks.get(place)
         if task is None:
-            task = self._scope.spawn(
+            task = self._scope.spawn_apart(
                 _read(stream, offset, max_bytes), name=f"cold read of stream {stream.stream_id}"
             )
             self._tasks[place] = task

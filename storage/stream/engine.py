@@ -197,7 +197,7 @@ class StreamEngine:
         self.metadata.subscribe(self._check_identity)
         self.metadata.follow(self.cache.follow)
         scope.spawn(self.follower.run(), name="follow metadata")
-        scope.spawn(self.garbage.run(), name="collect garbage")
+        scope.spawn_duty(self.garbage.run, name="collect garbage")
 
     async def open_streams(self, stream_ids: Sequence[int]) -> list[Stream]:
         """Become the owner of streams, in one metadata entry. Raises EntryRejected, Fenced (others

@@ -227,7 +227,7 @@ class ColdReader:
             wanted = self._wanted[name] = _Wanted(index, row, stream_id)
             wanted.reader = reader
             if not self._new:
-                self._scope.spawn(self._start(), name="plan reads")
+                self._scope.spawn_apart(self._start(), name="plan reads")
             self._new.setdefault(index.key, []).append(wanted)
             if not urgent:
                 self.stats.ahead_bytes += wanted.item.size
@@ -240,15 +240,29 @@ class ColdReader:
     async def _start(self) -> None:
         """Fetch what was asked for in this iteration of the loop, in runs of adjacent items."""
         new, self._new = self._new, {}
-        for of_object in new.values():
-            of_object.sort(key=lambda wanted: wanted.row)
-            for run in _runs(of_object, self._run_size_max):
-                size = sum(wanted.item.size for wanted in run)
-                urgent = any(wanted.urgent for wanted in run)
-                ticket = Ticket(run[0].stream_id, size, urgent)
-                for wanted in run:
-                    wanted.ticket = ticket
-                self._scope.spawn(self._read(run, ticket), name=f"read {run[0].index.key}")
+        runs: list[list[_Wanted]] = []
+        try:
+            for of_object in new.values():
+                of_object.sort(key=lambda wanted: wanted.row)
+                runs += _runs(of_object, self._run_size_max)
+        except Exception as error:
+            for of_object in new.values():
+                self._give_up(of_object, error)
+            raise
+        for run in runs:
+            size = sum(wanted.item.size for wanted in run)
+            urgent = any(wanted.urgent for wanted in run)
+            ticket = Ticket(run[0].stream_id, size, urgent)
+            for wanted in run:
+                wanted.ticket = ticket
+            self._scope.spawn_apart(self._read(run, ticket), name=f"read {run[0].index.key}")
+
+    def _give_up(self, run: list[_Wanted], error: Exception) -> None:
+        """Tell those who wait for blocks why they will not come."""
+        for wanted in run:
+            self._wanted.pop((wanted.index.key, wanted.item.position), None)
+            if not wanted.block.done():
+                wanted.block.set_exception(error)
 
     async def _read(self, run: list[_Wanted], ticket: Ticket) -> None:
         """Read a run and hand its blocks out; what is damaged fails alone."""
@@ -259,12 +273,13 @@ class ColdReader:
             finally:
                 self.budget.release(ticket)
         except StorageError as error:
-            for wanted in run:
-                if not wanted.block.done():
-                    wanted.block.set_exception(error)
+            self._give_up(run, error)
+        except Exception as error:
+            self._give_up(run, error)
+            raise
         finally:
             for wanted in run:
-                del self._wanted[wanted.index.key, wanted.item.position]
+                self._wanted.pop((wanted.index.key, wanted.item.position), None)
                 wanted.block.cancel()  # unless it is done: this node is being closed
 
     async def _read_run(self, run: list[_Wanted], size: int) -> None:

@@ -67,7 +67,7 @@ class Incarnation:
         self._work: asyncio.Task[None] | None = None
         self.clock = clock
         self._open_wal = open_wal
-        self._scope = TaskScope(self._crashed)
+        self._scope = TaskScope(self._crashed, on_failure=self._crashed)
 
     def note(self, what: str) -> None:
         """Say something in the world's trace."""

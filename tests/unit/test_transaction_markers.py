@@ -94,7 +94,7 @@ class Sending:
     """Jobs of one sender."""
 
     def __init__(self, nodes: Nodes) -> None:
-        self.scope = TaskScope(self._crashed)
+        self.scope = TaskScope(self._crashed, on_failure=self._crashed)
         self.sender = MarkerSender(nodes, nodes, self.scope)
         self.is_wanted = True
         self.marked: Counter[TopicPartition] = Counter()

@@ -84,7 +84,7 @@ class GroupCoordinator:
     async def start(self) -> None:
         """Begin to load what this node holds, and to forget what is too old."""
         self.shards.load_all()
-        self._scope.spawn(self._expire_regularly(), name="expire offsets")
+        self._scope.spawn_duty(self._expire_regularly, name="expire offsets")
 
     async def partition_for(self, group_id: str) -> int:
         """Return the partition that a group is kept in, making the topic if there is none."""

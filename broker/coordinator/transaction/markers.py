@@ -118,7 +118,9 @@ class MarkerSender:
             queue = self._queues.get(node_id)
             if queue is None:
                 queue = self._queues[node_id] = deque()
-                self._scope.spawn(self._drain(node_id, queue), name=f"markers to node {node_id}")
+                self._scope.spawn_apart(
+                    self._drain(node_id, queue), name=f"markers to node {node_id}"
+                )
             queue.append(errand)
         for job, partitions in gone.items():
             job.on_marked(partitions)
@@ -127,25 +129,39 @@ class MarkerSender:
         self._waiting.append(errand)
         if not self._is_pausing:
             self._is_pausing = True
-            self._scope.spawn(self._pause(), name="markers to be tried again")
+            self._scope.spawn_apart(self._pause(), name="markers to be tried again")
 
     async def _pause(self) -> None:
         await asyncio.sleep(_PAUSE_S)
         self._is_pausing = False
         errands, self._waiting = self._waiting, deque()
-        self._route(errands)
+        try:
+            self._route(errands)
+        except Exception:
+            self._all_again(errands)
+            raise
+
+    def _all_again(self, errands: Iterable[_Errand]) -> None:
+        for errand in errands:
+            self._again(errand)
 
     async def _drain(self, node_id: int, queue: deque[_Errand]) -> None:
         await asyncio.sleep(0)  # what is sent in the same moment goes together
-        while queue:
-            batch = [queue.popleft() for _ in range(min(len(queue), _PARTITIONS_MAX))]
-            by_job: dict[Job, list[TopicPartition]] = defaultdict(list)
-            for job, where in batch:
-                if job.is_wanted():
-                    by_job[job].append(where)
-            if by_job:
-                await self._send(node_id, by_job)
-        del self._queues[node_id]
+        batch: list[_Errand] = []
+        try:
+            while queue:
+                batch = [queue.popleft() for _ in range(min(len(queue), _PARTITIONS_MAX))]
+                by_job: dict[Job, list[TopicPartition]] = defaultdict(list)
+                for job, where in batch:
+                    if job.is_wanted():
+                        by_job[job].append(where)
+                if by_job:
+                    await self._send(node_id, by_job)
+        except Exception:
+            self._all_again((*batch, *queue))  # a marker may be written twice, and never not at all
+            raise
+        finally:
+            del self._queues[node_id]
 
     async def _send(self, node_id: int, by_job: dict[Job, list[TopicPartition]]) -> None:
         try:

@@ -7,7 +7,7 @@ it is being asked, share a request.
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +93,9 @@ class Transactions:
         queue = self._queues.get(node_id)
         if queue is None:
             queue = self._queues[node_id] = deque()
-            self._scope.spawn(self._drain(node_id, queue), name=f"transactions of node {node_id}")
+            self._scope.spawn_apart(
+                self._drain(node_id, queue), name=f"transactions of node {node_id}"
+            )
         queue.append(question)
         return await question.answer
 
@@ -117,32 +119,42 @@ class Transactions:
         return dict.fromkeys(partitions, ErrorCode.none)
 
     async def _drain(self, node_id: int, queue: deque[_Question]) -> None:
-        await asyncio.sleep(0)  # what is asked in the same moment goes together
-        while queue:
-            batch: dict[str, _Question] = {}
-            for _ in range(len(queue)):
-                question = queue.popleft()
-                # An answer names the id only: two questions about one take two requests.
-                if question.transactional_id in batch or len(batch) == _TRANSACTIONS_MAX:
-                    queue.append(question)
-                else:
-                    batch[question.transactional_id] = question
-            await self._ask(node_id, batch)
-        del self._queues[node_id]
+        try:
+            await asyncio.sleep(0)  # what is asked in the same moment goes together
+            while queue:
+                batch: dict[str, _Question] = {}
+                for _ in range(len(queue)):
+                    question = queue.popleft()
+                    # An answer names the id only: two questions about one take two requests.
+                    if question.transactional_id in batch or len(batch) == _TRANSACTIONS_MAX:
+                        queue.append(question)
+                    else:
+                        batch[question.transactional_id] = question
+                await self._ask(node_id, batch)
+        finally:
+            del self._queues[node_id]
+            _settle(queue, {})
 
     async def _ask(self, node_id: int, batch: dict[str, _Question]) -> None:
+        found: Mapping[str, Codes] = {}
         try:
             response = await self._inquirer.ask(node_id, _KEY, _VERSION, _request(batch))
             found = _codes(response)
         except (OSError, TimeoutError, MalformedFrame, KafkaError):
-            found = {}
-        unknown = ErrorCode.coordinator_not_available
-        for transactional_id, question in batch.items():
-            codes = found.get(transactional_id, {})
-            if not question.answer.done():  # done: its connection is gone
-                question.answer.set_result(
-                    {where: codes.get(where, unknown) for where in question.partitions}
-                )
+            pass
+        finally:
+            _settle(batch.values(), found)
+
+
+def _settle(questions: Iterable[_Question], found: Mapping[str, Codes]) -> None:
+    """Answer questions by what the coordinator said; of what it left out nothing is known."""
+    unknown = ErrorCode.coordinator_not_available
+    for question in questions:
+        codes = found.get(question.transactional_id, {})
+        if not question.answer.done():  # done: its connection is gone
+            question.answer.set_result(
+                {where: codes.get(where, unknown) for where in question.partitions}
+            )
 
 
 def _request(batch: dict[str, _Question]) -> Any:

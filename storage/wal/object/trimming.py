@@ -37,7 +37,7 @@ class Deleter:
         """Delete these, some time."""
         self._keys.extend(keys)
         if self._keys and (self._task is None or self._task.done()):
-            self._task = self._scope.spawn(self._run(), name="delete trimmed WAL objects")
+            self._task = self._scope.spawn_apart(self._run(), name="delete trimmed WAL objects")
 
     async def close(self) -> None:
         """Give what waits a few seconds."""

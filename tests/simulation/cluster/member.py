@@ -69,7 +69,7 @@ class Member:
         self.is_serving = False
         self._port = port
         self._open_wal = wal
-        self._scope = TaskScope(self._crashed)
+        self._scope = TaskScope(self._crashed, on_failure=self._crashed)
 
     def note(self, what: str) -> None:
         """Say something in the world's trace."""

@@ -1,0 +1,133 @@
+"""An error that nothing expects, on each path of a request, ends its connection alone."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.api import produce as produce_api
+from broker.api.fetch import FetchCall
+from broker.cluster.session import Session
+from broker.coordinator.transaction.transactions import Transactions
+from broker.node import Node
+from broker.partition import cold_reads
+from storage.format.record_batch import TRANSACTIONAL, read_header
+from storage.object_store import MemoryStore
+from storage.stream import reader
+from storage.stream.reader import ColdReader
+from tests.integration.test_node_protocol import batch, running, until, with_topic
+from tests.support.node_client import LIMIT_S, Client
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+class Unexpected(Exception):
+    """What no code expects."""
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise Unexpected("a defect")
+
+
+async def broken_later(*_: Any, **__: Any) -> Any:
+    raise Unexpected("a defect")
+
+
+def not_current(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Session, "is_current", lambda _: False)
+    patch.setattr(Session, "ensure", broken_later)
+
+
+FETCHES: dict[str, Patch] = {
+    "confirm": not_current,
+    "evaluate": lambda patch: patch.setattr(FetchCall, "_read_partition", broken),
+    "cold read": lambda patch: patch.setattr(cold_reads, "_spared", broken),
+    "plan": lambda patch: patch.setattr(reader, "_runs", broken),
+    "read": lambda patch: patch.setattr(ColdReader, "_read_run", broken_later),
+    "index": lambda patch: patch.setattr(reader, "_row", broken),
+}
+
+
+async def ends_alone(node: Node, victim: Client, failed: int) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        assert await victim.reader.read() == b""
+    assert node.dispatcher.failed_total == failed
+    assert node.failure is None
+
+
+async def is_served(node: Node) -> None:
+    other = await Client.connect(node)
+    other.produce(batch(b"neighbour"), partition=1)
+    error, offset = await other.produced()
+    assert error == 0
+    other.fetch({1: offset})
+    assert read_header((await other.fetched())[1].records).base_offset == offset
+
+
+@pytest.mark.parametrize("path", FETCHES)
+async def test_an_unexpected_error_of_a_fetch_ends_its_connection_alone(path: str) -> None:
+    async with running(MemoryStore()) as node:
+        client = await with_topic(node)
+        client.produce(batch(b"a"))
+        assert await client.produced() == (0, 0)
+        await node.engine.upload_now()
+        partition = node.topics.partition("t", 0)
+        assert partition is not None
+        node.engine.cache.forget(partition.stream.stream_id)
+        with pytest.MonkeyPatch.context() as patch:
+            FETCHES[path](patch)
+            client.fetch({0: 0}, wait_ms=1000)
+            await ends_alone(node, client, failed=1)
+        await is_served(node)
+        again = await Client.connect(node)
+        again.fetch({0: 0}, wait_ms=1000)
+        assert read_header((await again.fetched())[0].records).base_offset == 0
+
+
+async def test_an_unexpected_error_of_a_fetch_that_waits_ends_its_connection_alone() -> None:
+    async with running() as node:
+        client = await with_topic(node)
+        client.fetch({0: 0}, wait_ms=60_000)
+        partition = node.topics.partition("t", 0)
+        assert partition is not None
+        await until(lambda: bool(node.dispatcher.requests_total["Fetch"]))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FetchCall, "_read_partition", broken)
+            other = await Client.connect(node)
+            other.produce(batch(b"wakes"))
+            assert await other.produced() == (0, 0)
+            await ends_alone(node, client, failed=1)
+        await is_served(node)
+
+
+async def test_an_unexpected_error_of_a_produce_ends_its_connection_alone() -> None:
+    async with running(compression_type="zstd") as node:
+        client = await with_topic(node)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(produce_api, "change_codec", broken_later)
+            client.produce(batch(b"a"))
+            await ends_alone(node, client, failed=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(produce_api, "encode", broken)
+            client = await Client.connect(node)
+            client.produce(batch(b"a"))
+            await ends_alone(node, client, failed=2)
+        await is_served(node)
+
+
+async def test_an_unexpected_error_of_a_coordinator_ends_one_connection_alone() -> None:
+    async with running() as node:
+        client = await with_topic(node)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Transactions, "verify", broken_later)
+            of_transaction = batch(
+                b"a",
+                producer_id=1,
+                producer_epoch=0,
+                base_sequence=0,
+                attributes=TRANSACTIONAL,
+            )
+            client.produce_to({0: of_transaction}, version=12, transactional_id="x")
+            await ends_alone(node, client, failed=1)
+        await is_served(node)
