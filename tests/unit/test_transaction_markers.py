@@ -214,3 +214,27 @@ def test_what_nobody_wants_any_more_is_not_sent_again() -> None:
 
     simulate(world, seed=1)
     assert nodes.requests == []
+
+
+def test_markers_that_met_an_unexpected_error_are_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes, failures = Nodes(), list[str]()
+    ask = nodes.ask
+
+    async def ask_badly(*given: Any) -> Any:
+        if len(failures) < 4:
+            raise ZeroDivisionError("a defect")
+        return await ask(*given)
+
+    monkeypatch.setattr(nodes, "ask", ask_badly)
+
+    async def world() -> None:
+        sending = Sending(nodes)
+        sending.scope.on_failure = lambda name, error: failures.append(name)
+        sending.send()
+        await sending.until_idle()
+        assert sending.marked == Counter(dict.fromkeys(PLACES, 1))
+
+    simulate(world, seed=1)
+    assert len(failures) >= 4
