@@ -10,6 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.catalog.reassignment import Judged, judge_reassignments
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
@@ -40,18 +41,22 @@ async def handle(request: Any, context: RequestContext) -> Any:
         await context.node.engine.metadata.commit_with(plan)
     except LakeheadError as error:
         code, message = error_code(error), str(error)
+    turns = Turns()
+    await turns.give_way()
     return entity(
         context.response,
         "AlterPartitionReassignmentsResponse",
         error_code=code,
         error_message=message,
-        responses=[_topic(topic, judged, context) for topic in request.topics],
+        responses=[await _topic(topic, judged, context, turns) for topic in request.topics],
     )
 
 
-def _topic(topic: Any, judged: Judged, context: RequestContext) -> Any:
+async def _topic(topic: Any, judged: Judged, context: RequestContext, turns: Turns) -> Any:
+    await turns.step()
     partitions = []
     for partition in topic.partitions:
+        await turns.step()
         error = judged.errors.get((topic.name, partition.partition_index))
         partitions.append(
             entity(

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.catalog.reassignment import Judged, Place, judge_elections
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code
@@ -42,7 +43,10 @@ async def handle(request: Any, context: RequestContext) -> Any:
         except LakeheadError as error:
             code = error_code(error)
     results: dict[str, list[Any]] = {}
+    turns = Turns()
+    await turns.give_way()
     for place in (*judged.moves, *judged.errors):
+        await turns.step()
         refusal = judged.errors.get(place)
         results.setdefault(place[0], []).append(
             entity(

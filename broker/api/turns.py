@@ -35,8 +35,12 @@ class Turns:
         """Take note of work on `weight` elements; give way when it was enough for one turn."""
         self._steps += weight
         if self._steps >= STEPS_AT_ONCE:
-            self._steps = 0
-            await asyncio.sleep(0)
+            await self.give_way()
+
+    async def give_way(self) -> None:
+        """Let other work have its turn, as after a decision that had to be made in one."""
+        self._steps = 0
+        await asyncio.sleep(0)
 
 
 def elements_max(node: "Node", api: Api) -> int:
