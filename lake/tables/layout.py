@@ -6,7 +6,7 @@ them where each record came from: `_topic`, `_partition`, `_offset`, `_timestamp
 upsert that keeps history has `HISTORY_FIELDS` too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,6 +117,7 @@ class TableLayout:
         With `fault_count_max`, a batch with any fault has no rows.
         """
         decoded = decoder.decode(batch, self.value_schema(), fault_count_max=fault_count_max)
+        decoded = self._without_made_names(decoded, batch, decoder)
         decoded = without(decoded, faulty_times(batch))
         decoded = without(decoded, self._faulty_parts(decoded))
         faults, found = decoded.faults, decoded.found
@@ -138,6 +139,39 @@ class TableLayout:
             [columns[name] for name in self.schema.names], schema=self.schema
         )
         return TableRows(rows=rows, faults=faults, found=found)
+
+    def _without_made_names(self, decoded: Decoded, batch: Any, decoder: ValueDecoder) -> Decoded:
+        """Set aside the records with a field named as a column that is made, found by halving.
+        `found` keeps what the others have beside the table.
+        """
+        taken = self._taken(decoded.found)
+        if not taken:
+            return decoded
+        faults = [
+            Fault(row=row, reason=f"field {name}: the name of a metadata column", error="misfit")
+            for row, name in self._rows_of_taken(batch, decoder, 0)
+        ]
+        others = [field for field in decoded.found if field.name not in taken]
+        found = pa.schema(others)
+        is_more = found != self.value_schema()
+        return replace(without(decoded, faults), found=found if is_more else None)
+
+    def _taken(self, found: Any) -> list[str]:
+        if self.is_nested or found is None:
+            return []
+        made = {*METADATA, *_made_names(self.parts, is_history=self.is_history)}
+        return [name for name in found.names if name.lower() in made]
+
+    def _rows_of_taken(
+        self, batch: Any, decoder: ValueDecoder, start: int
+    ) -> Iterator[tuple[int, str]]:
+        taken = self._taken(decoder.decode(batch, self.value_schema()).found)
+        if taken and batch.num_rows == 1:
+            yield start, taken[0]
+        elif taken:
+            middle = batch.num_rows // 2
+            yield from self._rows_of_taken(batch.slice(0, middle), decoder, start)
+            yield from self._rows_of_taken(batch.slice(middle), decoder, start + middle)
 
     def _faulty_parts(self, decoded: Decoded) -> list[Fault]:
         """The faults of records whose partition has no name that a folder can have."""

@@ -110,6 +110,22 @@ def test_what_conflicts_is_said_or_handled_record_by_record(cluster: Path) -> No
     assert column(cluster, "id") == [0, 1, 2, 3, 4, 5, 7]
 
 
+@pytest.mark.parametrize("odd", [{"_offset": 5}, {"_timestamp": 5}, {"_Key": "x"}])
+def test_a_field_named_as_a_metadata_column_is_its_records_fault_alone(
+    cluster: Path, odd: dict[str, Any]
+) -> None:
+    declare(cluster, {"on.error": "dead_letter"})
+    write(cluster, {"id": 5, "name": "before"}, {"id": 6, **odd}, {"id": 7, "name": "after"})
+    version = DeltaTable(cluster / "tables" / "orders").version()
+    outcome = materialize(cluster)
+    assert (outcome.error, outcome.result.records, outcome.result.dead_letters) == (None, 2, 1)
+    assert column(cluster, "name")[5:] == ["before", "after"]
+    letter = rows(cluster, "orders__dlq")[0]
+    assert letter["_offset"] == 6
+    assert f"field {next(iter(odd))}: " in letter["error"]
+    assert DeltaTable(cluster / "tables" / "orders").version() <= version + 3
+
+
 @pytest.mark.parametrize("name", ["table_columns_added", "materialize_files_written"])
 def test_killed_while_the_table_changes(cluster: Path, name: str) -> None:
     write(cluster, *MORE)
