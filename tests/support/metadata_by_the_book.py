@@ -234,7 +234,7 @@ def apply(cluster: Cluster, record: dict[str, Any]) -> None:
             demand(key in cluster.objects and key not in cluster.held(), "in use")
             del cluster.objects[key]
     else:
-        ours = {"TopicConfig", "BrokerConfig", "ProducerIdBlock"}
+        ours = {"TopicConfig", "BrokerConfig", "ProducerIdBlock", "NodeSecret"}
         assert kind in ours, f"not written by this test: {kind}"
 
 

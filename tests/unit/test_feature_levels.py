@@ -121,6 +121,13 @@ async def test_each_column_since_level_1_is_declared_with_its_level() -> None:
     assert {table: sorted(columns) for table, columns in at_base.items()} == base
 
 
+async def test_each_column_of_the_state_has_a_place_in_checkpoints() -> None:
+    """A column that has none would end every node at its first checkpoint with such a row."""
+    found = await in_steps(tables_of(ClusterState(features=Map({METADATA_VERSION: NEWEST_LEVEL}))))
+    columns = {name for table in found.tables.values() for name in table}
+    assert columns <= checkpoint_file.SCHEMA.keys()
+
+
 # What is written.
 
 
