@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.node import start_node
+from broker.protocol.node_proof import NodeProof
 from broker.settings import Settings
 from tests.differential.brokers import Broker, Request
 from tests.support.node_client import close_clients
@@ -25,7 +26,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     )
     node = await start_node(settings, rng=random.Random(3))
     try:
-        broker = await Broker.connect("Lakehead", node.advertised_port)
+        proof = NodeProof(secret=node.state.node_secret, to_node=node.node_id)
+        broker = await Broker.connect("Lakehead", node.advertised_port, proof)
         await broker.wait_coordinated()
         topics = [{"name": "t", "num_partitions": 1, "replication_factor": 1}]
         await broker.ask(Request(key=19, version=7, tree={"topics": topics, "timeout": 9000}))
