@@ -46,7 +46,7 @@ from storage.errors import StorageError
 from storage.format.record_batch import iter_headers, read_header
 from storage.memory_pool import PoolWait
 
-API = Api(key=1, name="Fetch", versions=(4, 18))
+API = Api(key=1, name="Fetch", versions=(4, 18), is_at_once=True)
 
 COLD_GRACE_S = 0.1
 """How long a request that has data for some partitions waits for its cold ones."""

@@ -126,6 +126,7 @@ class MaintenanceBeside:
         finally:
             if process.returncode is None:
                 process.kill()  # it may be killed anywhere
+                await process.wait()
         if status:
             self.failures += 1
             _log.warning("maintenance_ended", pid=process.pid, status=status)

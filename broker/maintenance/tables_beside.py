@@ -75,6 +75,7 @@ class TablesBeside:
         finally:
             if self._process is not None and self.is_running:
                 self._process.kill()
+                await self._process.wait()
 
     async def _turn(self) -> None:
         process = self._process

@@ -31,8 +31,8 @@ class Api:
 
     `advertised_from` is the first version that ApiVersions lists, where it is lower than what is
     served (Produce: KAFKA-18659). One that `is_internal` is not listed: nodes alone use it.
-    One that `is_at_once` handles a request in one turn of the event loop, which a lower limit of
-    elements keeps short (`broker.api.turns`).
+    One that `is_at_once` handles a request, or begins to, in one turn of the event loop, which a
+    lower limit of elements keeps short (`broker.api.turns`).
     """
 
     key: int

@@ -7,6 +7,7 @@ interpreter's lock.
 """
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Mapping
@@ -75,6 +76,10 @@ class WatchedNode:
         self._thread = threading.Thread(target=self._run, name="watched node", daemon=True)
 
     def __enter__(self) -> Self:
+        # As a node's process does (broker.process): else the collector walks through all that the
+        # tests have imported, on the loop.
+        gc.collect()
+        gc.freeze()
         self._thread.start()
         assert self._ready.wait(START_S_MAX), "the node did not start"
         if self._failure is not None:
@@ -84,6 +89,7 @@ class WatchedNode:
     def __exit__(self, *_: object) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(START_S_MAX)
+        gc.unfreeze()
 
     @property
     def port(self) -> int:
