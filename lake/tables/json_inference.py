@@ -15,6 +15,10 @@ SAMPLE_RECORDS = 10_000
 _INT64 = range(-(1 << 63), 1 << 63)
 
 
+class NoFields(SettingsError):
+    """No value of a sample is a JSON object with a field."""
+
+
 def infer_schema(values: Iterable[bytes | None]) -> Any:
     """Return an Arrow schema that every value of the sample fits.
 
@@ -23,7 +27,8 @@ def infer_schema(values: Iterable[bytes | None]) -> Any:
     objects become STRUCT and arrays ARRAY; an object that is empty throughout is left out. Values
     that are null or not a JSON object are passed over.
 
-    Raises SettingsError for a field of two types, naming it, and for a sample without any object.
+    Raises SettingsError for a field of two types, naming it, and NoFields for a sample without any
+    object.
     """
     merged: Any = None
     for value in values:
@@ -37,7 +42,7 @@ def infer_schema(values: Iterable[bytes | None]) -> Any:
             merged = _merge(merged, _shape(decoded), "")
     fields = _fields(merged) if merged is not None else []
     if not fields:
-        raise SettingsError(
+        raise NoFields(
             "no JSON object with fields among the sampled values: give the schema with --schema"
         )
     schema = pa.schema(fields)

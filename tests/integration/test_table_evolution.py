@@ -126,6 +126,29 @@ def test_a_field_named_as_a_metadata_column_is_its_records_fault_alone(
     assert DeltaTable(cluster / "tables" / "orders").version() <= version + 3
 
 
+@pytest.mark.parametrize(
+    "odd", [{"id": 7, "ID": 1}, {"at": {"x": 1, "X": 2}}, {"": 1}, {"p.q": 1, "r s": 2, "t,u": 3}]
+)
+def test_a_name_that_no_table_can_have_costs_its_record_alone(
+    cluster: Path, odd: dict[str, Any]
+) -> None:
+    declare(cluster, {"on.error": "dead_letter"})
+    write(cluster, {"id": 5, "name": "before"}, {"id": 6, **odd}, {"id": 7, "name": "after"})
+    outcome = materialize(cluster)
+    assert (outcome.error, outcome.result.records, outcome.result.dead_letters) == (None, 2, 1)
+    assert column(cluster, "name")[5:] == ["before", "after"]
+    (letter,) = rows(cluster, "orders__dlq")
+    assert letter["_offset"] == 6
+    assert "column" in letter["error"]
+    version = DeltaTable(cluster / "tables" / "orders").version()
+    write(cluster, {"id": 8, "name": "later"})
+    assert materialize(cluster).error is None
+    assert DeltaTable(cluster / "tables" / "orders").version() <= version + 2
+    declare(cluster, {"on.error": "pause"})
+    write(cluster, {"id": 9, **odd})
+    assert "partition 0, offset 9" in str(materialize(cluster).error)
+
+
 @pytest.mark.parametrize("name", ["table_columns_added", "materialize_files_written"])
 def test_killed_while_the_table_changes(cluster: Path, name: str) -> None:
     write(cluster, *MORE)

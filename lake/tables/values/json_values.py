@@ -5,16 +5,18 @@ Confluent's JSON serializer does; then, unless a schema was declared, columns co
 Schema behind each id.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.ddl import check_names, parse_schema, type_name
-from lake.tables.json_columns import JsonColumns, placed_columns
-from lake.tables.json_inference import infer_schema
+from lake.tables.ddl import parse_schema, type_name
+from lake.tables.json_columns import placed_columns
+from lake.tables.json_inference import NoFields, infer_schema
 from lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
+from lake.tables.values.calendar_range import without
 from lake.tables.values.decoder import (
     NO_SCHEMA,
     Decoded,
@@ -29,9 +31,10 @@ from lake.tables.values.groups import int64_array
 from lake.tables.values.json_program import JsonProgram, compile_json, fitting_forms
 from lake.tables.values.json_schema import read_json_schema
 from storage.errors import SettingsError
+from storage.metadata.column_types import check_column_names
 
 _LOOKED_AT = 1000
-"""Values of a batch, of those with fields which the schema lacks, that say what these are."""
+"""Values, of those with fields which the schema lacks, that are looked at together."""
 
 
 def json_values(spec: ValueSpec, registry: SchemaRegistry | None) -> ValueDecoder:
@@ -70,10 +73,19 @@ class JsonValues:
                 )
 
     def schema_of(self, batch: pa.RecordBatch) -> Any:
-        """Return the declared schema, or one that every value of the sample fits."""
+        """Return the declared schema, or one that every value of the sample fits but for those
+        which no table could hold. Raises SettingsError.
+        """
         if self._declared is not None:
             return self._declared
-        return infer_schema(batch.column("value").to_pylist())
+        values = batch.column("value").to_pylist()
+        try:
+            return infer_schema(values)
+        except SettingsError:
+            held = [value for value in values if _reason_alone(pa.schema([]), value) is None]
+            if len(held) == len(values):
+                raise
+            return infer_schema(held)
 
     def decode(
         self,
@@ -106,25 +118,95 @@ class JsonValues:
             faults.append(
                 Fault(row=row, reason=reason, error=error, schema_id=int(ids[row]))  # type: ignore[arg-type]
             )
-        return Decoded(
+        decoded = Decoded(
             columns=parsed.columns,
             rows=int64_array(rows[np.asarray(parsed.rows, np.int64)]),
             faults=tuple(sorted(faults, key=lambda fault: fault.row)),
-            found=_more_fields(values, parsed, schema) if self._declared is None else None,
         )
+        if self._declared is not None or not len(parsed.richer):
+            return decoded
+        more, reasons = _more_fields(values, parsed.richer, schema)
+        odd = [
+            Fault(row=int(rows[i]), reason=reason, error="misfit") for i, reason in reasons.items()
+        ]
+        return replace(without(decoded, odd), found=more)
 
 
-def _more_fields(values: Any, parsed: JsonColumns, schema: Any) -> Any:
-    """The schema with the fields that values have beside it; None if there are none."""
-    if not len(parsed.richer):
-        return None
+def _more_fields(values: Any, richer: Any, schema: Any) -> tuple[Any, dict[int, str]]:
+    """Return the schema with fields that the values at `richer` have beside it, None if there are
+    none; and the values that no table could hold with them, each with the reason.
+
+    A value decides over itself alone: of two that do not fit each other the first one counts here,
+    and the other does not fit the schema when it is decoded by that.
+    """
+    reasons: dict[int, str] = {}
+    for start in range(0, len(richer), _LOOKED_AT):
+        places = richer[start : start + _LOOKED_AT]
+        seen = values.take(int64_array(places)).to_pylist()
+        try:
+            more = _extended(schema, seen)
+        except SettingsError:
+            held = []
+            for place, value in zip(places, seen, strict=True):
+                reason = _reason_alone(schema, value)
+                if reason is None:
+                    held.append(value)
+                else:
+                    reasons[int(place)] = reason
+            more = _extended(schema, held[: _fitting(schema, held)])
+        if more != schema:
+            return more, reasons
+    return None, reasons
+
+
+def _extended(schema: Any, values: list[Any]) -> Any:
+    """Return the schema with what the values have beside it. Raises SettingsError for fields of two
+    types, and for names that a table cannot have, or has in another case.
+    """
     try:
-        seen = infer_schema(values.take(int64_array(parsed.richer[:_LOOKED_AT])).to_pylist())
-        more = extended(schema, seen)
-        check_names(more)
-    except SettingsError:  # of two types, or odd names: nothing that a table could follow
-        return None
-    return None if more == schema else more
+        seen = infer_schema(values)
+    except NoFields:
+        return schema
+    _check_cases(list(schema), list(seen))
+    return extended(schema, seen)
+
+
+def _check_cases(held: list[Any], seen: list[Any]) -> None:
+    types = {field.name: field.type for field in held}
+    check_column_names([*types, *(field.name for field in seen if field.name not in types)])
+    for field in seen:
+        _check_cases_inside(types.get(field.name), field.type)
+
+
+def _check_cases_inside(held: Any, seen: Any) -> None:
+    if held is None:
+        return
+    if pa.types.is_struct(held) and pa.types.is_struct(seen):
+        _check_cases(list(held), list(seen))
+    elif pa.types.is_list(held) and pa.types.is_list(seen):
+        _check_cases_inside(held.value_type, seen.value_type)
+
+
+def _reason_alone(schema: Any, value: Any) -> str | None:
+    """Return why a table of this schema could not hold the value; None: it could."""
+    try:
+        _extended(schema, [value])
+    except SettingsError as error:
+        return str(error)
+    return None
+
+
+def _fitting(schema: Any, values: list[Any]) -> int:
+    """Return how many of the values, from the first on, fit each other; each one fits alone."""
+    low, high = min(1, len(values)), len(values)
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            _extended(schema, values[:middle])
+            low = middle
+        except SettingsError:
+            high = middle - 1
+    return low
 
 
 def _is_json(kind: Any) -> bool:
