@@ -118,8 +118,9 @@ async def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
         await open_at(path)
 
 
-async def test_a_draft_of_a_crashed_maker_is_made_again(tmp_path: Path) -> None:
-    (tmp_path / "wal.new").write_bytes(b"half")
+@pytest.mark.parametrize("size", [0, 4, 1 << 20])
+async def test_a_draft_of_a_crashed_maker_is_made_again(tmp_path: Path, size: int) -> None:
+    (tmp_path / "wal.new").write_bytes(bytes(size))
     await (await open_at(tmp_path / "wal")).close()
     assert not (tmp_path / "wal.new").exists()
 
