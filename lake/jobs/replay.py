@@ -22,7 +22,7 @@ from lake.jobs.dead_letters import check_letters
 from lake.jobs.replay_changes import each_place, letter_columns, merge_of_letters
 from lake.jobs.table_item import TableFiles, strict_rows
 from lake.jobs.table_run import log_key
-from lake.jobs.table_schema import follow_values, table_layout
+from lake.jobs.table_schema import allowed_change, follow_values, given_schema, table_layout
 from lake.jobs.table_settings import Guard, MaterializeSettings
 from lake.store_reader import StoreReader
 from lake.tables.delta_table import Table, TableMoved, app_id, open_table
@@ -124,6 +124,7 @@ class _Replay:
         settings, letters = self._settings, self._letters
         if letters is None:
             return self._result
+        self._follow_declaration()
         rows = TableFiles(
             settings.table, self._layout.partition_columns, file_bytes=settings.file_bytes
         )
@@ -149,6 +150,20 @@ class _Replay:
         self._commit(letters, left.finish(), replaced_by=DEAD_LETTERS)
         failpoint("replay_letters_committed")
         return result
+
+    def _follow_declaration(self) -> None:
+        """Have the table the columns that are declared now, as the next `materialize` would; in a
+        dry run, have letters read as if it had them.
+        """
+        declared = given_schema(self._settings)
+        if declared is None or self._layout.spec.value_format == "raw":
+            return
+        if self._settings.dry_run:
+            change = allowed_change(self._settings, self._layout, declared)
+            self._layout = self._layout.with_value_schema(change.schema)
+        else:
+            self._guard.check()
+            self._follow(declared)
 
     def _without_batches(self, left: TableFiles) -> Iterator[Any]:
         """Yield the letters; those that are whole batches stay letters."""

@@ -119,9 +119,26 @@ def follow_values(
 
     Raises SchemaConflict where policy says to stop, TableMoved, TableUnavailable.
     """
-    change = evolve(layout.value_schema(), found)
+    change = allowed_change(settings, layout, found)
     if not change.is_needed:
         return True
+    if not (change.added or change.widened):
+        return False
+    after = layout.with_value_schema(change.schema)
+    if change.widened:
+        rewrite(table, after, marks)
+    else:
+        table.add_columns(_changed(layout.schema, after.schema))
+    return not change.conflicts
+
+
+def allowed_change(settings: MaterializeSettings, layout: TableLayout, found: Any) -> Evolution:
+    """Return what becomes of a table's schema for values of the schema `found`. Raises
+    SchemaConflict where policy says to stop.
+    """
+    change = evolve(layout.value_schema(), found)
+    if not change.is_needed:
+        return change
     if settings.evolution == "pause":
         raise SchemaConflict(
             f"topic {settings.topic}: values have another schema than {settings.table}: "
@@ -133,14 +150,7 @@ def follow_values(
             f"{'; '.join(map(str, change.conflicts))}. To go on: set lakehead.table.on.error to "
             "dead_letter or drop, or rebuild the table with: lakehead rebuild-table"
         )
-    if not (change.added or change.widened):
-        return False
-    after = layout.with_value_schema(change.schema)
-    if change.widened:
-        rewrite(table, after, marks)
-    else:
-        table.add_columns(_changed(layout.schema, after.schema))
-    return not change.conflicts
+    return change
 
 
 def _words(change: Evolution) -> str:

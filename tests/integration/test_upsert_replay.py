@@ -87,7 +87,6 @@ def test_the_newest_of_each_key_wins_be_it_a_letter_or_not(
     assert held(table) != model
     count = letters_left(table)
     declared(root, "id bigint, n bigint", keys=keys)
-    bring_up(root, "people")
     told = replay(root, dry_run=True)
     assert (told.letters, told.left) == (count, 0)
     assert 0 < told.replayed < count == told.replayed + told.already_rows
@@ -106,7 +105,6 @@ def test_a_run_that_is_killed_between_its_commits_is_taken_up(tmp_path: Path) ->
     declared(root, "id bigint, n int")
     table = bring_up(root, "people").table
     declared(root, "id bigint, n bigint")
-    bring_up(root, "people")
     script = (
         "import sys; from pathlib import Path; "
         "from tests.integration.test_upsert_replay import replay; replay(Path(sys.argv[1]))"
@@ -135,7 +133,6 @@ def test_a_letter_whose_record_is_gone_stays(tmp_path: Path) -> None:
     table = bring_up(root, "people").table
     trim(root, "people", 0, 2)
     declared(root, "id bigint, n bigint")
-    bring_up(root, "people")
     result = replay(root)
     assert (result.letters, result.replayed, result.left) == (4, 2, 2)
     assert "partition 0, offset 0: its record is not in the topic any more" in result.first_left
