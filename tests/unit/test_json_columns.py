@@ -138,10 +138,10 @@ def test_a_value_that_does_not_fit_names_its_field() -> None:
         [b'{"a":"x"}', b'{"b":{"c":[{"d":true},{"d":1}]}}', b'{"a":1,"a":1}', b'{"t":"no"}'], schema
     )
     assert found.faults == (
-        (0, "field a: no BIGINT"),
-        (1, "field b.c[].d: no BOOLEAN"),
+        (0, "field a: text that is no BIGINT"),
+        (1, "field b.c[].d: a number that is no BOOLEAN"),
         (2, "field a comes twice"),
-        (3, "text that is no TIMESTAMP"),
+        (3, "field t: text that is no TIMESTAMP"),
     )
     assert found.misfits == {0, 1, 2, 3}
 
@@ -197,3 +197,30 @@ def test_instants_with_and_without_a_zone() -> None:
     texts = ["2024-01-01T02:00:00+02:00", "2024-01-01", "2024-01-01 00:00:00Z", "2024-01-01T00:00"]
     found = columns([b'{"t":"%s"}' % text.encode() for text in texts], parse_schema("t TIMESTAMP"))
     assert found.columns.column("t").to_pylist() == [dt.datetime(2024, 1, 1, tzinfo=dt.UTC)] * 4
+
+
+FINER = ["2024-01-01T02:00:00.{}+02:00", "2024-01-01T00:00:00.{}Z", "2024-01-01 00:00:00.{}"]
+
+
+@pytest.mark.parametrize("digits", ["1234567", "123456789", "123456999", "1234569999999999999999"])
+@pytest.mark.parametrize("form", FINER)
+def test_fractions_finer_than_microseconds_are_cut_off_as_spark_does(
+    form: str, digits: str
+) -> None:
+    """Go's RFC3339Nano; also beside times that have fewer digits, another zone, or are none."""
+    texts = [form.format(digits), "2024-01-01", form.format("5"), "no." + digits]
+    found = columns([b'{"t":"%s"}' % text.encode() for text in texts], parse_schema("t TIMESTAMP"))
+    day = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    assert found.columns.column("t").to_pylist() == [
+        day.replace(microsecond=123456),
+        day,
+        day.replace(microsecond=500_000),
+    ]
+    assert found.faults == ((3, "field t: text that is no TIMESTAMP"),)
+
+
+def test_a_finer_fraction_before_1970_is_cut_off_towards_the_past() -> None:
+    schema = parse_schema("l ARRAY<TIMESTAMP>")
+    found = columns([b'{"l":[null,"1960-01-01T00:00:00.999999999Z"]}'], schema)
+    time = dt.datetime(1960, 1, 1, 0, 0, 0, 999_999, tzinfo=dt.UTC)
+    assert found.columns.column("l").to_pylist() == [[None, time]]

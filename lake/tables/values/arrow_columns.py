@@ -23,6 +23,8 @@ _DECIMAL_BYTES_MAX = 64
 _EXACT = Context(prec=100)
 _ZONE = r"(?i)z$|[T ].*[+-]\d\d(:?\d\d)?$"
 """Where text of an instant ends in its zone; what names none is UTC."""
+_FINER = r"(\.\d{6})\d+"
+"""A fraction of a second beyond microseconds: Go's RFC3339Nano has nine digits."""
 _UNSIGNED = pa.decimal128(20, 0)
 _SECONDS = range(-62_135_596_800, 253_402_300_800)  # protobuf: years 1 to 9999
 
@@ -35,21 +37,32 @@ class ArrowColumns:
         self._side = cells.side
         self._cells = cells
         self._lists: dict[int, Items] = {}
+        self._path = ""
         self.faults: dict[int, str] = {}
 
-    def build(self, shape: Shape) -> Any:
-        """Return the array of a shape: as long as its domain."""
+    def build(self, shape: Shape, path: str) -> Any:
+        """Return the array of a shape: as long as its domain. `path` names its field."""
+        outer, self._path = self._path, path
+        array = self._build(shape)
+        self._path = outer
+        return array
+
+    def _build(self, shape: Shape) -> Any:
         if isinstance(shape, Constant):
             return self._constant(shape)
         if isinstance(shape, Record):
             validity = None if shape.slot < 0 else self._validity(shape.slot)
-            children = [self.build(field) for field in shape.fields]
+            names = (shape.type.field(i).name for i in range(shape.type.num_fields))
+            children = [
+                self.build(field, f"{self._path}.{name}")
+                for name, field in zip(names, shape.fields, strict=True)
+            ]
             length = self._cells.length(shape.domain)
             return pa.Array.from_buffers(shape.type, length, [validity], children=children)
         if isinstance(shape, Items):
             return self._items(shape)
         if isinstance(shape, FirstOf):
-            return pc.coalesce(*map(self.build, shape.options))
+            return pc.coalesce(*map(self._build, shape.options))
         return self._instant(shape) if isinstance(shape, Instant) else self._leaf(shape)
 
     def _constant(self, shape: Constant) -> Any:
@@ -65,7 +78,7 @@ class ArrowColumns:
         np.cumsum(counts, out=offsets[1:])
         validity = None if shape.always else self._validity(shape.slot)
         buffers = [validity, pa.py_buffer(offsets)]
-        children = [self.build(shape.item)]
+        children = [self.build(shape.item, f"{self._path}[]")]
         return pa.Array.from_buffers(shape.type, len(counts), buffers, children=children)
 
     def _leaf(self, shape: Leaf) -> Any:
@@ -272,7 +285,7 @@ class ArrowColumns:
             self._fault(shape.domain, bad, reason)
 
     def _fault(self, domain: int, bad: Any, reason: str) -> None:
-        """Trace bad cells to the rows that hold them."""
+        """Trace bad cells to the rows that hold them; the reason begins with the field."""
         found = np.flatnonzero(bad)
         while domain != ROWS:
             shape = self._lists[domain]
@@ -280,7 +293,7 @@ class ArrowColumns:
             found = np.searchsorted(ends, found, side="right")
             domain = shape.domain
         for row in found.tolist():
-            self.faults.setdefault(row, reason)
+            self.faults.setdefault(row, f"field {self._path}: {reason}")
 
     def _validity(self, slot: int) -> Any:
         _, valid = self._cells.slot(slot)
@@ -311,6 +324,13 @@ def _all(array: Any) -> range:
 def _from_text(text: Any, kind: Any) -> Any:
     if not pa.types.is_timestamp(kind):
         return text.cast(kind)
+    try:
+        return _from_instants(text, kind)
+    except pa.ArrowInvalid:  # what is finer is cut off, as Spark does
+        return _from_instants(pc.replace_substring_regex(text, _FINER, r"\1"), kind)
+
+
+def _from_instants(text: Any, kind: Any) -> Any:
     for each in (kind, pa.timestamp("us")):  # mostly all are written alike
         try:
             return text.cast(each).view(kind)

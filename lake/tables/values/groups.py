@@ -65,7 +65,8 @@ def decode_rows(
         faults += [(int(rows[i]), *program.fault(int(codes[i]))) for i in bad]
         good = rows[codes == 0] if len(bad) else rows
         builder = ArrowColumns(values.data, cells)
-        columns = [builder.build(field) for field in program.shape.fields]
+        fields = zip(program.shape.fields, schema.names, strict=True)
+        columns = [builder.build(field, name) for field, name in fields]
         if not builder.faults:
             return Group(rows=good, columns=pa.Table.from_arrays(columns, schema=schema)), faults
         # Seen only in whole columns: once more, without their rows.

@@ -277,7 +277,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                 at += 4
             elif kind <= ARRAY_KIND:
                 if byte != (0x7B if kind == OBJECT_KIND else 0x5B):
-                    fault = MISFIT | node << 4
+                    fault = MISFIT | np.int64(byte) << 4 | node << 12
                     break
                 if cell >= 0:
                     valid[cell] = 1
@@ -287,7 +287,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                 high = nodes[node, 4]
                 fits, value, after, side_at = _scalar(data, at, kind, low, high, side, side_at)
                 if not fits:
-                    fault = MISFIT | node << 4
+                    fault = MISFIT | np.int64(byte) << 4 | node << 12
                     break
                 cells[cell] = value
                 valid[cell] = 1
@@ -364,7 +364,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                 place = found - nodes[top, 3]
                 node = fields[found, 2]
                 if seen[depth - 1, place]:
-                    fault = TWICE | node << 4
+                    fault = TWICE | node << 12
                 seen[depth - 1, place] = 1
                 frames[depth - 1, 1] = found + 1
                 break
@@ -383,7 +383,8 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
 
 def decode_objects(data: Any, starts: Any, tables: Any, side: Any, cells: Any) -> tuple[Any, Any]:
     """Fill `cells` with the well-formed objects at data[starts[i]]. Returns a fault for each (0 =
-    good, else MISFIT or TWICE | node << 4) and 1 for each that has fields which no column is for.
+    good, else MISFIT | first byte of what does not fit << 4 | node << 12, or TWICE | node << 12)
+    and 1 for each that has fields which no column is for.
     """
     faults = np.zeros(len(starts), np.int64)
     unknown = np.zeros(len(starts), np.uint8)

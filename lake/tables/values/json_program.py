@@ -18,6 +18,9 @@ from storage.errors import SettingsError
 ITEM = "[]"
 """The step of a path from a list to its items."""
 
+_HELD = {'"': "text", "{": "an object", "[": "an array", "t": "a boolean", "f": "a boolean"}
+"""What a value of JSON is, by its first byte; a number by any other."""
+
 Path = tuple[str, ...]
 
 
@@ -72,7 +75,7 @@ class JsonProgram:
     nodes: Any  # int64, one row each
     fields: Any
     names: Any  # uint8, and eight bytes more
-    paths: tuple[str, ...]  # of each node, with its type
+    paths: tuple[tuple[str, str], ...]  # of each node, and its type
     domains: tuple[int, ...]
     domain_count: int
     shape: Record
@@ -105,10 +108,11 @@ class JsonProgram:
         """A fault of `run` in words, and its class."""
         if code < 0:
             return fault_text(-code), "malformed"
-        path = self.paths[code >> 4]
+        path, kind = self.paths[code >> 12]
         if code & 15 == kernel.TWICE:
-            return f"field {path.partition(' ')[0]} comes twice", "misfit"
-        return f"field {path.replace(' ', ': no ', 1)}", "misfit"
+            return f"field {path} comes twice", "misfit"
+        held = _HELD.get(chr(code >> 4 & 0xFF), "a number")
+        return f"field {path}: {held} that is no {kind}", "misfit"
 
 
 def compile_json(schema: Any, forms: Forms | None = None) -> JsonProgram:
@@ -137,7 +141,7 @@ class _Compiler:
         self.nodes: list[list[int]] = []
         self.fields: list[tuple[int, int, int]] = []
         self.names = bytearray()
-        self.paths: list[str] = []
+        self.paths: list[tuple[str, str]] = []
         self.domains: list[int] = []
         self.domain_count = 1
 
@@ -207,7 +211,7 @@ class _Compiler:
 
     def _node(self, kind: int, slot: int, domain: int, path: Path, name: str) -> int:
         self.nodes.append([kind, slot, domain, 0, 0])
-        self.paths.append(f"{_shown(path)} {name}")
+        self.paths.append((_shown(path), name))
         return len(self.nodes) - 1
 
 
