@@ -52,7 +52,7 @@ def resolve(
     what is there is read. Raises SettingsError for positions that name other partitions.
     """
     starts = start_offsets(reader, logs, bounds)
-    positions = _per_partition("endingOffsets", bounds.ending, logs)
+    positions = _per_partition("ending", bounds.ending, logs)
     ends = _side_by_side(lambda log: _end(reader, log, positions[log.id], bounds), logs)
     return tuple(
         OffsetRange(log=log, start=starts[log.id], end=end)
@@ -65,7 +65,7 @@ def start_offsets(
     reader: ObjectReader, logs: Sequence[PartitionLog], bounds: Bounds
 ) -> dict[TopicPartition, int]:
     """Return the offset to start from of each partition in `logs`. Raises as `resolve`."""
-    positions = _per_partition("startingOffsets", bounds.starting, logs)
+    positions = _per_partition("starting", bounds.starting, logs)
     starts = _side_by_side(lambda log: _start(reader, log, positions[log.id], bounds), logs)
     return {log.id: start for log, start in zip(logs, starts, strict=True)}
 
@@ -123,7 +123,7 @@ def _side_by_side(work: Callable[[PartitionLog], int], logs: Sequence[PartitionL
 
 
 def _per_partition(
-    option: str,
+    which: str,
     positions: Position | Mapping[TopicPartition, Position],
     logs: Sequence[PartitionLog],
 ) -> Mapping[TopicPartition, Position]:
@@ -131,9 +131,14 @@ def _per_partition(
         return {log.id: positions for log in logs}
     assigned = {log.id for log in logs}
     if assigned != set(positions):
+        if any(position.kind == "timestamp" for position in positions.values()):
+            option, what = f"{which}OffsetsByTimestamp", "timestamps"
+            hint = f"Use {which}Timestamp for one time of all partitions. "
+        else:
+            option, what = f"{which}Offsets", "offsets"
+            hint = "Use -1 for latest, -2 for earliest. "
         raise SettingsError(
-            f"If {option} contains specific offsets, you must specify all TopicPartitions. "
-            "Use -1 for latest, -2 for earliest. "
+            f"If {option} contains specific {what}, you must specify all TopicPartitions. {hint}"
             f"Specified: {_listed(set(positions))} Assigned: {_listed(assigned)}"
         )
     return positions
