@@ -6,7 +6,7 @@ declared), and where the record came from as `_topic`, `_partition`, `_offset`, 
 is what the topic declares; where that is nothing, what its oldest and newest records have.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,10 @@ ERROR = "_error"
 """Why the value of a row could not be decoded, NULL for all others."""
 
 _HEADERS = "_headers"
+_CONFIGS = {
+    "with --schema": "as lakehead.table.schema",
+    "with --value-format raw": "with lakehead.table.value.format=raw",
+}
 _OWN = (*METADATA, ERROR)
 
 
@@ -146,7 +150,8 @@ def _declared(options: ReadOptions, decoding: Decoding) -> _Declared | None:
 
 def _value_schema(options: ReadOptions, decoding: Decoding, spec: ValueSpec) -> Any:
     """Return the schema of a topic's values, in the types that tables have."""
-    decoder = open_decoder(spec)
+    # One value of another type is an error of its row, not of all that a view is asked for.
+    decoder = open_decoder(replace(spec, by_most=True))
     sample = _NO_RECORDS
     if not spec.schema:
         reader = store_reader(options.path)
@@ -160,7 +165,9 @@ def _value_schema(options: ReadOptions, decoding: Decoding, spec: ValueSpec) -> 
     try:
         found = decoder.schema_of(sample)
     except SettingsError as error:
-        reason = str(error).replace("with --schema", "as lakehead.table.schema")
+        reason = str(error)
+        for option, config in _CONFIGS.items():
+            reason = reason.replace(option, config)
         raise SettingsError(f"topic {decoding.topic}: {reason}") from None
     if spec.value_format == "debezium":
         found = pa.schema([*found, *CHANGE_FIELDS])

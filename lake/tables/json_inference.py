@@ -1,7 +1,8 @@
 """The schema of JSON values, from a sample of them."""
 
 import json
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -14,23 +15,45 @@ SAMPLE_RECORDS = 10_000
 
 _INT64 = range(-(1 << 63), 1 << 63)
 
+Path = tuple[str, ...]
+
 
 class NoFields(SettingsError):
     """No value of a sample is a JSON object with a field."""
 
 
-def infer_schema(values: Iterable[bytes | None]) -> Any:
+def infer_schema(values: Iterable[bytes | None], *, by_most: bool = False) -> Any:
     """Return an Arrow schema that every value of the sample fits.
 
     Integers become BIGINT, or DOUBLE if any has a fraction or does not fit; text stays STRING (say
     DATE or TIMESTAMP in a schema of your own); a field that is null throughout becomes STRING;
     objects become STRUCT and arrays ARRAY; an object that is empty throughout is left out. Values
-    that are null or not a JSON object are passed over.
+    that are null or not a JSON object are passed over. With `by_most` a field of several types has
+    that of most of its values (of as many, the one seen first), and others do not fit.
 
     Raises SettingsError for a field of two types, naming it, and NoFields for a sample without any
     object.
     """
+    objects: Iterable[dict[str, Any]] = _objects(values)
+    if by_most:
+        every = list(objects)
+        kinds = _kinds_of_most(every)
+        objects = (_agreeing(one, (), kinds) for one in every)
     merged: Any = None
+    for one in objects:
+        merged = _merge(merged, _shape(one), "")
+    fields = _fields(merged) if merged is not None else []
+    if not fields:
+        raise NoFields(
+            "no JSON object with fields among the sampled values: give the schema with --schema, "
+            "or keep values that are not JSON as bytes with --value-format raw"
+        )
+    schema = pa.schema(fields)
+    check_names(schema)
+    return schema
+
+
+def _objects(values: Iterable[bytes | None]) -> Iterator[dict[str, Any]]:
     for value in values:
         if value is None:
             continue
@@ -39,15 +62,46 @@ def infer_schema(values: Iterable[bytes | None]) -> Any:
         except (ValueError, RecursionError):
             continue
         if isinstance(decoded, dict):
-            merged = _merge(merged, _shape(decoded), "")
-    fields = _fields(merged) if merged is not None else []
-    if not fields:
-        raise NoFields(
-            "no JSON object with fields among the sampled values: give the schema with --schema"
-        )
-    schema = pa.schema(fields)
-    check_names(schema)
-    return schema
+            yield decoded
+
+
+# A kind is a type of JSON's own: numbers of both types are one kind.
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number"
+    return type(value).__name__
+
+
+def _inner(value: Any, path: Path) -> Iterator[tuple[Any, Path]]:
+    if isinstance(value, dict):
+        yield from ((inner, (*path, name)) for name, inner in value.items())
+    elif isinstance(value, list):
+        yield from ((item, (*path, "[]")) for item in value)
+
+
+def _kinds_of_most(objects: Iterable[Any]) -> Mapping[Path, str]:
+    counts: dict[Path, Counter[str]] = {}
+    for one in objects:
+        waiting: deque[tuple[Any, Path]] = deque([(one, ())])
+        while waiting:
+            value, path = waiting.popleft()
+            if value is not None:
+                counts.setdefault(path, Counter())[_kind(value)] += 1
+                waiting += _inner(value, path)
+    return {path: count.most_common(1)[0][0] for path, count in counts.items()}
+
+
+def _agreeing(value: Any, path: Path, kinds: Mapping[Path, str]) -> Any:
+    """The value with null for all in it that is not of its field's kind."""
+    if value is None or _kind(value) != kinds[path]:
+        return None
+    if isinstance(value, dict):
+        return {name: _agreeing(inner, (*path, name), kinds) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_agreeing(item, (*path, "[]"), kinds) for item in value]
+    return value
 
 
 # A shape is None (only null seen), an Arrow type, a dict (object) or a list of one shape (array).

@@ -37,6 +37,17 @@ def test_schema_ids_that_the_registry_does_not_know(lakehead: CommandLine, tmp_p
     assert "nor is any in Confluent's wire format" in lakehead.fails(*unframed)
 
 
+def test_values_that_are_no_json_name_the_format_that_keeps_them(
+    lakehead: CommandLine, tmp_path: Path
+) -> None:
+    write_topic(tmp_path / "store", "t", {0: [b"text", b"\xff"]})
+    table = str(tmp_path / "table")
+    command = ("materialize", "t", "--path", str(tmp_path), "--table", table)
+    assert "--value-format raw" in lakehead.fails(*command)
+    lakehead(*command, "--value-format", "raw")
+    assert DeltaTable(table).to_pyarrow_table().num_rows == 2
+
+
 def test_a_registry_that_is_down(lakehead: CommandLine, tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

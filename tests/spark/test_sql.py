@@ -52,6 +52,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_topic(root, "nested", rows, partitions=2)
     write_topic(root, "mixed", {0: [b'{"a":1}', b"{", b'{"a":3}']})
     configure(root, "mixed", {"lakehead.table.value.format": "json"})
+    write_topic(root, "drifting", {0: [b'{"a":1}', b'{"a":"x"}', b'{"a":3}']})
+    configure(root, "drifting", {"lakehead.table.value.format": "json"})
     return root
 
 
@@ -202,6 +204,20 @@ def test_a_value_that_cannot_be_decoded_is_named_or_null(
         undecodable="null",
     )
     assert out.splitlines()[1] == "4,3,1,1"
+
+
+def test_a_topic_with_one_value_of_another_type_has_a_view(
+    ask: Ask, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, out = ask(
+        "SELECT a, _error FROM drifting ORDER BY _offset", output="json", undecodable="null"
+    )
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row.get("a") for row in rows] == [1, None, 3]
+    assert rows[1]["_error"] == "field a: text that is no BIGINT"
+    assert ask("SELECT sum(a) FROM drifting") == (1, "")
+    error = capfd.readouterr().err
+    assert error.startswith("error: topic drifting, partition 0, offset 1: field a: text")
 
 
 def test_the_cluster_can_be_asked_about(ask: Ask, place: Path) -> None:

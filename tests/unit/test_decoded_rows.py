@@ -102,6 +102,53 @@ def test_what_cannot_be_decoded_fails_by_name_or_is_null(tmp_path: Path, places:
     assert [n for n, row in enumerate(rows) if row["_error"] is not None] == places
 
 
+@pytest.mark.parametrize("place", [0, 3, 6000])
+def test_one_value_of_another_type_costs_its_own_record_and_not_the_columns(
+    tmp_path: Path, place: int
+) -> None:
+    values = objects(*({"a": n, "s": {"b": "x"}} for n in range(6001)))
+    values[place] = b'{"a":"text","s":{"b":7}}'
+    write_topic(tmp_path, "t", {0: values}, batch_records=1000)
+    declare(tmp_path, "t", value_format="json")
+    rows = read(tmp_path, "t", undecodable="null", columns="a,_offset,_error")
+    assert [row["a"] for row in rows] == [None if n == place else n for n in range(6001)]
+    errors = {row["_offset"]: row["_error"] for row in rows if row["_error"] is not None}
+    assert errors == {place: "field a: text that is no BIGINT"}
+    with pytest.raises(UndecodableValue, match=f"offset {place}: field a: text that is no BIGINT"):
+        read(tmp_path, "t")
+
+
+def test_events_of_debezium_with_one_value_of_another_type_have_columns(tmp_path: Path) -> None:
+    events = [{"op": "c", "after": {"a": a}} for a in (1, "x", 3)]
+    write_topic(tmp_path, "t", {0: objects(*events)})
+    declare(tmp_path, "t", value_format="debezium")
+    assert [row["a"] for row in read(tmp_path, "t", undecodable="null")] == [1, None, 3]
+
+
+def test_values_that_are_no_json_are_said_to_be_readable_as_bytes(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: [b"text"]})
+    declare(tmp_path, "t", value_format="json")
+    with pytest.raises(SettingsError, match=r"lakehead\.table\.schema, .*value\.format=raw"):
+        read(tmp_path, "t")
+
+
+@pytest.mark.parametrize("which", ["starting", "ending"])
+def test_a_partition_left_out_is_named_with_the_option_that_left_it_out(
+    tmp_path: Path, which: str
+) -> None:
+    write_topic(tmp_path, "t", {0: objects({"a": 1}), 1: objects({"a": 2})}, partitions=2)
+    by_time, by_offset = f"{which}OffsetsByTimestamp", f"{which}Offsets"
+    with pytest.raises(SettingsError, match="Assigned") as told:
+        read(tmp_path, "t", decode="none", **{by_time: '{"t":{"0":1}}'})
+    assert f"If {by_time} contains specific timestamps" in str(told.value)
+    assert f"Use {which}Timestamp for one time of all partitions" in str(told.value)
+    assert "-1 for latest" not in str(told.value)
+    with pytest.raises(SettingsError, match="Assigned") as told:
+        read(tmp_path, "t", decode="none", **{by_offset: '{"t":{"0":1}}'})
+    assert f"If {by_offset} contains specific offsets" in str(told.value)
+    assert "Use -1 for latest, -2 for earliest" in str(told.value)
+
+
 def test_a_tombstone_is_a_row_of_nulls_without_an_error(tmp_path: Path) -> None:
     write_topic(tmp_path, "t", {0: [*objects({"a": 1}), None]})
     declare(tmp_path, "t", value_format="json")

@@ -171,7 +171,7 @@ def test_a_schema_is_inferred() -> None:
     [
         ([b'{"a":{"b":1}}', b'{"a":{"b":"x"}}'], "field a.b .* both BIGINT and STRING"),
         ([b'{"a":[1]}', b'{"a":{}}'], "field a .* both an array and an object"),
-        ([b"1", None], "no JSON object"),
+        ([b"1", None], "no JSON object.* --schema, or .*--value-format raw"),
         ([b'{"a":1,"A":2}'], "'a' and 'A'"),
         ([b'{"a b":1}'], "'a b'"),
     ],
@@ -224,3 +224,24 @@ def test_a_finer_fraction_before_1970_is_cut_off_towards_the_past() -> None:
     found = columns([b'{"l":[null,"1960-01-01T00:00:00.999999999Z"]}'], schema)
     time = dt.datetime(1960, 1, 1, 0, 0, 0, 999_999, tzinfo=dt.UTC)
     assert found.columns.column("l").to_pylist() == [[None, time]]
+
+
+@pytest.mark.parametrize(
+    ("values", "schema"),
+    [
+        (['{"a":1}', '{"a":"x"}', '{"a":2.5}'], "a DOUBLE"),
+        (['{"a":"x"}', '{"a":1}'], "a STRING"),
+        (['{"a":"x"}', '{"a":1}', '{"a":2}'], "a BIGINT"),
+        (['{"a":true}', '{"a":1}', '{"a":false}'], "a BOOLEAN"),
+        (['{"a":{"b":1}}', '{"a":{"b":"x"}}', '{"a":{"b":2}}'], "a STRUCT<b: BIGINT>"),
+        (['{"a":[1,"x",2]}', '{"a":{}}'], "a ARRAY<BIGINT>"),
+        (['{"a":[1,"x"]}'], "a ARRAY<BIGINT>"),
+        (['{"a":5}', '{"a":{"b":1}}', '{"a":{"c":[{"d":1}]}}'], "a STRUCT<b: BIGINT, c: ARRAY<"),
+        (['{"a":null}', '{"a":"x"}', '{"a":null}', '{"b":1}'], "a STRING, b BIGINT"),
+    ],
+)
+def test_a_field_of_several_types_has_that_of_most_of_its_values(
+    values: list[str], schema: str
+) -> None:
+    encoded = [value.encode() for value in values]
+    assert to_ddl(infer_schema(encoded, by_most=True)).startswith(schema)

@@ -38,6 +38,7 @@ class JsonEnvelopes:
 
     def __init__(self, spec: ValueSpec) -> None:
         self._declared = parse_schema(spec.schema) if spec.schema else None
+        self._by_most = spec.by_most
         self._programs: dict[tuple[str, Any], JsonProgram] = {}
 
     def row_schema(self, batch: pa.RecordBatch) -> Any:
@@ -58,7 +59,7 @@ class JsonEnvelopes:
                 images += _images(_content(group, i))
         if found is not None:
             return found
-        return infer_schema(images)
+        return infer_schema(images, by_most=self._by_most)
 
     def key_names(self, batch: pa.RecordBatch) -> tuple[str, ...]:
         """The fields of the first key that is an object."""

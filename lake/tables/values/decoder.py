@@ -45,7 +45,9 @@ class ValueSpec:
     each value names its schema by id in Confluent's wire format). `message` chooses among the
     messages of a .proto text. `registry` is the URL of a schema registry; credentials and
     certificates come from the environment (see `registry`). `keys` are the columns by which
-    Debezium's rows are told apart (empty: the fields of the record's key).
+    Debezium's rows are told apart (empty: the fields of the record's key). With `by_most` a column
+    that is inferred from JSON has the type of most of its values, where a field has several:
+    without it there is no schema then.
     """
 
     value_format: ValueFormat = "raw"
@@ -53,6 +55,7 @@ class ValueSpec:
     message: str = ""
     registry: str = ""
     keys: tuple[str, ...] = ()
+    by_most: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

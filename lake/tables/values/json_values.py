@@ -64,6 +64,7 @@ class JsonValues:
 
     def __init__(self, spec: ValueSpec) -> None:
         self._is_framed = bool(spec.registry)
+        self._by_most = spec.by_most
         self._declared = parse_schema(spec.schema) if spec.schema else None
         for field in self._declared or ():
             if not _is_json(field.type):
@@ -80,12 +81,12 @@ class JsonValues:
             return self._declared
         values = batch.column("value").to_pylist()
         try:
-            return infer_schema(values)
+            return infer_schema(values, by_most=self._by_most)
         except SettingsError:
             held = [value for value in values if _reason_alone(pa.schema([]), value) is None]
             if len(held) == len(values):
                 raise
-            return infer_schema(held)
+            return infer_schema(held, by_most=self._by_most)
 
     def decode(
         self,
