@@ -11,7 +11,7 @@ from broker.cli.listing import JsonOption, show_fields, show_rows
 from broker.cli.maintain import DryRunOption
 from broker.cli.progress import ByteProgress
 from storage.jobs.verify import VerifyReport, VerifySettings, plan_verify, verify
-from storage.verification.damage import Damage
+from storage.verification.damage import Damage, InvalidBatch
 
 _COLUMNS = {
     "topic": "TOPIC",
@@ -20,6 +20,13 @@ _COLUMNS = {
     "object": "OBJECT",
     "what": "WHAT",
     "to do": "TO DO",
+}
+_INVALID_COLUMNS = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "offsets": "OFFSETS",
+    "object": "OBJECT",
+    "reason": "CANNOT BE READ",
 }
 
 
@@ -47,6 +54,7 @@ def verify_cluster(
 
     From the metadata log to each record batch: checksums, offsets without a gap, indexes, the
     states of partitions, objects that are missing. Writes nothing; the cluster may go on meanwhile.
+    Batches that were produced so that nothing can read them are named apart, and are no damage.
     """
     settings = VerifySettings(path=store_uri(path), topic=topic, sample_percent=sample, seed=seed)
     if dry_run:
@@ -78,12 +86,18 @@ def _show(report: VerifyReport, as_json: bool) -> None:
         "gaps in producers' sequences": figures.sequence_gaps,
         "leaked objects": report.leaked,
         "strange names": report.strange,
+        "batches that cannot be read": figures.invalid_batches,
+        "batches with times out of range": figures.invalid_times,
         "damages": len(report.damages),
     }
     rows = [_row(damage) for damage in report.damages]
+    invalid = [_invalid_row(one) for one in report.invalid]
     if as_json:
-        typer.echo(json.dumps({**fields, "damages": rows}))
+        typer.echo(json.dumps({**fields, "damages": rows, "invalid batches": invalid}))
         return
+    if invalid:
+        show_rows(invalid, _INVALID_COLUMNS, as_json=False)
+        typer.echo("")
     if rows:
         show_rows(rows, _COLUMNS, as_json=False)
         typer.echo("")
@@ -91,12 +105,18 @@ def _show(report: VerifyReport, as_json: bool) -> None:
 
 
 def _row(damage: Damage) -> dict[str, object]:
-    place = damage.place
+    return {**_where(damage), "what": damage.what, "to do": damage.to_do}
+
+
+def _invalid_row(found: InvalidBatch) -> dict[str, object]:
+    return {**_where(found), "reason": found.reason}
+
+
+def _where(found: Damage | InvalidBatch) -> dict[str, object]:
+    place = found.place
     return {
         "topic": place.topic or f"(stream {place.stream_id})",
         "partition": place.partition,
         "offsets": f"{place.start_offset} to {place.end_offset - 1}",
-        "object": damage.object_key,
-        "what": damage.what,
-        "to do": damage.to_do,
+        "object": found.object_key,
     }

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lake.decode import binary
 from lake.decode.columns import HEADERS
 from lake.decode.memory import empty, zeros
-from lake.decode.records import NO_TIME, NO_TYPE
+from storage.format.record_kernel import NO_TIME, NO_TYPE
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]

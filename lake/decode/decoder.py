@@ -16,14 +16,15 @@ import pyarrow as pa
 
 from lake.decode import batches as scan
 from lake.decode import checksums
-from lake.decode import records as parse
 from lake.decode.column_builder import ColumnBuilder, RecordColumns
 from lake.decode.columns import HEADERS, arrow_schema
 from lake.decode.invalid import ByMode, InvalidBatch, InvalidPolicy, InvalidTimes
 from lake.decode.memory import empty
 from storage.errors import CorruptObject
+from storage.format import record_kernel as parse
 from storage.format.compression import BufferTooSmall, Inflater
 from storage.format.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
+from storage.format.record_check import INFLATED_BATCH_SIZE_MAX
 from storage.object_store.protocol import Buffer
 
 _INT = np.int32
@@ -84,7 +85,7 @@ class RecordDecoder:
         rows_max: int = 10_000,
         bytes_max: int = 8 * 1024 * 1024,
         inflated_bytes_max: int = 16 * 1024 * 1024,
-        inflated_batch_bytes_max: int = 256 * 1024 * 1024,
+        inflated_batch_bytes_max: int = INFLATED_BATCH_SIZE_MAX,
         markers: bool = False,
         invalid: InvalidPolicy | None = None,
     ) -> None:

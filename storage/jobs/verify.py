@@ -1,5 +1,5 @@
 """The job `verify`: every checksum and every continuity of offsets, from the metadata log to the
-headers of batches.
+records of batches.
 
 Plan: what streams refer to, by the metadata, and what a listing shows. Work: each item reads some
 objects, all of them or a sample. Result: damages, each with topic, partition, offsets, object and
@@ -24,7 +24,7 @@ from storage.verification.catalog import (
     expected_objects,
     missing_objects,
 )
-from storage.verification.damage import Damage
+from storage.verification.damage import Damage, InvalidBatch, Place
 from storage.verification.objects import ObjectReport, verify_object
 
 _WRITER = "verify"
@@ -69,13 +69,15 @@ class VerifyPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
     """What was found. `leaked` objects are of no use and harm nobody; `strange` ones are named as
-    Lakehead names none.
+    Lakehead names none. `invalid` batches are as they were produced, and cannot be read: they are
+    no damages, and there may be more than those (see `ObjectReport`).
     """
 
     figures: ObjectReport
     leaked: int
     strange: int
     damages: tuple[Damage, ...] = field(default=())
+    invalid: tuple[InvalidBatch, ...] = field(default=())
 
 
 def plan_verify(settings: VerifySettings) -> VerifyPlan:
@@ -118,11 +120,13 @@ def _items(path: str, objects: Sequence[ExpectedObject]) -> Iterator[VerifyItem]
 
 def verify_item(item: VerifyItem) -> ObjectReport:
     """Read the objects of an item. Raises StoreUnavailable."""
+    # It takes seconds to load, which planning should not.
+    from storage.format.record_check import RecordChecker
 
     async def work(store: ObjectStore, log: MetadataLog) -> ObjectReport:
-        report = ObjectReport()
+        report, checker = ObjectReport(), RecordChecker()
         for one in item.objects:
-            report.add(await verify_object(store, one))
+            report.add(await verify_object(store, one, checker))
         if report.damages:
             state = await log.refresh(surely=True)
             report.damages = [one for one in report.damages if _is_referred_to(state, one)]
@@ -152,13 +156,15 @@ def verify(
         on_progress=on_progress,
     ):
         figures.add(result)
-    damages = sorted(
-        (*plan.damages, *figures.damages),
-        key=lambda one: (one.place.topic, one.place.partition, one.place.start_offset),
-    )
+    damages = sorted((*plan.damages, *figures.damages), key=lambda one: _order(one.place))
     return VerifyReport(
         figures=figures,
         leaked=len(plan.leaks.leaked),
         strange=len(plan.leaks.strange),
         damages=tuple(damages),
+        invalid=tuple(sorted(figures.invalid, key=lambda one: _order(one.place))),
     )
+
+
+def _order(place: Place) -> tuple[str, int, int]:
+    return place.topic, place.partition, place.start_offset

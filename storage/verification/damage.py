@@ -26,6 +26,17 @@ class Damage:
     to_do: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidBatch:
+    """A batch that is stored as its producer sent it, and that no reader can read, or not the times
+    of all its records. It is no damage: there is nothing to put back.
+    """
+
+    place: Place
+    object_key: str
+    reason: str
+
+
 def lost(place: Place, key: str) -> Damage:
     """An object that is not in the bucket."""
     return Damage(

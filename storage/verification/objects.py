@@ -1,9 +1,11 @@
 """Reads one object, every byte of it that streams refer to, and compares it with what it says of
-itself and with what the metadata say. Never more than some ten megabytes are in memory.
+itself and with what the metadata say. Never more than some ten megabytes are in memory, and what
+one batch inflates to.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from storage.compaction.reading import item_runs
 from storage.errors import CorruptObject, ObjectNotFound, UnsupportedFormat
@@ -28,17 +30,31 @@ from storage.format.stream_object import (
 from storage.metadata.records import COMPACTED
 from storage.object_store.protocol import ObjectStore
 from storage.verification.catalog import ExpectedObject, ExpectedRange
-from storage.verification.damage import Damage, corrupt, lost, misplaced, unreadable
+from storage.verification.damage import (
+    Damage,
+    InvalidBatch,
+    corrupt,
+    lost,
+    misplaced,
+    unreadable,
+)
+
+if TYPE_CHECKING:
+    from storage.format.record_check import RecordChecker
 
 _SEQUENCE_END = 1 << 31
 _DAMAGES_MAX = 20
 """Of one range: what comes after that is more of the same."""
+_INVALID_SHOWN_MAX = 20
+"""Of one range; all are counted."""
 
 
 @dataclass(slots=True)
 class ObjectReport:
     """What one object, or several, have shown. Bytes are of batches; `sequence_gaps` are places
-    where a producer's numbers do not go on, which may have a good reason.
+    where a producer's numbers do not go on, which may have a good reason. Of the batches with
+    records that cannot be read (`invalid_batches`) and those with times beyond what a TIMESTAMP
+    holds (`invalid_times`), `invalid` has the first of each range.
     """
 
     objects: int = 0
@@ -46,6 +62,9 @@ class ObjectReport:
     records: int = 0
     bytes: int = 0
     sequence_gaps: int = 0
+    invalid_batches: int = 0
+    invalid_times: int = 0
+    invalid: list[InvalidBatch] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
 
     def add(self, more: "ObjectReport") -> None:
@@ -55,10 +74,15 @@ class ObjectReport:
         self.records += more.records
         self.bytes += more.bytes
         self.sequence_gaps += more.sequence_gaps
+        self.invalid_batches += more.invalid_batches
+        self.invalid_times += more.invalid_times
+        self.invalid += more.invalid
         self.damages += more.damages
 
 
-async def verify_object(store: ObjectStore, expected: ExpectedObject) -> ObjectReport:
+async def verify_object(
+    store: ObjectStore, expected: ExpectedObject, checker: "RecordChecker"
+) -> ObjectReport:
     """Return what an object shows. Raises StoreUnavailable."""
     report, key = ObjectReport(objects=1), expected.key
     try:
@@ -75,7 +99,7 @@ async def verify_object(store: ObjectStore, expected: ExpectedObject) -> ObjectR
     for held in expected.ranges:
         found = list(_against_metadata(index, expected, held))
         if not held.is_state and not found:
-            found = await _Reading(store, index, held, report).run()
+            found = await _Reading(store, index, held, report, checker).run()
         report.damages += found
     return report
 
@@ -128,12 +152,19 @@ class _Reading:
     """Reads the batches of one range."""
 
     def __init__(
-        self, store: ObjectStore, index: ObjectIndex, held: ExpectedRange, report: ObjectReport
+        self,
+        store: ObjectStore,
+        index: ObjectIndex,
+        held: ExpectedRange,
+        report: ObjectReport,
+        checker: "RecordChecker",
     ) -> None:
         self._store = store
         self._index = index
         self._held = held
         self._report = report
+        self._checker = checker
+        self._invalid_shown = 0
         self._damages: list[Damage] = []
         self._end = held.place.start_offset
         self._epoch = -1
@@ -207,6 +238,22 @@ class _Reading:
         self._report.batches += 1
         self._report.records += header.record_count
         self._follow_producer(header)
+        if header.record_count:
+            self._check_records(header, payload)
+
+    def _check_records(self, header: BatchHeader, batch: memoryview) -> None:
+        found = self._checker.check(header, batch)
+        if found is None:
+            return
+        self._report.invalid_batches += found.is_whole
+        self._report.invalid_times += not found.is_whole
+        if self._invalid_shown < _INVALID_SHOWN_MAX:
+            self._invalid_shown += 1
+            start, end = header.base_offset, header.end_offset
+            place = replace(self._held.place, start_offset=start, end_offset=end)
+            self._report.invalid.append(
+                InvalidBatch(place=place, object_key=self._index.key, reason=found.reason)
+            )
 
     def _follow_producer(self, header: BatchHeader) -> None:
         if header.producer_id == NO_PRODUCER_ID or header.is_control or header.base_sequence < 0:

@@ -12,10 +12,10 @@ import pytest
 from lake.decode.columns import chosen_columns
 from lake.decode.decoder import BlockRange, RecordDecoder
 from lake.decode.invalid import MODES, ByMode, InvalidBatch, InvalidTimes, Mode
-from lake.decode.records import TIME_MAX
 from lake.errors import InvalidRecord
 from storage import kernel_compiler
 from storage.errors import CorruptObject, LakeheadError, SettingsError
+from storage.format.record_kernel import TIME_MAX
 from tests.support.record_batches import (
     TestRecord,
     block,

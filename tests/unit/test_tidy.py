@@ -24,7 +24,7 @@ FILE_BYTES_MAX = 1_000_000
 LONG_MODULES: dict[str, int] = {}
 LONG_FUNCTIONS = {
     # Compiled kernels: one loop over the bytes of a range, where a call per field would cost.
-    "lake/decode/records.py:parse_records": 110,
+    "storage/format/record_kernel.py:parse_records": 110,
     "lake/tables/values/json_kernel.py:_decode": 145,
     "lake/tables/values/protobuf_kernel.py:_decode": 125,
 }

@@ -4,11 +4,16 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lake.decode.decoder import BlockRange, RecordDecoder
+from lake.errors import InvalidRecord
 from storage.compaction.merge_plan import MergeRules
 from storage.format.record_batch import patch, read_header
+from storage.format.record_check import RecordChecker
+from storage.format.record_kernel import RECORD_SIZE_MIN
 from storage.format.stream_object import FOOTER_SIZE
 from storage.jobs.compact import CompactSettings, compact
 from storage.jobs.verify import VerifyReport, VerifySettings, verify
@@ -18,7 +23,14 @@ from storage.verification.catalog import catalog_damages
 from tests.integration.test_compaction_crashes import in_log, maintain
 from tests.support.command_line import CommandLine
 from tests.support.lake_cluster import LakeCluster
-from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.record_batches import (
+    TestRecord,
+    block,
+    compress,
+    encode_batch,
+    encode_record,
+    seal_batch,
+)
 from tests.support.topic_writer import write_topic
 
 
@@ -145,3 +157,135 @@ def test_the_command_says_what_and_where_and_fails(
     assert shown.status == 1
     assert "fails its checksum" in shown.out
     assert "does not exist" in lakehead.fails("verify", *path, "--topic", "u")
+
+
+def sealed(base: int, body: bytes, attributes: int = 0, count: int = 1) -> bytes:
+    return seal_batch(
+        body,
+        base_offset=base,
+        last_offset_delta=count - 1,
+        record_count=count,
+        attributes=attributes,
+    )
+
+
+def record(**fields: Any) -> bytes:
+    return encode_record(TestRecord(offset=0, **fields), 0, 1_700_000_000_000)
+
+
+NULL_HEADER_KEY = b"\x10\x00\x00\x00\x01\x01\x02\x01\x01"
+INVALID = [
+    (b"\xff" * 40, 0, 1, "record 0: a record's length is no varint"),
+    (record(value=b"v") * 2, 0, 1, "bytes after the last record"),
+    (record(value=b"v" * 50)[:-1], 0, 1, "record 0: a record overruns its batch"),
+    (NULL_HEADER_KEY, 0, 1, "a header's key overruns its record"),
+    (record(value=b"v"), 0, 2, "2 records do not fit its size"),
+    (b"not zstd", 4, 1, "not zstd"),
+    (compress("zstd", b"\xff" * 40), 4, 1, "record 0: a record's length is no varint"),
+    (compress("gzip", record(value=b"v"))[:-9], 1, 1, "gzip"),
+    (record(value=b"v"), 7, 1, "unknown codec 7"),
+]
+
+
+def test_batches_that_nothing_can_read_are_named_and_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their bytes are what was produced, so no copy of the bucket has better ones."""
+    rig = LakeCluster(str(tmp_path / "store"))
+    rig.create_topic("t", partitions=2)
+    good = [encode_batch([TestRecord(offset=0, value=b"v")])]
+    bad: list[bytes] = []
+    base = 0
+    for body, attributes, count, _ in INVALID:
+        bad.append(sealed(base, body, attributes, count))
+        base += count
+        bad.append(encode_batch([TestRecord(offset=base, value=b"after it")]))
+        base += 1
+    rig.write({("t", 0): good, ("t", 1): bad})
+    report = verified(tmp_path)
+    assert report.damages == ()
+    assert (report.figures.invalid_batches, report.figures.invalid_times) == (len(INVALID), 0)
+    assert [(one.place.topic, one.place.partition) for one in report.invalid] == [("t", 1)] * 9
+    for one, (_, _, count, reason) in zip(report.invalid, INVALID, strict=True):
+        assert reason in one.reason
+        assert one.place.end_offset - one.place.start_offset == count
+    lakehead = CommandLine(monkeypatch, capsys)
+    done = lakehead("verify", "--path", str(tmp_path), "--json")
+    shown = json.loads(done.out)
+    assert (done.status, shown["damages"], shown["batches that cannot be read"]) == (0, [], 9)
+    assert shown["invalid batches"][0]["offsets"] == "0 to 0"
+    shown = lakehead("verify", "--path", str(tmp_path))
+    assert (shown.status, "no varint" in shown.out) == (0, True)
+
+
+def test_times_beyond_any_calendar_are_counted_apart_and_named(tmp_path: Path) -> None:
+    rig = LakeCluster(str(tmp_path / "store"))
+    rig.create_topic("t")
+    late = [TestRecord(offset=n, timestamp=n * 10**17, value=b"v") for n in range(3)]
+    rig.write({("t", 0): [encode_batch(late), encode_batch([TestRecord(offset=3)])]})
+    report = verified(tmp_path)
+    (found,) = report.invalid
+    assert (report.damages, report.figures.invalid_batches, report.figures.invalid_times) == (
+        (),
+        0,
+        1,
+    )
+    assert found.reason.startswith("2 of its records have times beyond")
+    assert f"first offset 1 with {10**17} ms" in found.reason
+
+
+def test_very_many_batches_that_cannot_be_read_are_all_counted_and_some_named(
+    tmp_path: Path,
+) -> None:
+    rig = LakeCluster(str(tmp_path / "store"))
+    rig.create_topic("t")
+    rig.write({("t", 0): [sealed(n, b"\xff" * 40) for n in range(500)]})
+    report = verified(tmp_path)
+    assert report.figures.invalid_batches == 500
+    assert [one.place.start_offset for one in report.invalid] == list(range(20))
+
+
+def test_a_batch_that_inflates_beyond_the_limit_is_named_and_the_next_is_read() -> None:
+    checker = RecordChecker(inflated_size_max=2 << 20)
+    for size, is_fine in ((1 << 20, True), (3 << 20, False), (1000, True)):
+        body = compress("zstd", record(value=b"v" * size))
+        batch = memoryview(sealed(0, body, 4))
+        found = checker.check(read_header(batch), batch)
+        assert (found is None) == is_fine
+        assert found is None or found.reason == f"its records inflate to more than {2 << 20} bytes"
+
+
+def test_verification_and_scans_agree_which_batches_can_be_read() -> None:
+    """Bytes changed at random, sealed again: what a scan of all columns refuses, `verify` names."""
+    rng = random.Random(9)
+    headers = (("h", b"1"), ("i", None))
+    plain = b"".join(
+        encode_record(
+            TestRecord(offset=n, key=b"k", value=b"value", headers=headers), 0, 1_700_000_000_000
+        )
+        for n in range(4)
+    )
+    checker, refused = RecordChecker(), 0
+    for _ in range(400):
+        body = bytearray(plain)
+        for _ in range(rng.randrange(1, 3)):
+            body[rng.randrange(len(body))] = rng.randrange(256)
+        batch = memoryview(sealed(0, bytes(body), count=4))
+        found = checker.check(read_header(batch), batch)
+        is_readable = found is None
+        assert is_readable == scan_reads(bytes(batch)), body.hex()
+        refused += not is_readable
+    assert 40 < refused < 390
+    assert len(plain) > 4 * RECORD_SIZE_MIN
+
+
+def scan_reads(batch: bytes) -> bool:
+    source = BlockRange(
+        key="k", position=0, stream_id=1, topic="t", partition=0, first_offset=0, end_offset=4
+    )
+    columns = ("offset", "timestamp", "key", "value", "headers")
+    try:
+        list(RecordDecoder(columns).decode(block([batch], stream_id=1), source))
+    except InvalidRecord:
+        return False
+    return True

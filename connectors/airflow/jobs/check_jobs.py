@@ -24,7 +24,7 @@ from storage.metadata.log import MetadataLog
 from storage.metadata.state import ClusterState
 from storage.object_store import ObjectStore
 from storage.verification.catalog import ExpectedObject, expected_objects
-from storage.verification.damage import Damage
+from storage.verification.damage import Damage, InvalidBatch
 from storage.verification.objects import ObjectReport
 
 _ITEM_BYTES = 128 * 1024 * 1024
@@ -95,10 +95,19 @@ def _work_verify(place: Place, _options: Options, units: Sequence[Unit]) -> Figu
         on_progress=place.on_progress,
     ):
         report.add(result)
+    lists = {"damages", "invalid"}
     figures: Figures = {
-        one.name: getattr(report, one.name) for one in fields(report) if one.name != "damages"
+        one.name: getattr(report, one.name) for one in fields(report) if one.name not in lists
     }
-    return figures | _damages(report.damages)
+    return figures | _damages(report.damages) | {"invalid": _invalid(report.invalid)}
+
+
+def _invalid(batches: Sequence[InvalidBatch]) -> list[str]:
+    return [
+        f"topic {one.place.topic or '(none)'}, partition {one.place.partition}, offsets "
+        f"{one.place.start_offset} to {one.place.end_offset - 1}: {one.reason}"
+        for one in batches[:LINES_MAX]
+    ]
 
 
 def _verify_items(path: str, units: Sequence[Unit]) -> list[VerifyItem]:

@@ -26,6 +26,8 @@ KEEPS_BATCHES = 1
 """Flag: an invalid batch has a row of nulls, at its first offset in the range."""
 DROPS_TIMES = 2
 """Flag: a record has no row if its time is beyond the type, else `NO_TIME`."""
+ONE_ROW = 4
+"""Flag: all records are put in the first row, for a look at whether they can be read."""
 
 FAULTS = {
     1: "a record's length is no varint",
@@ -220,7 +222,7 @@ def parse_records(  # noqa: C901 - one pass, every check in its place
             if headers_at.shape[0] > 0:
                 headers_at[row] = headers_start ^ flip
                 headers_size[row] = stop - headers_start
-            row += 1
+            row += 0 if flags & ONE_ROW else 1
         if fault == 0 and at != end:
             fault = 10
         faults[b, 0] = fault
