@@ -7,7 +7,7 @@ from broker.configs.declared_table import DECLARED_TABLE_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
 from broker.configs.group_table import GROUP_CONFIGS
 from broker.configs.kafka_table import KAFKA_CONFIGS
-from broker.configs.topic_table import KAFKA_TOPIC_CONFIGS
+from broker.configs.topic_table import KAFKA_TOPIC_CONFIGS, LAKEHEAD_TOPIC_CONFIGS
 
 _INTRODUCTION = """\
 # Compatibility with Kafka
@@ -30,11 +30,17 @@ _DIFFERENCES = """\
 - **Compression**: `compression.type` is obeyed: batches in another codec are compressed again.
   That costs a node time, so leave it at `producer` where it does not matter. Of the levels, lz4's
   has no effect. Records that cannot be read are refused with INVALID_RECORD.
-- **Checks of records**: a broker looks at the headers of batches, not at records. Only for
-  compacted topics does it look whether each record has a key; there a batch may inflate to 16
-  times `max.message.bytes` and 64 MiB at most, more is refused with INVALID_RECORD. Limits of
+- **Checks of records**: a broker looks at the headers of batches, not at records. Limits of
   timestamps (`message.timestamp.before.max.ms` and `after.max.ms`) hold for the first record of a
-  batch and for its newest timestamp.
+  batch and for its newest timestamp. For compacted topics it looks whether each record has a key.
+  For topics that set `lakehead.record.validation=true` it checks all of each record, as Kafka
+  always does: that it can be read, its offset, and its own timestamp; INVALID_RECORD or
+  INVALID_TIMESTAMP name the records. It is off by default since it costs a node about 3
+  microseconds of a processor for each record, beside decompressing; header checks do not depend on
+  the number of records. It is done off the event loop, and batches keep their order.
+  In both cases a batch may inflate to 16 times `max.message.bytes` and 64 MiB at most, more is
+  refused with INVALID_RECORD. Without it a batch that nothing can read is taken:
+  [scans](scan.md#what-cannot-be-read), [tables](tables.md) and [`verify`](jobs.md#verify) tell.
 - **Sizes of requests**: one request may have 20,000 array elements in all and four more for each
   partition of the cluster; one that carries no records may have 16 MiB. More closes the connection.
   APIs that are handled in one turn of the event loop (OffsetCommit, TxnOffsetCommit, OffsetDelete,
@@ -92,7 +98,7 @@ def _topics() -> Iterator[str]:
     yield "## Configs of topics\n"
     yield "| Config | Default | Effect | Meaning |"
     yield "| --- | --- | --- | --- |"
-    for config in KAFKA_TOPIC_CONFIGS.values():
+    for config in (*KAFKA_TOPIC_CONFIGS.values(), *LAKEHEAD_TOPIC_CONFIGS.values()):
         yield _row(config, config.effect.value)
 
 

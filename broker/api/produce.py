@@ -13,8 +13,8 @@ place and appended to the WAL. The answer leaves when the last of them is durabl
 the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
 partition that is about to be led here (`broker.catalog.arrivals`), the question whether it is in
 the request's transaction (`broker.api.transaction_inquiry`), what is compressed again
-(`broker.partition.codec_change`), and records of a compacted topic, whose keys are looked at
-(`broker.partition.record_keys`), unless they are few.
+(`broker.partition.codec_change`), and records that are looked into
+(`broker.partition.record_checks`), unless they are few.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from broker.network.connection import Connection
 from broker.network.slot import Slot
 from broker.partition.codec_change import change_codec
 from broker.partition.partition import Partition
-from broker.partition.record_keys import (
+from broker.partition.record_checks import (
     RECORDS_INLINE_MAX,
     RecordsRefused,
-    check_keys,
-    check_keys_aside,
+    check_records,
+    check_records_aside,
     walked_inline,
 )
 from broker.partition.topic import Topic
@@ -53,7 +53,6 @@ from broker.protocol.produce import (
 )
 from storage.errors import StorageError, WalFull
 from storage.format.record_batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, read_header, stamp
-from storage.stream.inflating import InflatedBatches
 
 API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0)
 
@@ -180,22 +179,25 @@ class ProduceCall:
         rules = partition.topic.rules
         try:
             check_contents(records, header, rules, self._now_ms)
-            if rules.needs_keys:
-                self._check_keys(records, header, partition)
+            if rules.reads_records:
+                self._check_records(records, header, partition)
         except KafkaError as error:
             return Work(data.partition, partition, records, header, error, results)
         self._prepares |= rules.changes(header.codec)
         self._good_size += len(records)
         return Work(data.partition, partition, records, header, None, results)
 
-    def _check_keys(self, records: memoryview, header: BatchHeader, partition: Partition) -> None:
-        """Look at the keys of a few records now, at those of more later. Raises KafkaError."""
-        count = walked_inline(header)
+    def _check_records(
+        self, records: memoryview, header: BatchHeader, partition: Partition
+    ) -> None:
+        """Look into a few records now, into more of them later. Raises KafkaError."""
+        topic = partition.topic
+        count = walked_inline(header, topic.rules)
         if self._walked + count > RECORDS_INLINE_MAX:
             self._prepares = True
             return
         self._walked += count
-        check_keys(records[HEADER_SIZE:], header, partition.topic, partition.index)
+        check_records(records[HEADER_SIZE:], header, topic, partition.index, self._now_ms)
 
     def run(self) -> bool:
         """Append what can be appended; False when the rest waits: the WAL is full, a partition is
@@ -249,16 +251,25 @@ class ProduceCall:
         return self._inquiry.start(batches, self._go_on, self._crash)
 
     async def _prepare(self) -> None:
-        """Look at the keys and compress again, as the topics of the batches want it; go on."""
-        memory = self._context.node.memory.inflated
+        """Look into records and compress again, as the topics of the batches want it; go on."""
         for position, work in enumerate(self._work):
             if work.partition is None or work.header is None or work.error is not None:
                 continue
             try:
-                self._work[position] = await _prepared(work, work.partition, work.header, memory)
+                self._work[position] = await self._prepared(work, work.partition, work.header)
             except KafkaError as error:
                 self._work[position] = work._replace(error=error)
         self._go_on()
+
+    async def _prepared(self, work: Work, partition: Partition, header: BatchHeader) -> Work:
+        """Return a batch as its topic wants it. Raises KafkaError."""
+        memory, topic = self._context.node.memory.inflated, partition.topic
+        if topic.rules.reads_records:
+            await check_records_aside(work.records, topic, partition.index, self._now_ms, memory)
+        if not topic.rules.changes(header.codec):
+            return work
+        records = await change_codec(work.records, topic.rules, memory)
+        return work._replace(records=records, header=read_header(records))
 
     def _result(self, work: Work) -> PartitionResult:
         """Append a batch, or say why not. Raises WalFull."""
@@ -408,16 +419,3 @@ class ProduceCall:
                     endpoints[endpoint.node_id] = endpoint
                     results[position] = result._replace(leader=leader)
         return endpoints.values()
-
-
-async def _prepared(
-    work: Work, partition: Partition, header: BatchHeader, memory: InflatedBatches
-) -> Work:
-    """Return a batch as its topic wants it. Raises KafkaError."""
-    rules = partition.topic.rules
-    if rules.needs_keys:
-        await check_keys_aside(work.records, partition.topic, partition.index, memory)
-    if not rules.changes(header.codec):
-        return work
-    records = await change_codec(work.records, rules, memory)
-    return work._replace(records=records, header=read_header(records))

@@ -217,6 +217,7 @@ def record_rules(configs: Mapping[str, str], values: BrokerValues) -> RecordRule
         before_ms=int(topic_value("message.timestamp.before.max.ms", configs, values)),
         after_ms=int(topic_value("message.timestamp.after.max.ms", configs, values)),
         needs_keys="compact" in topic_value("cleanup.policy", configs, values),
+        validates_records=topic_value("lakehead.record.validation", configs, values) == "true",
         codec=_CODECS[topic_value("compression.type", configs, values)],
         level=_level(configs, values),
     )

@@ -248,7 +248,20 @@ _TABLE = (
 KAFKA_TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {config.name: config for config in _TABLE}
 """Those that Kafka has, by name."""
 
-TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {**KAFKA_TOPIC_CONFIGS, **DECLARED_TABLE_CONFIGS}
+_VALIDATION = _flag(
+    "lakehead.record.validation",
+    "",
+    "Check each record of a batch that is produced, as Kafka does, not its header alone.",
+)
+
+LAKEHEAD_TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {_VALIDATION.name: _VALIDATION}
+"""Those that Kafka does not have, but for those of tables."""
+
+TOPIC_CONFIGS: Mapping[str, ConfigDefinition] = {
+    **KAFKA_TOPIC_CONFIGS,
+    **LAKEHEAD_TOPIC_CONFIGS,
+    **DECLARED_TABLE_CONFIGS,
+}
 """Every config of a topic, by name."""
 
 

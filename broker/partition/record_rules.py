@@ -17,10 +17,17 @@ class RecordRules:
     """How far ahead of the clock timestamps may be (message.timestamp.after.max.ms)."""
     needs_keys: bool = False
     """Whether records without a key are refused (cleanup.policy)."""
+    validates_records: bool = False
+    """Whether each record is checked (lakehead.record.validation)."""
     codec: int | None = None
     """What batches are compressed with (compression.type); None: as they come."""
     level: int | None = None
     """The codec's level, if it has one."""
+
+    @property
+    def reads_records(self) -> bool:
+        """Whether a batch is taken by its records, not by its header alone."""
+        return self.needs_keys or self.validates_records
 
     def changes(self, codec: int) -> bool:
         """Whether batches of this codec are compressed again."""

@@ -1,8 +1,8 @@
 """The checks of a batch that a client produces: by its header alone, as Kafka 4 makes them.
 
 Kafka 4 refuses what is not exactly one batch of magic 2 in a partition's records, and what its
-header already shows to be wrong; it also looks into the records, which we do for the keys of
-compacted topics alone (see `record_keys`).
+header already shows to be wrong; it also looks into the records, which is done here for the keys of
+compacted topics, and for topics that want it (see `record_checks`).
 """
 
 from kio.schema.errors import ErrorCode

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from storage.format.records import TIME_MAX
 from storage.kernel_compiler import BYTES, INTS, LONG, LONGS, TABLE, compiled, inlined, results
 from storage.kernel_memory import prefetch
 
@@ -48,9 +49,6 @@ FAULTS = {
 _AHEAD = 4
 """Records. The processor itself fetches no memory ahead where records are a kilobyte apart, and
 each would be waited for: a read of inflated records, mostly, and a third of what it costs."""
-
-TIME_MAX = 9_223_372_036_854_775
-"""Milliseconds before and after 1970 that the type of the column holds, in microseconds."""
 
 
 @inlined

@@ -14,6 +14,8 @@ from storage.format.record_batch import HEADER_SIZE, LOG_APPEND_TIME, BatchHeade
 
 INFLATED_SIZE_MAX = 512 * 1024 * 1024
 _INFLATED_SIZE_MIN = 64 * 1024
+TIME_MAX = 9_223_372_036_854_775
+"""Milliseconds before and after 1970 that a TIMESTAMP of microseconds in 64 bits holds."""
 _TIME_END = 1 << 63
 
 

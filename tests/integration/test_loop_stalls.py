@@ -12,7 +12,7 @@ import pytest
 
 from broker import api
 from broker.api.turns import elements_max
-from broker.partition.record_keys import INFLATION_MAX, RECORDS_INLINE_MAX
+from broker.partition.record_checks import INFLATION_MAX, RECORDS_INLINE_MAX
 from broker.protocol.encode import uvarint
 from tests.support import wire
 from tests.support.watched_node import WatchedNode

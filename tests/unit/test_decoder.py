@@ -15,7 +15,7 @@ from lake.decode.invalid import MODES, ByMode, InvalidBatch, InvalidTimes, Mode
 from lake.errors import InvalidRecord
 from storage import kernel_compiler
 from storage.errors import CorruptObject, LakeheadError, SettingsError
-from storage.format.record_kernel import TIME_MAX
+from storage.format.records import TIME_MAX
 from tests.support.record_batches import (
     TestRecord,
     block,

@@ -1,5 +1,6 @@
-"""Compacted topics take no record without a key: the one rule for which the broker looks into
-records, since their headers do not tell (KIP-467 names the records to the producer).
+"""The rules for which the broker looks into records, since the headers of batches do not tell.
+Compacted topics take no record without a key; topics that want it take none that nothing can read,
+or that is too far from the clock (KIP-467 names the records to the producer).
 
 A few kilobytes may inflate to millions of records, so more than a few are walked off the event
 loop, and inflate to a multiple of the topic's `max.message.bytes` at most.
@@ -9,6 +10,13 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
+from broker.partition.record_rules import RecordRules
+from broker.partition.record_validation import (
+    EVERY_TIME,
+    MalformedRecord,
+    TimeRange,
+    places_out_of_time,
+)
 from broker.partition.topic import Topic
 from broker.protocol.errors import KafkaError
 from storage.format.record_batch import BatchHeader
@@ -20,6 +28,7 @@ INFLATION_MAX = 16
 """Records of a batch may be this many times `max.message.bytes` when they are inflated."""
 RECORDS_INLINE_MAX = 500
 """Records of one request that are walked on the event loop."""
+_BYTES_A_RECORD = 64
 _SHOWN = 3
 _REFUSED_MAX = 1000
 """Records without a key that one response names: each is some hundred bytes of it."""
@@ -28,27 +37,35 @@ _REFUSED_MAX = 1000
 class RecordsRefused(KafkaError):
     """A batch is refused for some of its records: `record_errors` are their places and why."""
 
-    def __init__(self, record_errors: tuple[tuple[int, str], ...]) -> None:
+    def __init__(
+        self,
+        record_errors: tuple[tuple[int, str], ...],
+        code: ErrorCode = ErrorCode.invalid_record,
+    ) -> None:
         shown = ", ".join(f"record {place}: {reason}" for place, reason in record_errors[:_SHOWN])
         super().__init__(
-            ErrorCode.invalid_record,
+            code,
             f"One or more records have been rejected due to {len(record_errors)} record errors in "
             f"total, and only showing the first three errors at most: {shown}",
         )
         self.record_errors = record_errors
 
 
-def walked_inline(header: BatchHeader) -> int:
-    """Return how many records of a batch the event loop would walk to check their keys; more than
-    `RECORDS_INLINE_MAX` for a compressed batch, whose header does not bound the work.
+def walked_inline(header: BatchHeader, rules: RecordRules) -> int:
+    """Return how many records of a batch the event loop would walk to check them; more than
+    `RECORDS_INLINE_MAX` for a compressed batch, whose header does not bound the work. Where each
+    field is looked at, some bytes count as a record, since a record may have very many headers.
     """
-    return header.record_count if header.codec == 0 else RECORDS_INLINE_MAX + 1
+    if header.codec:
+        return RECORDS_INLINE_MAX + 1
+    fields = header.size // _BYTES_A_RECORD if rules.validates_records else 0
+    return header.record_count + fields
 
 
-async def check_keys_aside(
-    batch: memoryview, topic: Topic, index: int, memory: InflatedBatches
+async def check_records_aside(
+    batch: memoryview, topic: Topic, index: int, now_ms: int, memory: InflatedBatches
 ) -> None:
-    """Do as `check_keys`, off the event loop, as soon as there is memory to decompress the batch.
+    """Do as `check_records`, off the event loop, as soon as there is memory to decompress a batch.
     KafkaError (INVALID_RECORD) is also for records that inflate too far.
     """
 
@@ -59,15 +76,41 @@ async def check_keys_aside(
     loop = asyncio.get_running_loop()
     try:
         async with memory.inflated(read, size_max) as (header, records):
-            await loop.run_in_executor(None, check_keys, records, header, topic, index)
+            await loop.run_in_executor(None, check_records, records, header, topic, index, now_ms)
     except ValueError as error:
         raise KafkaError(ErrorCode.invalid_record, str(error)) from error
 
 
-def check_keys(records: memoryview, header: BatchHeader, topic: Topic, index: int) -> None:
-    """Raise RecordsRefused when a record has no key, KafkaError (INVALID_RECORD) when the records
-    cannot be read. `records` are those of one batch for partition `index`, decompressed.
+def check_records(
+    records: memoryview, header: BatchHeader, topic: Topic, index: int, now_ms: int
+) -> None:
+    """Check the decompressed `records` of one batch for partition `index` by its topic's rules.
+
+    Raises RecordsRefused: INVALID_RECORD for records that cannot be read or have no key,
+    INVALID_TIMESTAMP for those too far from the clock. Raises KafkaError (INVALID_RECORD) when keys
+    cannot be looked for.
     """
+    if topic.rules.validates_records:
+        _validate(bytes(records), header, topic.rules, now_ms)
+    if topic.rules.needs_keys:
+        _check_keys(records, header, topic, index)
+
+
+def _validate(data: bytes, header: BatchHeader, rules: RecordRules, now_ms: int) -> None:
+    earliest = max(EVERY_TIME.earliest, now_ms - rules.before_ms)
+    latest = min(EVERY_TIME.latest, now_ms + rules.after_ms)
+    try:
+        found = places_out_of_time(data, header, TimeRange(earliest, latest))
+    except MalformedRecord as error:
+        raise RecordsRefused(((error.place, error.reason),)) from None
+    if not found or rules.is_log_append_time:  # then records get the broker's time
+        return
+    allowed = f"The timestamp should be within [{earliest}, {latest}]"
+    errors = [(at, f"Timestamp {time} of message is out of range. {allowed}") for at, time in found]
+    raise RecordsRefused(tuple(errors), ErrorCode.invalid_timestamp)
+
+
+def _check_keys(records: memoryview, header: BatchHeader, topic: Topic, index: int) -> None:
     try:
         missing = records_without_key(records, header.record_count)
     except ValueError as error:
@@ -85,20 +128,18 @@ def records_without_key(records: memoryview, count: int) -> list[int]:
     decompressed records. Raises ValueError.
     """
     data = bytes(records)
-    view, position = memoryview(data), 0
+    position = 0
     missing: list[int] = []
     try:
         for place in range(count):
-            length, position = read_varint(view, position)
+            length, position = read_varint(data, position)
             end = position + length
             if length < 0 or end > len(data):
                 raise ValueError("a record reaches beyond its batch")
             position += 1  # attributes; the deltas of timestamp and offset are passed over
             for _ in range(2):
-                while data[position] >= 0x80:
-                    position += 1
-                position += 1
-            key_length, position = read_varint(view, position)
+                _, position = read_varint(data, position)
+            key_length, position = read_varint(data, position)
             if key_length < 0:
                 missing.append(place)
                 if len(missing) == _REFUSED_MAX:
