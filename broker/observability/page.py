@@ -34,6 +34,10 @@ REQUEST_S_MAX = 30.0
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    request_queue_size = 128
+    """Connections that wait to be accepted. With the library's 5, the kernel drops a probe's
+    connection beside a flood of others, and the probe tries again after one second, three, seven.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -1,6 +1,7 @@
 """Clients of the metrics page that send slowly, or nothing: few threads, and not for long."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 import urllib.request
@@ -27,19 +28,21 @@ async def test_silent_and_slow_connections_are_few_and_are_let_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(page, "REQUEST_S_MAX", 1.0)
-    async with running(metrics_port=0) as node:
-        assert node._page is not None
-        port = node._page.port
-        sockets = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(100)]
-        for one in sockets:
-            assert page_threads() <= page.CONNECTIONS_MAX
-            try:
-                one.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
-            except OSError:
-                continue  # there was no place for it
-        await until(lambda: page_threads() > 0)
-        assert page_threads() <= page.CONNECTIONS_MAX
-        await until(lambda: page_threads() == 0)
-        assert await asyncio.to_thread(live, port)
-        for one in sockets:
-            one.close()
+    with contextlib.ExitStack() as connections:
+        async with running(metrics_port=0) as node:
+            assert node._page is not None
+            port = node._page.port
+            address = ("127.0.0.1", port)
+            most = 0
+            for one in [
+                connections.enter_context(socket.create_connection(address, 5)) for _ in range(100)
+            ]:
+                with contextlib.suppress(OSError):  # there was no place for it
+                    one.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+                most = max(most, page_threads())
+            while most == 0:
+                await asyncio.sleep(0.01)
+                most = page_threads()
+            assert most <= page.CONNECTIONS_MAX
+            await until(lambda: page_threads() == 0)
+            assert await asyncio.to_thread(live, port)
