@@ -101,7 +101,7 @@ class DiskWal:
     async def wrong_log(self, rng: random.Random) -> NodeWal | None:
         """See `NodeWal`."""
         other = DiskWal(self._world)
-        if self._snapshot is not None and rng.random() < 0.5:
+        if self._snapshot is not None and rng.random() < 0.8:
             other._platter = self._snapshot.copy()
         else:
             await other.prepare(rng.randbytes(16))
@@ -109,7 +109,7 @@ class DiskWal:
 
     def note_dead(self, rng: random.Random) -> None:
         """See `NodeWal`."""
-        if rng.random() < 0.3:
+        if rng.random() < (0.5 if self._snapshot is None else 0.1):
             self._snapshot = self._platter.copy()
 
     def _attach(self, life: Life) -> Attachment:
@@ -211,13 +211,13 @@ class BucketWal:
         """See `NodeWal`."""
         if self._other is None:
             return None
-        if self._snapshot is not None and rng.random() < 0.5:
+        if self._snapshot is not None and rng.random() < 0.8:
             return BucketWal(self._world, self._snapshot.copy())
         return BucketWal(self._world, self._other.copy(empty=True))
 
     def note_dead(self, rng: random.Random) -> None:
         """See `NodeWal`."""
-        if self._other is not None and rng.random() < 0.3:
+        if self._other is not None and rng.random() < (0.5 if self._snapshot is None else 0.1):
             self._snapshot = self._other.copy()
 
     def break_soon(self) -> None:
