@@ -328,7 +328,7 @@ class Node:
         self.transactions = Transactions(
             settings.node_id, self.transaction_coordinator, states, leaders, inquiries, scope
         )
-        self.groups = GroupCoordinator(offsets, settings, clock, self.rng, scope)
+        self.groups = GroupCoordinator(offsets, self.topics, settings, clock, self.rng, scope)
         self.catalog.on_deleted.append(self.groups.topics_deleted)
         for shards in (self.groups.shards, self.transaction_coordinator.shards):
             self.catalog.leadership.on_opened.append(shards.partition_opened)

@@ -67,7 +67,7 @@ def _handle(request: Any, context: RequestContext) -> Any:
             if code is ErrorCode.none:
                 assert topic is not None
                 where = topic.name, partition.partition_index
-                offsets[where] = _committed(request, partition, now_ms)
+                offsets[where] = _committed(request, topic, partition, now_ms)
     if not offsets:
         return _response(request, codes, context)
 
@@ -123,7 +123,7 @@ def _is_too_long(partition: Any, context: RequestContext) -> bool:
     return len(metadata) > context.node.settings.offset_metadata_max_bytes
 
 
-def _committed(request: Any, partition: Any, now_ms: int) -> CommittedOffset:
+def _committed(request: Any, topic: Topic, partition: Any, now_ms: int) -> CommittedOffset:
     retention = getattr(request, "retention_time", None)
     retention_ms = -1 if retention is None else milliseconds(retention)
     return CommittedOffset(
@@ -132,6 +132,7 @@ def _committed(request: Any, partition: Any, now_ms: int) -> CommittedOffset:
         metadata=partition.committed_metadata or "",
         commit_timestamp_ms=now_ms,
         expire_timestamp_ms=now_ms + retention_ms if retention_ms >= 0 else -1,
+        topic_id=topic.id_bytes,
     )
 
 

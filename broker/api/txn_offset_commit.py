@@ -34,6 +34,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     codes: dict[tuple[str, int], ErrorCode] = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     for topic in request.topics:
+        known = context.node.topics.find(topic.name)
         for partition in topic.partitions:
             where = topic.name, partition.partition_index
             codes[where] = ErrorCode.unknown_topic_or_partition
@@ -44,6 +45,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                     leader_epoch=getattr(partition, "committed_leader_epoch", -1),
                     metadata=partition.committed_metadata or "",
                     commit_timestamp_ms=context.node.clock.now_ms(),
+                    topic_id=None if known is None else known.id_bytes,
                 )
     if offsets:
         most = context.node.settings.offset_metadata_max_bytes

@@ -102,6 +102,13 @@ class TopicRegistry:
         """Return the topic of a name, or of an id of 16 bytes."""
         return self.by_name.get(key) if isinstance(key, str) else self.by_id.get(key)
 
+    def is_current(self, name: str, topic_id: bytes | None) -> bool:
+        """Whether a topic has this name, and this id (16 bytes) where one is given: it is not the
+        topic of the name that was deleted before.
+        """
+        topic = self.by_name.get(name)
+        return topic is not None and topic_id in {None, topic.id_bytes}
+
     def partition(self, key: str | bytes, index: int) -> "Partition | None":
         """Return a partition that is open here, None otherwise."""
         topic = self.find(key)

@@ -171,6 +171,7 @@ async def test_offsets_of_a_deleted_topic_are_forgotten(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
     async with node_at(settings) as node:
         groups = await ready(node, "g")
+        await node.catalog.create("other", 1)
         await groups.commit("g", {PLACE: CommittedOffset(offset=9), ("other", 0): ANY})
         topic = node.topics.find(PLACE[0])
         assert topic is not None

@@ -47,7 +47,18 @@ groups = st.builds(
     state_timestamp_ms=i64,
 )
 offsets = st.builds(
-    CommittedOffset, offset=i64, leader_epoch=i32, metadata=text, commit_timestamp_ms=i64
+    CommittedOffset,
+    offset=i64,
+    leader_epoch=i32,
+    metadata=text | st.text("é", min_size=60, max_size=70),
+    commit_timestamp_ms=i64,
+    topic_id=st.none() | st.binary(min_size=16, max_size=16),
+) | st.builds(
+    CommittedOffset,
+    offset=i64,
+    metadata=text,
+    commit_timestamp_ms=i64,
+    expire_timestamp_ms=st.integers(0, 2**63 - 1),
 )
 keys = st.builds(OffsetKey, group_id=text, topic=text, partition=i32) | st.builds(
     GroupKey, group_id=text
@@ -60,7 +71,22 @@ def test_offset_bytes_are_kafkas() -> None:
     value = encode_offset(
         CommittedOffset(offset=258, leader_epoch=3, metadata="m", commit_timestamp_ms=5)
     )
-    assert value.hex() == "0003" + "0000000000000102" + "00000003" + "00016d" + "0000000000000005"
+    numbers = "0000000000000102" + "00000003" + "026d" + "0000000000000005"
+    assert value.hex() == "0004" + numbers + "00"
+    value = encode_offset(
+        CommittedOffset(
+            offset=258,
+            leader_epoch=3,
+            metadata="m",
+            commit_timestamp_ms=5,
+            topic_id=bytes(range(16)),
+        )
+    )
+    assert value.hex() == "0004" + numbers + "01" + "0010" + bytes(range(16)).hex()
+    value = encode_offset(
+        CommittedOffset(offset=258, metadata="m", commit_timestamp_ms=5, expire_timestamp_ms=6)
+    )
+    assert value.hex() == "0001" + "0000000000000102" + "00016d" + f"{5:016x}" + f"{6:016x}"
 
 
 def test_group_bytes_are_kafkas() -> None:
@@ -91,6 +117,12 @@ def test_older_and_newer_offset_values_are_read() -> None:
     assert decode_offset(flexible) == CommittedOffset(
         offset=9, leader_epoch=2, metadata="m", commit_timestamp_ms=77
     )
+    plain = b"\x00\x03" + common + b"\x00\x00\x00\x02" + text_m + stamp
+    assert decode_offset(plain) == decode_offset(flexible)
+    tags = b"\x02" + b"\x00\x10" + b"i" * 16 + b"\x05\x01x"
+    assert decode_offset(flexible[:-1] + tags).topic_id == b"i" * 16
+    with pytest.raises(UnknownRecord):
+        decode_offset(flexible[:-1] + b"\x01\x00\x03iii")
 
 
 @given(keys)

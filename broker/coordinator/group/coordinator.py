@@ -29,6 +29,7 @@ from broker.coordinator.log import CoordinatorLog
 from broker.coordinator.patience import Patience
 from broker.coordinator.shards import CoordinatorTopic, Shards, durable, refusal, slow_log
 from broker.coordinator.transaction.messages import Producer
+from broker.partition.topic import TopicRegistry
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
 from storage.clock import Clock
@@ -61,11 +62,13 @@ class GroupCoordinator:
     def __init__(
         self,
         topic: CoordinatorTopic,
+        topics: TopicRegistry,
         settings: Settings,
         clock: Clock,
         rng: Random,
         scope: TaskScope,
     ) -> None:
+        self._topics = topics
         self._settings = settings
         self._group_settings = GroupSettings(
             min_session_timeout_ms=settings.group_min_session_timeout_ms,
@@ -171,9 +174,13 @@ class GroupCoordinator:
     ) -> None:
         """TxnOffsetCommit: store offsets that count when the producer's transaction is committed;
         returns when they are durable. `is_confirmed` tells, at the last moment, whether the
-        transaction is still open. Raises INVALID_TXN_STATE, and for the member as Kafka does.
+        transaction is still open. Raises INVALID_TXN_STATE, UNKNOWN_TOPIC_OR_PARTITION where a
+        topic was deleted meanwhile, and for the member as Kafka does.
         """
         shard = await self._shard(member.group_id)
+        for (topic, _), offset in offsets.items():
+            if not self._topics.is_current(topic, offset.topic_id):
+                raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if not is_confirmed():
             raise KafkaError(ErrorCode.invalid_txn_state)
         code = shard.check_transactional_commit(*member)
@@ -238,7 +245,9 @@ class GroupCoordinator:
     # Inside.
 
     def _new_shard(self, _index: int, log: CoordinatorLog) -> GroupShard:
-        return GroupShard(log, self._group_settings, self._clock, self._new_member_id)
+        return GroupShard(
+            log, self._group_settings, self._clock, self._new_member_id, self._topics.is_current
+        )
 
     async def _shard(self, group_id: str) -> GroupShard:
         _check_group_id(group_id)

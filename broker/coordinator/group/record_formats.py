@@ -5,7 +5,8 @@ value open with an i16: of a key it says what the record is about, of a value it
 
     key 0, 1   a committed offset: group string, topic string, partition i32
        value   offset i64, leader epoch i32 (3+), metadata string, commit timestamp i64 (ms),
-               expire timestamp i64 (version 1 only); version 4 is flexible and may bear a topic id
+               expire timestamp i64 (version 1 only); version 4 is flexible: metadata is a compact
+               string, and tag 0 is the topic's id (16 bytes)
     key 2      a group: group string
        value   protocol type string, generation i32, protocol string|null, leader string|null,
                state timestamp i64 (2+, ms), members i32 count and each: member id string,
@@ -13,10 +14,11 @@ value open with an i16: of a key it says what the record is about, of a value it
                rebalance timeout i32 (1+, ms), session timeout i32 (ms), subscription bytes,
                assignment bytes
 
-Written are key 1 and key 2 with values of version 3, which every Kafka since 2.1 and its tools
-read, and version 1 for an offset that names its own end, as Kafka does; read are all versions
-listed. A record without value deletes its key. Source: Kafka's message definitions OffsetCommitKey,
-OffsetCommitValue, GroupMetadataKey, GroupMetadataValue.
+Written are, as by Kafka: key 1 with a value of version 4, which tools of Kafka 3.5 and later read
+(KIP-915), and of version 1 for an offset that names its own end, which has no place for a topic id;
+key 2 with a value of version 3. Read are all versions listed. A record without value deletes its
+key. Source: Kafka's message definitions OffsetCommitKey, OffsetCommitValue, GroupMetadataKey,
+GroupMetadataValue.
 """
 
 import struct
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 
 from broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
 from broker.coordinator.record_reader import RecordReader, UnknownRecord
+from broker.protocol.encode import uvarint
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")
@@ -31,9 +34,10 @@ _LONG = struct.Struct(">q")
 
 _OFFSET_KEYS = (0, 1)
 _GROUP_KEY = 2
-_WRITTEN_VERSION = 3
+_GROUP_VERSION = 3
 _EXPIRING_VERSION = 1
 _FLEXIBLE_VERSION = 4
+_TOPIC_ID_TAG, _TOPIC_ID_SIZE = 0, 16
 _NO_TIMESTAMP = -1
 _NO_LEADER_EPOCH = -1
 
@@ -64,6 +68,10 @@ class CommittedOffset:
     commit_timestamp_ms: int = _NO_TIMESTAMP
     expire_timestamp_ms: int = _NO_TIMESTAMP
     """When it ends, for a commit that said so; without one the broker's retention time holds."""
+    topic_id: bytes | None = None
+    """The id of the topic that it was committed of (16 bytes), where it is known: a topic of the
+    same name that is made later has another.
+    """
 
 
 def encode_key(key: OffsetKey | GroupKey) -> bytes:
@@ -76,21 +84,36 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 def encode_offset(value: CommittedOffset) -> bytes:
     """Return the value of a committed offset."""
-    is_expiring = value.expire_timestamp_ms >= 0
-    version = _EXPIRING_VERSION if is_expiring else _WRITTEN_VERSION
-    parts = [_SHORT.pack(version), _LONG.pack(value.offset)]
-    if not is_expiring:
-        parts.append(_INT.pack(value.leader_epoch))
-    parts += [_string(value.metadata), _LONG.pack(value.commit_timestamp_ms)]
-    if is_expiring:
-        parts.append(_LONG.pack(value.expire_timestamp_ms))
-    return b"".join(parts)
+    if value.expire_timestamp_ms >= 0:
+        return b"".join(
+            (
+                _SHORT.pack(_EXPIRING_VERSION),
+                _LONG.pack(value.offset),
+                _string(value.metadata),
+                _LONG.pack(value.commit_timestamp_ms),
+                _LONG.pack(value.expire_timestamp_ms),
+            )
+        )
+    metadata = value.metadata.encode()
+    tag = b"" if value.topic_id is None else bytes((_TOPIC_ID_TAG, _TOPIC_ID_SIZE)) + value.topic_id
+    return b"".join(
+        (
+            _SHORT.pack(_FLEXIBLE_VERSION),
+            _LONG.pack(value.offset),
+            _INT.pack(value.leader_epoch),
+            uvarint(len(metadata) + 1),
+            metadata,
+            _LONG.pack(value.commit_timestamp_ms),
+            bytes((1 if tag else 0,)),
+            tag,
+        )
+    )
 
 
 def encode_group(value: GroupSnapshot) -> bytes:
     """Return the value of a group."""
     parts = [
-        _SHORT.pack(_WRITTEN_VERSION),
+        _SHORT.pack(_GROUP_VERSION),
         _string(value.protocol_type),
         _INT.pack(value.generation),
         _string(value.protocol_name),
@@ -130,14 +153,25 @@ def decode_offset(data: bytes) -> CommittedOffset:
     version = _version(reader)
     offset = reader.i64()
     leader_epoch = reader.i32() if version >= 3 else _NO_LEADER_EPOCH
-    metadata = reader.text(reader.uvarint() - 1) if version == _FLEXIBLE_VERSION else _text(reader)
+    is_flexible = version == _FLEXIBLE_VERSION
+    metadata = reader.text(reader.uvarint() - 1) if is_flexible else _text(reader)
     return CommittedOffset(
         offset=offset,
         leader_epoch=leader_epoch,
         metadata=metadata,
         commit_timestamp_ms=reader.i64(),
         expire_timestamp_ms=reader.i64() if version == _EXPIRING_VERSION else _NO_TIMESTAMP,
+        topic_id=_topic_id(reader) if is_flexible else None,
     )
+
+
+def _topic_id(reader: RecordReader) -> bytes | None:
+    """Take the tagged fields at the end of a flexible value; return that of the topic's id."""
+    tags = {reader.uvarint(): reader.take(reader.uvarint()) for _ in range(reader.uvarint())}
+    topic_id = tags.get(_TOPIC_ID_TAG)
+    if topic_id is not None and len(topic_id) != _TOPIC_ID_SIZE:
+        raise UnknownRecord(f"a topic id of {len(topic_id)} bytes")
+    return topic_id
 
 
 def decode_group(data: bytes) -> GroupSnapshot:

@@ -6,8 +6,9 @@ visible to fetches when they are durable.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -46,6 +47,8 @@ from storage.clock import Clock
 from storage.format.batch_writer import KeyValue
 
 _TICK_SECONDS_MIN = 0.01
+_TopicName: TypeAlias = tuple[str, bytes | None]
+"""The name of a topic, and its id where a commit recorded it."""
 _log = structlog.get_logger(__name__)
 
 
@@ -58,6 +61,7 @@ class GroupShard:
         settings: GroupSettings,
         clock: Clock,
         new_member_id: Callable[[str], str],
+        is_current: Callable[[str, bytes | None], bool],
     ) -> None:
         self.groups: dict[str, LiveGroup] = {}
         self._log = log
@@ -65,20 +69,25 @@ class GroupShard:
         self._settings = settings
         self._clock = clock
         self._new_member_id = new_member_id
+        self._is_current = is_current
         self._is_closed = False
 
     # The life of a shard.
 
     async def load(self) -> None:
-        """Read the log. Members go on where they were, if they show in time that they live."""
+        """Read the log. Members go on where they were, if they show in time that they live. Offsets
+        of topics that were deleted while no node served the shard are deleted now.
+        """
         await self._log.replay()
         now = self._clock.monotonic()
+        seen: set[_TopicName] = set()
         async for key_bytes, value in self._log.values():
             try:
                 key = decode_key(key_bytes)
                 if isinstance(key, OffsetKey):
-                    live = self._live(key.group_id)
-                    live.offsets[key.topic, key.partition] = decode_offset(value)
+                    offset = decode_offset(value)
+                    self._live(key.group_id).offsets[key.topic, key.partition] = offset
+                    seen.add((key.topic, offset.topic_id))
                 else:
                     self._restore(key.group_id, decode_group(value), now)
             except UnknownRecord as error:
@@ -88,6 +97,8 @@ class GroupShard:
             if isinstance(key, OffsetKey):
                 undecided = self._live(key.group_id).undecided
                 undecided.setdefault(producer_id, set()).add((key.topic, key.partition))
+        # In one turn with the start of service: `delete_topics` knows of all later deletions.
+        self._delete_stale({one for one in seen if not self._is_current(*one)})
         for live in self.groups.values():
             self._arm(live)
 
@@ -166,6 +177,8 @@ class GroupShard:
 
         def then(error: Exception | None) -> None:
             live.end_commit(offsets, is_kept=error is None)
+            for place in offsets:
+                self._hide_deleted(live, place)
             on_done(error)
 
         self._gathered.append(records, then)
@@ -215,13 +228,17 @@ class GroupShard:
     def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
         """A producer's transaction has its marker: its offsets count, or never will."""
         decided = self._log.end_transaction(producer_id, is_commit=is_commit)
+        stale: set[_TopicName] = set()
         for key_bytes, value in decided.items():
             key = decode_key(key_bytes)
             if isinstance(key, OffsetKey) and value is not None:
-                place = key.topic, key.partition
-                self._live(key.group_id).offsets[place] = decode_offset(value)
+                offset = decode_offset(value)
+                self._live(key.group_id).offsets[key.topic, key.partition] = offset
+                if not self._is_current(key.topic, offset.topic_id):
+                    stale.add((key.topic, offset.topic_id))
         for live in self.groups.values():
             live.undecided.pop(producer_id, None)
+        self._delete_stale(stale)
 
     def commit_under_way(self, group_id: str) -> asyncio.Future[Exception | None] | None:
         """Return the newest commit that is not durable yet, None when all are."""
@@ -243,11 +260,39 @@ class GroupShard:
         return self._append([(_offset_key(group_id, place), None) for place in gone], then)
 
     def delete_topics(self, topics: set[str]) -> None:
-        """Forget every group's offsets of topics that are no more."""
+        """Forget every group's offsets of topics that are no more: none is seen from now on, and
+        soon the log says so.
+        """
         for group_id, live in self.groups.items():
             gone = [where for where in live.places if where[0] in topics]
             if gone:
                 self.delete_offsets(group_id, gone)
+                for place in gone:
+                    live.offsets.pop(place, None)
+
+    def _hide_deleted(self, live: LiveGroup, place: TopicPartition) -> None:
+        """Show no offset that was on its way to the log while its topic was deleted."""
+        offset = live.offsets.get(place)
+        topic_id = None if offset is None else offset.topic_id
+        if topic_id is not None and not self._is_current(place[0], topic_id):
+            del live.offsets[place]
+
+    def _delete_stale(self, topics: Collection[_TopicName]) -> None:
+        """Forget offsets that were committed of topics that are deleted. Where a newer commit is
+        under way or in an open transaction, the log keeps the older one until that one counts.
+        """
+        if not topics:
+            return
+        for group_id, live in self.groups.items():
+            newer, gone = live.unstable.union(live.uncommitted), []
+            for place, offset in list(live.offsets.items()):
+                if (place[0], offset.topic_id) in topics:
+                    del live.offsets[place]
+                    if place not in newer:
+                        gone.append(place)
+            if gone:
+                _log.info("offsets_of_deleted_topics", group=group_id, partitions=len(gone))
+                self._append([(_offset_key(group_id, place), None) for place in gone])
 
     def delete_group(self, group_id: str) -> asyncio.Future[Exception | None]:
         """Forget a group without members, and its offsets; the future tells how it went."""
