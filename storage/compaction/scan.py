@@ -16,6 +16,7 @@ from storage.compaction.offset_map import OffsetMap, Rows
 from storage.compaction.reading import StoredBatch
 from storage.format.control_batch import read_marker
 from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
+from storage.format.record_check import RecordChecker
 
 OFFSET_MAX = 2**63 - 1
 
@@ -50,6 +51,7 @@ class DirtyScan:
         self._open: dict[int, _Open] = {}
         self._waiting = 0
         self._keys_until = keys_until
+        self._checker = RecordChecker()
 
     @property
     def stable_offset(self) -> int:
@@ -92,18 +94,22 @@ class DirtyScan:
 
     def add(self, stored: StoredBatch) -> bool:
         """Scan the next batch. False when the map has no room for its keys: nothing of it, and
-        nothing that follows, was scanned.
+        nothing that follows, was scanned. A batch that nothing can read needs none, however many
+        records its header counts.
         """
         header = read_header(stored.payload)
         room = self.newest.capacity - self.newest.count - self._waiting
+        is_readable = True
         if header.record_count > room:
-            self.is_full = True
-            return False
+            is_readable = self._is_readable(header, stored.payload)
+            if is_readable:
+                self.is_full = True
+                return False
         if header.is_control:
             self.last_markers[header.producer_id] = stored.end_offset
             self._end_transaction(header, stored.payload)
         elif header.record_count > 0:
-            self._add_records(header, stored)
+            self._add_records(header, stored, is_readable=is_readable)
         self.end_offset = stored.end_offset
         return True
 
@@ -124,15 +130,23 @@ class DirtyScan:
             spans = self._aborted.setdefault(header.producer_id, [])
             spans.append((ended.first_offset, header.base_offset))
 
-    def _add_records(self, header: BatchHeader, stored: StoredBatch) -> None:
+    def _is_readable(self, header: BatchHeader, payload: memoryview) -> bool:
+        found = self._checker.check(header, payload)
+        return found is None or not found.is_whole
+
+    def _add_records(self, header: BatchHeader, stored: StoredBatch, *, is_readable: bool) -> None:
         if header.producer_id != NO_PRODUCER_ID:
             self.last_batches[header.producer_id] = stored.end_offset
         waiting = None
         if header.is_transactional:
             waiting = self._open.setdefault(header.producer_id, _Open(header.base_offset))
         try:
-            rows = self.newest.rows(header, inflated(header, stored.payload))
+            rows = (
+                self.newest.rows(header, inflated(header, stored.payload)) if is_readable else None
+            )
         except ValueError:
+            rows = None
+        if rows is None:
             self.unreadable += 1
             return
         if waiting is None:

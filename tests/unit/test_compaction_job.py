@@ -1,5 +1,6 @@
 """Compaction of a whole stream: what consumers read after it, whatever happens meanwhile."""
 
+import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from storage.object_store import MemoryStore
 from storage.stream.engine import StorageSettings, StreamEngine
 from storage.stream.stream import Stream
 from storage.wal import MemoryWal
-from tests.support.record_batches import TestRecord, encode_batch
+from tests.support.record_batches import CODECS, TestRecord, compress, encode_batch, seal_batch
 from tests.unit.test_stream_engine import running
 
 FOREVER = 1 << 62
@@ -197,6 +198,67 @@ async def test_a_map_that_is_too_small_takes_more_passes() -> None:
         result = await compact(engine, stream, memory=24 * 40)
         assert result.passes > 5
         assert plain(await read(stream)) == newest(before)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+@pytest.mark.parametrize("body", [b"", b"\xff" * 40, bytes(7 * 5000)], ids=["empty", "no", "long"])
+async def test_a_batch_that_counts_more_records_than_it_has_is_not_waited_for(
+    codec: str, body: bytes
+) -> None:
+    """However many that are: it stays, counted as unreadable, and what lies around is compacted."""
+    async with opened() as (engine, (stream,)):
+        writer = Writer(stream)
+        for count in (5000, 2**31 - 1):
+            writer.append((b"a", b"%d" % count), (b"b", b"%d" % count))
+            attributes = CODECS.index(codec)
+            damaged = seal_batch(
+                compress(codec, body),
+                base_offset=0,
+                last_offset_delta=4999,  # what it may be is a rule of the broker's
+                record_count=count,
+                attributes=attributes,
+            )
+            writer._append(bytearray(damaged))
+        writer.append((b"a", b"last"))
+        result = await compact(engine, stream, memory=24 * 40)
+        assert result.passes >= 1
+        assert result.unreadable == 2
+        await engine.metadata.refresh()
+        assert not dirtiness(
+            engine.metadata.state, engine.metadata.state.streams[stream.stream_id], until_ms=FOREVER
+        ).dirty
+        assert plain(await read_good(stream)) == [
+            (5003, b"b", b"2147483647"),
+            (10004, b"a", b"last"),
+        ]
+
+
+async def test_a_batch_with_more_keys_than_the_map_waits_for_a_larger_one() -> None:
+    """Nothing of it or of what follows is compacted, and nothing is lost."""
+    async with opened() as (engine, (stream,)):
+        writer = Writer(stream)
+        writer.append((b"k1", b"old"))
+        writer.append(*((b"k%d" % number, b"new") for number in range(100)))
+        before = await read(stream)
+        assert (await compact(engine, stream, memory=24 * 40)).passes == 1, "what lies before it"
+        for _ in range(2):
+            result = await compact(engine, stream, memory=24 * 40)
+            assert (result.passes, result.unreadable) == (0, 0)
+            assert plain(await read(stream)) == plain(before)
+        assert (await compact(engine, stream, memory=24 * 400)).passes == 1
+        assert plain(await read(stream)) == newest(before)
+
+
+async def read_good(stream: Stream) -> list[KafkaRecord]:
+    """Read to the end, past batches that nothing can read."""
+    found: list[KafkaRecord] = []
+    at = stream.start_offset
+    while at < stream.confirmed_offset:
+        for batch in await stream.fetch(at, 1000):
+            at = read_header(batch).end_offset
+            with contextlib.suppress(ValueError):
+                found += iter_kafka_records(batch)
+    return found
 
 
 async def test_a_tombstone_goes_after_its_time_and_the_end_of_the_log_stays() -> None:
