@@ -37,9 +37,9 @@ _MEMORY_RATIO = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableItem:
-    """What one worker makes data files from. With `stops_at_new_schema`, values that have more
-    than the table are for the job to look at, and nothing is written; with `new_schema_is_fault`
-    they cannot be rows.
+    """What one worker makes data files from. Values that have more than the table, which it can
+    follow, are for the job to look at, and nothing is written; with `stops_at_new_schema` also
+    those that it cannot follow. With `new_schema_is_fault` they cannot be rows.
     """
 
     store_uri: str
@@ -156,7 +156,10 @@ class _Work:
         )
 
     def _take(self, batch: Any, made: TableRows) -> None:
-        if made.found is not None and self._item.stops_at_new_schema:
+        item = self._item
+        if made.found is not None and (
+            item.stops_at_new_schema or item.layout.can_follow(made.found)
+        ):
             found = self._found
             self._found = made.found if found is None else merged(found, made.found)
         if made.faults:

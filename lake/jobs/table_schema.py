@@ -6,8 +6,11 @@ old ones. Both are refused by compare-and-set where another has changed the tabl
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from lake.catalog import PartitionLog
@@ -16,13 +19,21 @@ from lake.store_reader import ObjectReader
 from lake.tables.data_file import write_data_file
 from lake.tables.ddl import parse_schema
 from lake.tables.delta_table import Table
-from lake.tables.layout import TableLayout, existing_layout, new_layout
+from lake.tables.layout import (
+    TableLayout,
+    changed_fields,
+    existing_layout,
+    made_names,
+    new_layout,
+)
+from lake.tables.made_names import names_of_made, set_made_aside, without_made
 from lake.tables.owner import check_topic
 from lake.tables.partitions import split_rows
 from lake.tables.value_sample import sample_records
 from lake.tables.values.changes import CHANGE_FIELDS
 from lake.tables.values.evolution import Evolution, evolve
 from lake.tables.values.formats import open_decoder
+from lake.tables.values.groups import int64_array
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 
@@ -74,14 +85,24 @@ def table_layout(
 def _first_layout(
     settings: MaterializeSettings, reader: ObjectReader, logs: Sequence[PartitionLog]
 ) -> TableLayout | None:
-    decoder = open_decoder(settings.spec)
-    needs_sample = settings.value_format != "raw" and settings.schema is None
-    sample = _EMPTY
-    if needs_sample:
-        sample = sample_records(reader, logs, settings.sample_records)
-        if sample is None:
-            return None
+    # A record never decides over its neighbours where records may be set aside.
+    decoder = open_decoder(replace(settings.spec, by_most=settings.on_error != "pause"))
+    if settings.value_format == "raw" or settings.schema is not None:
+        return _new_layout(settings, decoder.schema_of(_EMPTY))
+    sample = sample_records(reader, logs, settings.sample_records)
+    if sample is None:
+        return None
     values = decoder.schema_of(sample)
+    made = made_names(settings.partition_by, is_history=settings.scd == 2)
+    if settings.layout == "flat" and names_of_made(values, made):
+        rows, _ = set_made_aside(sample, decoder.decode, without_made(values, made), made)
+        others = np.delete(np.arange(sample.num_rows), list(rows))
+        with suppress(SettingsError):  # the others say nothing: all is as the sample has it
+            values = decoder.schema_of(sample.take(int64_array(others)))
+    return _new_layout(settings, values)
+
+
+def _new_layout(settings: MaterializeSettings, values: Any) -> TableLayout:
     is_upsert = settings.mode == "upsert"
     if settings.value_format == "debezium" and not is_upsert:  # the history of changes
         values = pa.schema([*values, *CHANGE_FIELDS])
@@ -125,10 +146,13 @@ def follow_values(
     if not (change.added or change.widened):
         return False
     after = layout.with_value_schema(change.schema)
+    more = changed_fields(layout.schema, after.schema)
+    if not more:  # a commit that changes nothing would be made again and again
+        return False
     if change.widened:
         rewrite(table, after, marks)
     else:
-        table.add_columns(_changed(layout.schema, after.schema))
+        table.add_columns(more)
     return not change.conflicts
 
 
@@ -157,12 +181,6 @@ def _words(change: Evolution) -> str:
     words = [f"{name} is new" for name in change.added]
     words += [f"{widening} wider" for widening in change.widened]
     return "; ".join([*words, *map(str, change.conflicts)])
-
-
-def _changed(before: Any, after: Any) -> list[Any]:
-    """The fields of `after` that are new or have more inside."""
-    held = set(before.names)
-    return [f for f in after if f.name not in held or before.field(f.name).type != f.type]
 
 
 def rewrite(table: Table, layout: TableLayout, marks: Mapping[str, int]) -> None:

@@ -6,7 +6,7 @@ them where each record came from: `_topic`, `_partition`, `_offset`, `_timestamp
 upsert that keeps history has `HISTORY_FIELDS` too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lake.decode.columns import arrow_schema
 from lake.decode.invalid import InvalidBatch
 from lake.tables.ddl import check_names
+from lake.tables.made_names import names_of_made, set_made_aside
 from lake.tables.partitions import (
     FOLDER_BYTES_MAX,
     check_parts,
@@ -28,6 +29,7 @@ from lake.tables.upsert import HISTORY_FIELDS
 from lake.tables.upsert_rows import as_changes, check_keys
 from lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
 from lake.tables.values.decoder import NO_SCHEMA, Decoded, Fault, ValueDecoder, ValueSpec
+from lake.tables.values.evolution import evolve
 from lake.tables.values.raw import RAW_SCHEMA
 from storage.errors import SettingsError
 from storage.metadata.table_declaration import PartitionPart, ValueLayout
@@ -98,7 +100,7 @@ class TableLayout:
 
     def value_schema(self) -> Any:
         """The fields that come from the value."""
-        made = {*METADATA, *_made_names(self.parts, is_history=self.is_history)}
+        made = self._made()
         fields = [field for field in self.schema if field.name not in made]
         return pa.schema(list(fields[0].type) if self.is_nested else fields)
 
@@ -108,6 +110,11 @@ class TableLayout:
             value_schema, self.parts, is_nested=self.is_nested, is_history=self.is_history
         )
         return replace(self, schema=schema)
+
+    def can_follow(self, found: Any) -> bool:
+        """Return whether values of the schema `found` have something that the table can get."""
+        after = self.with_value_schema(evolve(self.value_schema(), found).schema)
+        return bool(changed_fields(self.schema, after.schema))
 
     def table_rows(
         self, batch: Any, decoder: ValueDecoder, *, fault_count_max: int | None = None
@@ -141,37 +148,21 @@ class TableLayout:
         return TableRows(rows=rows, faults=faults, found=found)
 
     def _without_made_names(self, decoded: Decoded, batch: Any, decoder: ValueDecoder) -> Decoded:
-        """Set aside the records with a field named as a column that is made, found by halving.
-        `found` keeps what the others have beside the table.
+        """Set aside the records with a field named as a column that is made; `found` keeps what the
+        others have beside the table.
         """
-        taken = self._taken(decoded.found)
-        if not taken:
+        made, values = self._made(), self.value_schema()
+        if self.is_nested or not names_of_made(decoded.found, made):
             return decoded
+        rows, found = set_made_aside(batch, decoder.decode, values, made)
         faults = [
             Fault(row=row, reason=f"field {name}: the name of a metadata column", error="misfit")
-            for row, name in self._rows_of_taken(batch, decoder, 0)
+            for row, name in rows.items()
         ]
-        others = [field for field in decoded.found if field.name not in taken]
-        found = pa.schema(others)
-        is_more = found != self.value_schema()
-        return replace(without(decoded, faults), found=found if is_more else None)
+        return replace(without(decoded, faults), found=found)
 
-    def _taken(self, found: Any) -> list[str]:
-        if self.is_nested or found is None:
-            return []
-        made = {*METADATA, *_made_names(self.parts, is_history=self.is_history)}
-        return [name for name in found.names if name.lower() in made]
-
-    def _rows_of_taken(
-        self, batch: Any, decoder: ValueDecoder, start: int
-    ) -> Iterator[tuple[int, str]]:
-        taken = self._taken(decoder.decode(batch, self.value_schema()).found)
-        if taken and batch.num_rows == 1:
-            yield start, taken[0]
-        elif taken:
-            middle = batch.num_rows // 2
-            yield from self._rows_of_taken(batch.slice(0, middle), decoder, start)
-            yield from self._rows_of_taken(batch.slice(middle), decoder, start + middle)
+    def _made(self) -> set[str]:
+        return made_names(self.parts, is_history=self.is_history)
 
     def _faulty_parts(self, decoded: Decoded) -> list[Fault]:
         """The faults of records whose partition has no name that a folder can have."""
@@ -200,9 +191,16 @@ def _nested(columns: Any) -> Any:
     return pa.StructArray.from_arrays(arrays, fields=list(columns.schema))
 
 
-def _made_names(parts: Sequence[PartitionPart], *, is_history: bool) -> set[str]:
+def changed_fields(before: Any, after: Any) -> list[Any]:
+    """Return the fields of `after` that are new or have more inside."""
+    held = set(before.names)
+    return [f for f in after if f.name not in held or before.field(f.name).type != f.type]
+
+
+def made_names(parts: Sequence[PartitionPart], *, is_history: bool) -> set[str]:
+    """Return the names of the columns that a table has beside those of the value."""
     fields = [*generated_fields(parts), *(HISTORY_FIELDS if is_history else ())]
-    return {field.name for field in fields}
+    return {*METADATA, *(field.name for field in fields)}
 
 
 def _table_schema(
@@ -230,8 +228,7 @@ def new_layout(
     columns that cannot be.
     """
     is_nested = value_layout == "nested" and spec.value_format != "raw"
-    made = {*METADATA, *_made_names(parts, is_history=is_history)}
-    taken = [field.name for field in value_schema if field.name.lower() in made]
+    taken = names_of_made(value_schema, made_names(parts, is_history=is_history))
     if taken and not is_nested:
         raise SettingsError(
             f"field {taken[0]!r} has the name of a metadata column: give a schema without it"

@@ -9,6 +9,11 @@ from typing import Any
 from deltalake import DeltaTable
 
 from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lake.jobs.table_due import declared_tables
+from lake.jobs.table_run import TableRun
+from lake.jobs.table_settings import Unguarded, declared_settings
+from lake.store_reader import store_reader
+from storage.errors import SettingsError
 from storage.metadata.table_declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.schema_registry import Schemas, serve_schemas
@@ -75,3 +80,33 @@ def test_a_table_follows_the_ids_of_its_values(tmp_path: Path) -> None:
         assert [row["id"] for row in topic.rows()] == [1, 2, 3, 5]
         (letter,) = topic.rows("orders__dlq")
         assert (letter["_offset"], letter["schema_id"]) == (3, broken)
+
+
+def test_a_conflict_costs_later_values_none_of_their_fields(tmp_path: Path) -> None:
+    with serve_schemas() as (url, schemas):
+        cluster = tmp_path / "cluster"
+        topic = Topic(cluster, schemas)
+        number, text = {"type": "integer"}, {"type": "string"}
+        topic.write({"id": number}, {"id": 0})
+        topic.declare(
+            enable="true", value_format="json", schema_registry_url=url, on_error="dead_letter"
+        )
+        catalog = store_reader(str(cluster)).open_catalog()
+        (declared,) = declared_tables(catalog.state).values()
+        assert not isinstance(declared, SettingsError)
+        settings = declared_settings(declared, str(cluster))
+        run = TableRun(settings, store_reader(str(cluster)), Unguarded())
+        run.bring_up(catalog)
+        topic.write({"id": text}, {"id": "one"})
+        topic.write({"ID": number}, {"ID": 2})
+        run.bring_up(store_reader(str(cluster)).open_catalog())
+        topic.write({"id": number, "name": text}, {"id": 3, "name": "x"})
+        run.bring_up(store_reader(str(cluster)).open_catalog())
+        version = DeltaTable(settings.table.removeprefix("file:")).version()
+        topic.write({"id": text, "name": text}, {"id": "four", "name": "y"})
+        run.bring_up(store_reader(str(cluster)).open_catalog())
+        assert DeltaTable(settings.table.removeprefix("file:")).version() == version + 1
+        assert [(row["id"], row["name"]) for row in topic.rows()] == [(0, None), (3, "x")]
+        letters = topic.rows("orders__dlq")
+        assert [letter["_offset"] for letter in letters] == [1, 2, 4]
+        assert "field ID: the table has column id" in letters[1]["error"]

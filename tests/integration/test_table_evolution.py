@@ -7,11 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_schema import SchemaConflict
+from lake.jobs.table_schema import SchemaConflict, follow_values
+from lake.jobs.table_settings import MaterializeSettings
+from lake.tables.ddl import parse_schema
+from lake.tables.delta_table import open_table
+from lake.tables.layout import TableLayout
 from storage.failpoints import KILLED
 from storage.metadata.table_declaration import PREFIX
 from tests.support.declared_topics import configure
@@ -147,6 +152,72 @@ def test_a_name_that_no_table_can_have_costs_its_record_alone(
     declare(cluster, {"on.error": "pause"})
     write(cluster, {"id": 9, **odd})
     assert "partition 0, offset 9" in str(materialize(cluster).error)
+
+
+@pytest.mark.parametrize("on_error", ["dead_letter", "drop", "pause"])
+@pytest.mark.parametrize(
+    ("odd", "configs"),
+    [
+        ({"_offset": 5, "x": 1}, {}),
+        ({"_Timestamp": "now"}, {}),
+        ({"_key": None}, {}),
+        ({"_headers": [], "_topic": "t"}, {"layout": "flat"}),
+        ({"_date": 1}, {"partition.by": "day(_timestamp)"}),
+        ({"_is_current": 1}, {"mode": "upsert", "scd": "2", "keys": "id"}),
+    ],
+)
+def test_a_metadata_name_among_the_first_records_is_its_records_fault_alone(
+    tmp_path: Path, odd: dict[str, Any], configs: dict[str, str], on_error: str
+) -> None:
+    write(tmp_path, {"id": 0, "name": "a"}, {"id": 1, **odd}, {"id": 2}, {"id": 3, **odd})
+    configs = {"enable": "true", "value.format": "json", "on.error": on_error, **configs}
+    declare(tmp_path, configs)
+    outcome = materialize(tmp_path)
+    held = column(tmp_path, "_offset")
+    names = DeltaTable(tmp_path / "tables" / "orders").schema().to_arrow().names
+    assert (names[:2], "x" in names) == (["id", "name"], False)
+    if on_error == "pause":
+        assert held == [0]
+        assert "partition 0, offset 1: field _" in str(outcome.error)
+        return
+    assert (outcome.error, held) == (None, [0, 2])
+    assert outcome.result.dead_letters + outcome.result.dropped == 2
+    assert DeltaTable(tmp_path / "tables" / "orders").version() <= 1
+    for letter in rows(tmp_path, "orders__dlq"):
+        assert f"field {next(iter(odd))}: the name of a metadata column" in letter["error"]
+
+
+def test_records_that_all_have_a_metadata_name_make_no_table(tmp_path: Path) -> None:
+    write(tmp_path, *({"id": n, "_offset": n} for n in range(3)))
+    declare(tmp_path, {"enable": "true", "value.format": "json", "on.error": "dead_letter"})
+    error = str(materialize(tmp_path).error)
+    assert "field '_offset' has the name of a metadata column: give a schema without it" in error
+    assert not (tmp_path / "tables" / "orders").exists()
+
+
+def test_a_drifting_value_among_the_first_records_is_set_aside(tmp_path: Path) -> None:
+    write(tmp_path, {"id": "zero"}, {"id": 1, "name": "x"}, {"id": 2})
+    declare(tmp_path, {"enable": "true", "value.format": "json"})
+    assert "field id of the sampled values is both" in str(materialize(tmp_path).error)
+    declare(tmp_path, {"on.error": "dead_letter"})
+    outcome = materialize(tmp_path)
+    assert (outcome.error, outcome.result.dead_letters) == (None, 1)
+    assert column(tmp_path, "id") == [1, 2]
+    assert "field id: " in rows(tmp_path, "orders__dlq")[0]["error"]
+
+
+@pytest.mark.parametrize("more", ["_offset BIGINT", "_topic STRING, _timestamp TIMESTAMP"])
+def test_an_evolution_that_changes_nothing_is_not_a_commit(cluster: Path, more: str) -> None:
+    place = str(cluster / "tables" / "orders")
+    table = open_table(place)
+    assert table is not None
+    settings = MaterializeSettings(path=str(cluster), topic="orders", table=place)
+    layout = TableLayout(spec=settings.spec, schema=table.schema)
+    for found in (layout.value_schema(), pa.schema([*layout.value_schema(), *parse_schema(more)])):
+        is_held = found == layout.value_schema()
+        assert follow_values(settings, table, layout, found, {}) == is_held
+        assert not layout.can_follow(found)
+        assert DeltaTable(place).version() == table.version
 
 
 @pytest.mark.parametrize("name", ["table_columns_added", "materialize_files_written"])

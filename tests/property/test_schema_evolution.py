@@ -143,7 +143,7 @@ def test_what_a_table_may_follow(table: str, found: str, after: str) -> None:
         ("a BIGINT", "a DOUBLE", "a is BIGINT, but values are DOUBLE"),
         ("a STRUCT<b: DATE>", "a STRUCT<b: TIMESTAMP>", "a.b is DATE, but values are TIMESTAMP"),
         ("a INT", "a ARRAY<INT>", "a is INT, but values are ARRAY<INT>"),
-        ("a INT", "A INT", "A is INT, but values are INT"),
+        ("a INT", "A INT", "field A: the table has column a, another case of it"),
         (
             "a DECIMAL(38, 0)",
             "a DECIMAL(9, 2)",

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lake.tables.values.decoder import NO_SCHEMA, Decoded, MisfitSchema, UnusableSchema
-from lake.tables.values.evolution import merged
+from lake.tables.values.evolution import merged, name_conflict
 from lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
 from lake.tables.values.groups import DecodedRows, Program, by_value, decode_rows
 from storage.errors import SettingsError
@@ -173,7 +173,7 @@ class ValuesBySchema:
         program = self._programs.get(key)
         if program is None:
             try:
-                program = writer.compiled(self._columns)
+                program = self._compiled(writer)
             except MisfitSchema as misfit:
                 program = misfit
             self._programs[key] = program
@@ -184,6 +184,13 @@ class ValuesBySchema:
         result.add(group)
         for row, reason, error in faults:
             result.fault(row, reason, error, key[0])
+
+    def _compiled(self, writer: Writer) -> Program:
+        """Raises MisfitSchema, also where a field would be left out that no column can be for."""
+        odd = None if self._declared else name_conflict(self._columns, writer.columns)
+        if odd is not None:
+            raise MisfitSchema(str(odd))
+        return writer.compiled(self._columns)
 
     def _writer(self, schema_id: int, place: Place) -> Writer | UnusableSchema | None:
         """The schema of an id; None if there is none. Raises RegistryUnavailable."""

@@ -13,7 +13,7 @@ from lake.tables.json_inference import infer_schema
 from lake.tables.values.changes import Events, envelope
 from lake.tables.values.connect_json import connect_fields, connect_forms
 from lake.tables.values.decoder import Decoded, UnusableSchema, ValueSpec
-from lake.tables.values.evolution import evolve, merged
+from lake.tables.values.evolution import evolve, merged, name_conflict
 from lake.tables.values.framing import places
 from lake.tables.values.groups import DecodedRows, Group, decode_rows
 from lake.tables.values.json_program import (
@@ -82,6 +82,9 @@ class JsonEnvelopes:
                 result.fault_all(group.rows, str(error), "unusable_schema")
                 continue
             columns = said.columns
+            if columns is not None and (odd := name_conflict(schema, columns)) is not None:
+                result.fault_all(group.rows, str(odd), "misfit")
+                continue
             if columns is not None and evolve(schema, columns).is_needed:
                 found = columns if found is None else merged(found, columns)
             self._decode(group, wanted, said.forms, result)

@@ -36,13 +36,18 @@ class Widening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """A column whose values are of a type that its table's can never become."""
+    """A column whose values are of a type that its table's can never become; or, with `beside`, one
+    that no table has beside its column of that name, which differs in case only.
+    """
 
     path: str
     table: Any
     values: Any
+    beside: str = ""
 
     def __str__(self) -> str:
+        if self.beside:
+            return f"field {self.path}: the table has column {self.beside}, another case of it"
         return f"{self.path} is {type_name(self.table)}, but values are {type_name(self.values)}"
 
 
@@ -74,6 +79,13 @@ def evolve(table: Any, found: Any) -> Evolution:
         widened=tuple(rules.widened),
         conflicts=tuple(rules.conflicts),
     )
+
+
+def name_conflict(table: Any, found: Any) -> Conflict | None:
+    """Return a field of the schema `found` that would be left out of a table with the schema
+    `table`, because its name differs from a column's in case only; None: there is none.
+    """
+    return next((one for one in evolve(table, found).conflicts if one.beside), None)
 
 
 def holds(table: Any, values: Any) -> bool:
@@ -157,7 +169,12 @@ class _Rules:
                 result.append(field.with_nullable(True))
             elif same.name != field.name:
                 self.conflicts.append(
-                    Conflict(path=_joined(path, field.name), table=same.type, values=field.type)
+                    Conflict(
+                        path=_joined(path, field.name),
+                        table=same.type,
+                        values=field.type,
+                        beside=same.name,
+                    )
                 )
         return result
 
