@@ -45,7 +45,8 @@ CATALOG_SCHEMAS: dict[str, Any] = {
         "tables": "topic STRING, table STRING, mode STRING, value_format STRING, error STRING, "
         "records_behind BIGINT, bytes_behind BIGINT, seconds_behind DOUBLE, "
         "freshness_seconds DOUBLE, holder STRING, version BIGINT, last_commit TIMESTAMP, "
-        "files BIGINT, bytes BIGINT, small_file_ratio DOUBLE, dead_letters BIGINT, runs INT, "
+        "files BIGINT, bytes BIGINT, small_file_ratio DOUBLE, dead_letters BIGINT, dropped BIGINT, "
+        "left_out BIGINT, runs INT, "
         "bytes_read BIGINT, bytes_written BIGINT, seconds DOUBLE, store_requests BIGINT, "
         "dollars DOUBLE",
         OFFSETS_FOR: "topic STRING, partition INT, offset BIGINT, end_offset BIGINT",

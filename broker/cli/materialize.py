@@ -275,6 +275,7 @@ def _figures(outcome: "TableOutcome", *, dry_run: bool = False) -> dict[str, obj
         "commits": result.commits,
         "dead letters": result.dead_letters,
         "dropped": result.dropped,
+        "fields left out": result.left_out,
         "lost to retention": result.lost,
         "records behind": lag.records,
     }
@@ -328,6 +329,7 @@ def _materialize_as_told(
         "commits": result.commits,
         "dead letters": result.dead_letters,
         "dropped": result.dropped,
+        "fields left out": result.left_out,
         "lost to retention": result.lost,
     }
     if dry_run:

@@ -27,6 +27,8 @@ _COLUMNS = {
     "bytes": "BYTES",
     "small_file_ratio": "SMALL",
     "dead_letters": "DEAD LETTERS",
+    "dropped": "DROPPED",
+    "left_out": "LEFT OUT",
     "dollars": "LAST RUNS",
     "error": "PROBLEM",
 }
@@ -40,8 +42,10 @@ def list_tables(
     """Show how far each declared table is behind, its files, dead letters and what it costs.
 
     Needs no broker. BEHIND counts what lies in objects and not in the table; SMALL is the share of
-    files below a quarter of lakehead.table.file.bytes; LAST RUNS the bytes read, seconds and price
-    of the newest 20 commits that brought records. A table that cannot be read says why.
+    files below a quarter of lakehead.table.file.bytes; DROPPED counts records that on.error=drop
+    left out, LEFT OUT rows whose values have fields that the table has no column for; LAST RUNS the
+    bytes read, seconds and price of the newest 20 commits that brought records. A table that cannot
+    be read says why.
     """
     from lake.jobs.table_status import table_statuses
     from lake.store_reader import store_reader

@@ -69,6 +69,8 @@ TABLE_MEASURES = tuple(
             "Share of files below a quarter of `lakehead.table.file.bytes`.",
         ),
         ("dead_letters", "dead_letters", "Records that are kept aside."),
+        ("dropped", "dropped", "Records that `lakehead.table.on.error=drop` left out."),
+        ("left_out", "left_out", "Rows whose values have fields that the table has no column for."),
         (
             "runs",
             "last_runs",

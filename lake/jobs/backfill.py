@@ -32,6 +32,7 @@ from lake.tables.delta_table import (
     open_table,
 )
 from lake.tables.layout import TableLayout
+from lake.tables.left_out import count_marks
 from lake.tables.owner import check_topic, owner_marks
 from storage.clock import SystemClock
 from storage.errors import SettingsError
@@ -93,7 +94,10 @@ def begin_at(
         if more is None:
             return result
         result = result.plus(
-            **{name: getattr(more, name) for name in ("records", "dead_letters", "dropped")},
+            **{
+                name: getattr(more, name)
+                for name in ("records", "dead_letters", "dropped", "left_out")
+            },
             **{name: getattr(more, name) for name in ("bytes_read", "bytes_written")},
             **{name: getattr(more, name) for name in ("files", "commits")},
         )
@@ -307,9 +311,11 @@ class _Backfill:
             may_be_there=True,
         )
         files = [file for result in results for file in result.files]
+        dropped = sum(result.dropped for result in results)
+        left_out = sum(result.left_out for result in results)
         self._table.commit(
             files,
-            marks,
+            {**marks, **count_marks(self._table, left_out=left_out, dropped=dropped)},
             modified_ms=SystemClock().now_ms(),
             notes={"lakehead.topic": topic, "lakehead.backfilled.from": str(marks)},
         )
@@ -317,7 +323,8 @@ class _Backfill:
         return MaterializeResult(
             records=sum(file.record_count for file in files),
             dead_letters=written,
-            dropped=sum(result.dropped for result in results),
+            dropped=dropped,
+            left_out=left_out,
             bytes_read=sum(split.length for split in splits),
             bytes_written=sum(file.size_bytes for file in files),
             files=len(files),

@@ -8,7 +8,7 @@ are refused if another run moved either table since it was opened. Of a table by
 `replay_changes`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from lake.jobs.table_settings import Guard, MaterializeSettings
 from lake.store_reader import StoreReader
 from lake.tables.delta_table import Table, TableMoved, app_id, open_table
 from lake.tables.layout import DEAD_LETTERS, METADATA, VALUE, TableLayout, TableRows
+from lake.tables.left_out import count_marks
 from lake.tables.merge_engine import open_merge_engine
 from lake.tables.owner import check_topic
 from lake.tables.upsert import Merge
@@ -119,6 +120,7 @@ class _Replay:
         self._values: ValueDecoder = open_decoder(layout.spec)
         self._result = ReplayResult()
         self._changes: list[Any] = []
+        self._left_out = 0
 
     def run(self) -> ReplayResult:
         settings, letters = self._settings, self._letters
@@ -131,6 +133,7 @@ class _Replay:
         left = TableFiles(settings.dead_letters, (), file_bytes=settings.file_bytes)
         for batch in self._without_batches(left):
             for some, made in self._read(batch):
+                self._left_out += made.left_out
                 if self._layout.is_upsert:
                     self._look_at_changes(some, made, left)
                 else:
@@ -142,12 +145,13 @@ class _Replay:
         self._guard.check()
         if result.replayed:
             if merge is None:
-                self._commit(self._table, rows.finish(), replaced_by=None)
+                counts = count_marks(self._table, left_out=self._left_out)
+                self._commit(self._table, rows.finish(), counts, replaced_by=None)
             else:
                 self._commit_merge(merge)
             failpoint("replay_rows_committed")
         self._guard.check()
-        self._commit(letters, left.finish(), replaced_by=DEAD_LETTERS)
+        self._commit(letters, left.finish(), {}, replaced_by=DEAD_LETTERS)
         failpoint("replay_letters_committed")
         return result
 
@@ -268,7 +272,8 @@ class _Replay:
     def _commit_merge(self, merge: Merge) -> None:
         progress = {key: self._table.last_offset(*key) for key in self._keys}
         engine = open_merge_engine(self._settings.engine)
-        engine.merge(self._table, merge, progress, self._notes())
+        counts = count_marks(self._table, left_out=self._left_out)
+        engine.merge(self._table, merge, progress, self._notes(), counts)
 
     def _follow(self, found: Any) -> None:
         before = self._table.schema
@@ -289,10 +294,12 @@ class _Replay:
             )
         )
 
-    def _commit(self, table: Table, files: Any, *, replaced_by: Any) -> None:
+    def _commit(
+        self, table: Table, files: Any, counts: Mapping[str, int], *, replaced_by: Any
+    ) -> None:
         table.commit(
             files,
-            self._marks(table, 1),
+            {**self._marks(table, 1), **counts},
             modified_ms=SystemClock().now_ms(),
             notes=self._notes(),
             replaced_by=replaced_by,

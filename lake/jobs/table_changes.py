@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lake.tables.data_file import DataFile, delete_data_files, read_data_file
 from lake.tables.delta_table import Table
 from lake.tables.layout import TableLayout
-from lake.tables.merge_engine import MergeEngineName, Progress, open_merge_engine
+from lake.tables.merge_engine import MergeEngine, Progress
 from lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
 from storage.failpoints import failpoint
 
@@ -23,11 +23,12 @@ def merge_changes(
     layout: TableLayout,
     files: Sequence[DataFile],
     progress: Progress,
+    counts: Mapping[str, int],
     *,
-    engine: MergeEngineName,
+    engine: MergeEngine,
     notes: Mapping[str, str],
 ) -> None:
-    """Apply the changes in `files` to the table as `table` saw it, and move its progress.
+    """Apply the changes in `files` to the table as `table` saw it; move its progress and counts.
 
     Raises TableMoved, TableUnavailable, what reading files raises. The files are removed after it.
     """
@@ -39,7 +40,7 @@ def merge_changes(
         layout.spec.keys,
         is_history=layout.is_history,
     )
-    open_merge_engine(engine).merge(table, merge, progress, notes)
+    engine.merge(table, merge, progress, notes, counts)
     failpoint("merge_done")
     if files:
         delete_data_files(table.uri, [file.path for file in files])

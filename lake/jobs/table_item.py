@@ -73,13 +73,14 @@ class Unreadable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableItemResult:
     """What was written. With `pause` and a record that cannot be read, nothing is; nor where the
-    job has to look at a schema (`found`).
+    job has to look at a schema (`found`). `left_out` records are rows without some of their fields.
     """
 
     files: tuple[DataFile, ...] = ()
     dead_letters: tuple[DataFile, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()  # the first of each partition, if it pauses the job
     dropped: int = 0
+    left_out: int = 0
     found: Any = None  # pa.Schema | None
 
 
@@ -107,6 +108,7 @@ class _Work:
         self._letters = TableFiles(item.dead_letters_uri, (), file_bytes=item.file_bytes)
         self._unreadable: dict[int, Unreadable] = {}
         self._dropped = 0
+        self._left_out = 0
         self._found: Any = None
         self._times: dict[tuple[int, int], int] = {}
 
@@ -152,7 +154,10 @@ class _Work:
             # The job plans again, up to these records or with another schema: files are of no use.
             return TableItemResult(unreadable=tuple(self._unreadable.values()), found=self._found)
         return TableItemResult(
-            files=self._rows.finish(), dead_letters=self._letters.finish(), dropped=self._dropped
+            files=self._rows.finish(),
+            dead_letters=self._letters.finish(),
+            dropped=self._dropped,
+            left_out=self._left_out,
         )
 
     def _take(self, batch: Any, made: TableRows) -> None:
@@ -166,6 +171,7 @@ class _Work:
             self._take_faults(batch, made.faults)
         if not self._unreadable and self._found is None:
             self._rows.add(made.rows)
+            self._left_out += made.left_out
 
     def _take_faults(self, batch: Any, faults: tuple[Fault, ...]) -> None:
         if self._times:

@@ -30,6 +30,7 @@ from lake.tables.data_file import DataFile, copy_file
 from lake.tables.delta_log import current_files, delete_table
 from lake.tables.delta_table import Table, app_id, first_id, open_table, replace_table
 from lake.tables.layout import DEAD_LETTERS, check_made_from
+from lake.tables.left_out import COUNTS, counted
 from lake.tables.merge_engine import claim
 from lake.tables.owner import is_of_topic, owner_marks
 from storage.clock import SystemClock
@@ -224,6 +225,8 @@ def _swap(
                 marks[app] = new.marked(app)
     if old.table is not None:
         marks |= claim(old.table, topic_id)
+    held = [table for table in (old.table, new) if table is not None]
+    marks |= {app: counted(new, app) for app in COUNTS if any(counted(t, app) for t in held)}
     replace_table(
         settings.table,
         new.schema,

@@ -19,7 +19,8 @@ from lake.planner import ByteRange
 from lake.store_reader import ObjectReader
 from lake.tables.delta_table import Table, TableMoved, create_table, open_table
 from lake.tables.layout import TableLayout
-from lake.tables.merge_engine import progress_marks, settle
+from lake.tables.left_out import count_marks
+from lake.tables.merge_engine import open_merge_engine, progress_marks, settle
 from lake.tables.owner import OtherTopic, owner_marks
 from lake.tables.table_figures import run_cost
 from lake.tables.values.evolution import merged
@@ -290,14 +291,16 @@ class TableRun:
         seconds = self._clock.monotonic() - self._round_began
         notes = progress_notes(self._settings.topic, plan.progress)
         notes |= run_cost(plan.splits, [*files, *letters], seconds).notes()
+        dropped = sum(result.dropped for result in results)
+        left_out = sum(result.left_out for result in results)
+        counts = count_marks(table, left_out=left_out, dropped=dropped)
         if layout.is_upsert:
-            merge_changes(
-                table, layout, files, plan.progress, engine=self._settings.engine, notes=notes
-            )
+            engine = open_merge_engine(self._settings.engine)
+            merge_changes(table, layout, files, plan.progress, counts, engine=engine, notes=notes)
         else:
             table.commit(
                 files,
-                progress_marks(plan.progress),
+                {**progress_marks(plan.progress), **counts},
                 modified_ms=self._clock.now_ms(),
                 notes=notes,
             )
@@ -305,7 +308,8 @@ class TableRun:
         failpoint("materialize_committed")
         self.result = self.result.plus(
             records=sum(file.record_count for file in files),
-            dropped=sum(result.dropped for result in results),
+            dropped=dropped,
+            left_out=left_out,
             lost=plan.lost,
             bytes_read=sum(split.length for split in plan.splits),
             bytes_written=sum(file.size_bytes for file in files),

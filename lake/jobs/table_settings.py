@@ -137,13 +137,14 @@ def value_spec(declared: TableDeclaration) -> ValueSpec:
 class MaterializeResult:
     """What a run did; in a dry run, what it would do (then only bytes and offsets are known).
 
-    `lost` are offsets that retention removed before they reached the table. `schema` is that of
-    the values.
+    `lost` are offsets that retention removed before they reached the table, `left_out` records that
+    are rows without the fields that the table has no column for. `schema` is that of the values.
     """
 
     records: int = 0
     dead_letters: int = 0
     dropped: int = 0
+    left_out: int = 0
     lost: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -162,7 +163,7 @@ class MaterializeResult:
 
 
 _COUNTS = (
-    *("records", "dead_letters", "dropped", "lost"),
+    *("records", "dead_letters", "dropped", "left_out", "lost"),
     *("bytes_read", "bytes_written", "files", "commits"),
 )
 

@@ -30,7 +30,9 @@ class TableStatus:
     It says also why the last turn at the table failed.
 
     `seconds_behind` is the age of the oldest object with records that the table does not hold,
-    `holder` who has the lease. Costs are of the last `runs` commits that brought records.
+    `holder` who has the lease. `dropped`
+    records, and `left_out` ones that are rows without some of their fields, are counted since the
+    table was made. Costs are of the last `runs` commits that brought records.
     """
 
     topic: str
@@ -49,6 +51,8 @@ class TableStatus:
     bytes: int | None = None
     small_file_ratio: float | None = None
     dead_letters: int | None = None
+    dropped: int | None = None
+    left_out: int | None = None
     runs: int | None = None
     bytes_read: int | None = None
     bytes_written: int | None = None
@@ -102,6 +106,7 @@ def table_statuses(
 
 def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableStatus:
     """Look at a table's log. Raises TableUnavailable, SettingsError."""
+    from lake.tables.left_out import DROPPED, LEFT_OUT, counted
     from lake.tables.owner import OtherTopic, check_topic
     from lake.tables.table_figures import table_figures
 
@@ -131,6 +136,8 @@ def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableS
         bytes=figures.size_bytes,
         small_file_ratio=figures.small_files / figures.files if figures.files else 0.0,
         dead_letters=0 if letters is None else letters.rows,
+        dropped=counted(figures.table, DROPPED),
+        left_out=counted(figures.table, LEFT_OUT),
         runs=cost.runs,
         bytes_read=cost.bytes_read,
         bytes_written=cost.bytes_written,

@@ -15,6 +15,7 @@ from lake.tables.delta_table import (
     one_line,
     open_table,
 )
+from lake.tables.left_out import NO_COUNTS
 from lake.tables.merge_engine import Progress, claim, progress_marks
 from lake.tables.partitions import split_rows
 from lake.tables.upsert import Clause, Merge, new_rows
@@ -31,13 +32,18 @@ class DeltaMerge:
     """See `MergeEngine`."""
 
     def merge(
-        self, table: Table, merge: Merge, progress: Progress, notes: Mapping[str, str]
+        self,
+        table: Table,
+        merge: Merge,
+        progress: Progress,
+        notes: Mapping[str, str],
+        counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
-        """Apply the changes and move the progress in one commit."""
+        """Apply the changes, move the progress and set counts in one commit."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
-        marks = progress_marks(progress)
+        marks = {**progress_marks(progress), **counts}
         for topic_id in {topic_id for topic_id, _ in progress}:
             marks |= claim(table, topic_id)
         if not merge.source.num_rows and not _is_for_missing(merge):

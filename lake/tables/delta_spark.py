@@ -14,6 +14,7 @@ from lake.spark import spark_session
 from lake.spark_s3 import s3a_settings, spark_place
 from lake.tables.data_file import delete_data_files, write_data_file
 from lake.tables.delta_table import Table, TableMoved, TableUnavailable, one_line, open_table
+from lake.tables.left_out import NO_COUNTS
 from lake.tables.merge_engine import Progress, done_app, plan_merge, planned_app, settle
 from lake.tables.upsert import Clause, Merge, quoted
 from storage.clock import SystemClock
@@ -32,12 +33,17 @@ class SparkMerge:
     """See `MergeEngine`: a commit that plans, the MERGE, a commit that settles."""
 
     def merge(
-        self, table: Table, merge: Merge, progress: Progress, notes: Mapping[str, str]
+        self,
+        table: Table,
+        merge: Merge,
+        progress: Progress,
+        notes: Mapping[str, str],
+        counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
         """Apply the changes and move the progress, as one to whoever looks at progress."""
         session = _session(table.uri)
         (topic_id,) = {topic_id for topic_id, _ in progress}
-        number = plan_merge(table, progress, notes)
+        number = plan_merge(table, progress, notes, counts)
         staged = write_data_file(table.uri, merge.source)
         failpoint("merge_staged")
         place = f"{spark_place(table.uri).rstrip('/')}/{staged.path}"

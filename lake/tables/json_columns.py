@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from lake.tables.values.cells import Cells
-from lake.tables.values.decoder import ErrorClass
 from lake.tables.values.framing import Values, places
 from lake.tables.values.groups import DecodedRows, decode_rows
-from lake.tables.values.json_program import JsonProgram, compile_json
-from lake.tables.values.shape import Record
+from lake.tables.values.json_program import JsonProgram, NotingProgram, compile_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +33,6 @@ class JsonColumns:
     richer: Any = None  # int64
 
 
-class _Noting:
-    """A program that notes which of the values it last read have more fields than columns."""
-
-    def __init__(self, program: JsonProgram) -> None:
-        self._program = program
-        self.domains: tuple[int, ...] = program.domains
-        self.domain_count: int = program.domain_count
-        self.shape: Record = program.shape
-        self.column_error: ErrorClass = program.column_error
-        self.more: Any = None
-
-    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
-        codes, self.more = self._program.read(data, starts, ends, cells)
-        return codes
-
-    def fault(self, code: int) -> tuple[str, ErrorClass]:
-        return self._program.fault(code)
-
-
 def json_columns(values: Any, schema: Any) -> JsonColumns:
     """Parse `values` (Arrow binary) as objects with the fields of `schema`.
 
@@ -72,7 +50,7 @@ def placed_columns(found: Values, schema: Any) -> JsonColumns:
     present = np.flatnonzero(found.starts >= 0)
     if len(present) < len(found):
         result.nulls(found.nulls)
-    program = _Noting(_program(schema))
+    program = NotingProgram(_program(schema))
     group, faults = decode_rows(program, found, present, schema)
     if len(schema):
         result.add(group)
@@ -84,7 +62,7 @@ def placed_columns(found: Values, schema: Any) -> JsonColumns:
         rows=decoded.rows,
         faults=tuple((fault.row, fault.reason) for fault in decoded.faults),
         misfits=frozenset(fault.row for fault in decoded.faults if fault.error == "misfit"),
-        richer=group.rows[program.more != 0],
+        richer=group.left_out,
     )
 
 

@@ -72,12 +72,13 @@ be read (error class `batch`) the value is the whole batch, and the offset its f
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
     """Rows of a batch, the records that cannot be rows, and what values have that the table does
-    not (see `Decoded.found`).
+    not (see `Decoded.found`). `left_out` records are rows without some of their fields.
     """
 
     rows: Any  # pa.Table
     faults: tuple[Fault, ...] = ()
     found: Any = None  # pa.Schema | None
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,7 @@ class TableLayout:
         faults, found = decoded.faults, decoded.found
         if faults and fault_count_max is not None:
             return TableRows(rows=self.schema.empty_table(), faults=faults, found=found)
+        left_out = _count_left_out(decoded)
         is_whole = not faults and len(decoded.rows) == batch.num_rows
         kept = batch if is_whole and _is_every_row(decoded.rows) else batch.take(decoded.rows)
         values = decoded.columns
@@ -141,11 +143,11 @@ class TableLayout:
         if self.is_upsert:
             changes = as_changes(columns, kept, decoded.rows, self.schema, self.spec.keys)
             faults = tuple(sorted((*faults, *changes.faults), key=lambda fault: fault.row))
-            return TableRows(rows=changes.rows, faults=faults, found=found)
+            return TableRows(rows=changes.rows, faults=faults, found=found, left_out=left_out)
         rows = pa.Table.from_arrays(
             [columns[name] for name in self.schema.names], schema=self.schema
         )
-        return TableRows(rows=rows, faults=faults, found=found)
+        return TableRows(rows=rows, faults=faults, found=found, left_out=left_out)
 
     def _without_made_names(self, decoded: Decoded, batch: Any, decoder: ValueDecoder) -> Decoded:
         """Set aside the records with a field named as a column that is made; `found` keeps what the
@@ -175,6 +177,12 @@ class TableLayout:
         )
         rows = dict.fromkeys(decoded.rows.to_numpy()[beyond].tolist())
         return [Fault(row=row, reason=reason, error="misfit") for row in rows]
+
+
+def _count_left_out(decoded: Decoded) -> int:
+    if decoded.left_out is None or not len(decoded.left_out):
+        return 0
+    return int(np.isin(decoded.left_out, decoded.rows.to_numpy()).sum())
 
 
 def _is_every_row(rows: Any) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 from lake.tables.delta_table import Table, app_id
+from lake.tables.left_out import COUNTS, NO_COUNTS, counted
 from lake.tables.owner import owner_marks
 from lake.tables.upsert import Merge
 from storage.clock import SystemClock
@@ -30,9 +31,14 @@ class MergeEngine(Protocol):
     """Runs a MERGE that takes a table from the look given to it to the progress given to it."""
 
     def merge(
-        self, table: Table, merge: Merge, progress: Progress, notes: Mapping[str, str]
+        self,
+        table: Table,
+        merge: Merge,
+        progress: Progress,
+        notes: Mapping[str, str],
+        counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
-        """Apply the changes and move the progress, both or neither.
+        """Apply the changes, move the progress and set counts (`left_out`), all or none.
 
         Raises TableMoved if another run has committed since the table was looked at,
         TableUnavailable.
@@ -80,13 +86,24 @@ def claim(table: Table, topic_id: str) -> dict[str, int]:
     return {planned_app(topic_id): planned + 1, done_app(topic_id): planned} if is_open else {}
 
 
-def plan_merge(table: Table, progress: Progress, notes: Mapping[str, str]) -> int:
+def _next_count(topic_id: str, app: str) -> str:
+    return f"{app}:{topic_id}:planned"
+
+
+def plan_merge(
+    table: Table,
+    progress: Progress,
+    notes: Mapping[str, str],
+    counts: Mapping[str, int] = NO_COUNTS,
+) -> int:
     """Commit what the next round is to reach, and return its number. Raises TableMoved."""
     (topic_id,) = {topic_id for topic_id, _ in progress}
     number = max(table.marked(planned_app(topic_id)), table.marked(done_app(topic_id)), 0) + 1
     marks = {planned_app(topic_id): number, done_app(topic_id): number - 1}
     marks |= owner_marks(topic_id)
     marks |= {_next_app(*key): last for key, last in progress.items() if last >= 0}
+    # All of them, as a round that was given up may have left some.
+    marks |= {_next_count(topic_id, app): counts.get(app, counted(table, app)) for app in COUNTS}
     table.commit([], marks, modified_ms=SystemClock().now_ms(), notes=notes)
     failpoint("merge_planned")
     return number
@@ -105,6 +122,8 @@ def settle(table: Table, partitions: Sequence[tuple[str, int]]) -> bool:
         reached = table.marked(_next_app(topic_id, partition))
         if reached > table.last_offset(topic_id, partition):
             marks[app_id(topic_id, partition)] = reached
+            planned_counts = {app: table.marked(_next_count(topic_id, app)) for app in COUNTS}
+            marks |= {app: n for app, n in planned_counts.items() if n > counted(table, app)}
     if not marks:
         return False
     table.commit([], marks, modified_ms=SystemClock().now_ms(), notes={})

@@ -8,6 +8,7 @@ import pytest
 from lake.jobs.table_changes import planned_merge
 from lake.tables.delta_merge import DeltaMerge
 from lake.tables.delta_table import Table, TableMoved, create_table, open_table
+from lake.tables.left_out import COUNTS, DROPPED, LEFT_OUT, count_marks, counted
 from lake.tables.merge_engine import done_app, plan_merge, planned_app, settle
 from lake.tables.upsert import change_schema
 
@@ -76,3 +77,19 @@ def test_of_two_runs_that_plan_at_once_one_does(uri: str) -> None:
     plan_merge(opened(uri), dict.fromkeys(PARTITIONS, 60), {})
     with pytest.raises(TableMoved):
         plan_merge(late, dict.fromkeys(PARTITIONS, 60), {})
+
+
+def test_counts_are_those_of_the_rounds_that_were_done(uri: str) -> None:
+    progress = {(TOPIC, 0): 60, (TOPIC, 1): -1}
+    plan_merge(opened(uri), progress, {}, count_marks(opened(uri), left_out=7, dropped=5))
+    number = plan_merge(opened(uri), progress, {}, count_marks(opened(uri), left_out=2))
+    opened(uri).commit([], {done_app(TOPIC): number}, modified_ms=1, notes={})
+    assert [counted(opened(uri), app) for app in COUNTS] == [0, 0]
+    assert settle(opened(uri), PARTITIONS)
+    assert (counted(opened(uri), LEFT_OUT), counted(opened(uri), DROPPED)) == (2, 0)
+    number = plan_merge(
+        opened(uri), {(TOPIC, 0): 90}, {}, count_marks(opened(uri), left_out=1, dropped=1)
+    )
+    opened(uri).commit([], {done_app(TOPIC): number}, modified_ms=1, notes={})
+    assert settle(opened(uri), PARTITIONS)
+    assert (counted(opened(uri), LEFT_OUT), counted(opened(uri), DROPPED)) == (3, 1)

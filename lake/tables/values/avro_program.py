@@ -57,6 +57,11 @@ class AvroProgram:
         return kernel.decode_datums(data, starts, ends, self.operations, self.jumps, cells)
 
     @property
+    def more(self) -> Any:
+        """None: values have no fields but those of their schema."""
+        return None
+
+    @property
     def column_error(self) -> ErrorClass:
         """Text that is no UTF-8 and numbers beyond their type are no values of the format."""
         return "malformed"

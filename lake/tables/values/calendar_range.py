@@ -72,6 +72,7 @@ def without(decoded: Decoded, faults: list[Fault]) -> Decoded:
         rows=decoded.rows.filter(kept),
         faults=tuple(known[row] for row in sorted(known)),
         found=decoded.found,
+        left_out=decoded.left_out,
     )
 
 

@@ -18,7 +18,7 @@ from lake.tables.values.framing import places
 from lake.tables.values.groups import DecodedRows, Group, decode_rows
 from lake.tables.values.json_program import (
     Forms,
-    JsonProgram,
+    NotingProgram,
     Path,
     Written,
     compile_json,
@@ -39,7 +39,7 @@ class JsonEnvelopes:
     def __init__(self, spec: ValueSpec) -> None:
         self._declared = parse_schema(spec.schema) if spec.schema else None
         self._by_most = spec.by_most
-        self._programs: dict[tuple[str, Any], JsonProgram] = {}
+        self._programs: dict[tuple[str, Any], NotingProgram] = {}
 
     def row_schema(self, batch: pa.RecordBatch) -> Any:
         """The declared columns, those of the events' own schema, or what the rows look like."""
@@ -92,7 +92,11 @@ class JsonEnvelopes:
         arrays = {name: _one_array(decoded.columns.column(name)) for name in wanted.names}
         events = Events(**arrays)
         return events, Decoded(
-            columns=decoded.columns, rows=decoded.rows, faults=decoded.faults, found=found
+            columns=decoded.columns,
+            rows=decoded.rows,
+            faults=decoded.faults,
+            found=found,
+            left_out=decoded.left_out,
         )
 
     def key_images(self, batch: pa.RecordBatch, schema: Any) -> tuple[Any, Any]:
@@ -114,10 +118,13 @@ class JsonEnvelopes:
         if program is None:
             if len(self._programs) >= _PROGRAMS_MAX:
                 self._programs.clear()
-            program = compile_json(wanted, fitting_forms(forms, wanted))
+            program = NotingProgram(
+                compile_json(wanted, fitting_forms(forms, wanted), noted=_IMAGES)
+            )
             self._programs[key] = program
         found, faults = decode_rows(program, group.values, np.arange(len(group.rows)), wanted)
-        result.add(Group(rows=group.rows[found.rows], columns=found.columns))
+        left_out = None if found.left_out is None else group.rows[found.left_out]
+        result.add(Group(rows=group.rows[found.rows], columns=found.columns, left_out=left_out))
         for i, reason, error in faults:
             result.fault(int(group.rows[i]), reason, error)
 

@@ -89,6 +89,7 @@ class DebeziumValues:
             rows=int64_array(present[at][changes.events]),
             faults=tuple(sorted(faults, key=lambda fault: fault.row)),
             found=parsed.found,
+            left_out=None if parsed.left_out is None else present[parsed.left_out],
         )
 
     def _images(self, batch: pa.RecordBatch, schema: Any, events: Events, at: Any) -> Any:

@@ -77,13 +77,15 @@ class Decoded:
     Formats of one row for each value name no row twice; Debezium's may (a key that changed is a
     delete and a create). `faults` are in order of rows. `found`, if not None, is a schema that
     these values have and the one asked for does not hold: columns to add or to widen (see
-    `evolution`); what did not fit it is left out or is a fault.
+    `evolution`); what did not fit it is left out or is a fault. `left_out` are those of `rows`
+    whose values have fields that `columns` lacks, None: of no row.
     """
 
     columns: Any  # pa.Table
     rows: Any  # pa.Array of int64
     faults: tuple[Fault, ...] = ()
     found: Any = None  # pa.Schema | None
+    left_out: Any = None  # numpy array of int64 | None
 
 
 class ValueDecoder(Protocol):

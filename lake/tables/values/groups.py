@@ -31,6 +31,12 @@ class Program(Protocol):
         """The columns that come of it."""
 
     @property
+    def more(self) -> Any:
+        """1 for each good value of the last run that has fields which no column is for; None: no
+        value has.
+        """
+
+    @property
     def column_error(self) -> ErrorClass:
         """The class of faults that only whole columns show."""
 
@@ -43,10 +49,13 @@ class Program(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Rows of a batch whose values one program made columns of."""
+    """Rows of a batch whose values one program made columns of. `left_out` are those whose values
+    have fields which no column is for, None: no row.
+    """
 
     rows: Any  # int64, ascending
     columns: Any  # pa.Table
+    left_out: Any = None  # int64
 
 
 RowFault = tuple[int, str, ErrorClass]
@@ -68,7 +77,9 @@ def decode_rows(
         fields = zip(program.shape.fields, schema.names, strict=True)
         columns = [builder.build(field, name) for field, name in fields]
         if not builder.faults:
-            return Group(rows=good, columns=pa.Table.from_arrays(columns, schema=schema)), faults
+            table = pa.Table.from_arrays(columns, schema=schema)
+            left_out = None if program.more is None else good[program.more != 0]
+            return Group(rows=good, columns=table, left_out=left_out), faults
         # Seen only in whole columns: once more, without their rows.
         error = program.column_error
         faults += [(int(good[i]), reason, error) for i, reason in builder.faults.items()]
@@ -122,11 +133,13 @@ class DecodedRows:
             order = np.argsort(rows, kind="stable")
             columns = pa.concat_tables([group.columns for group in groups])
             columns, rows = columns.take(int64_array(order)), rows[order]
+        left_out = [group.left_out for group in groups if group.left_out is not None]
         return Decoded(
             columns=columns,
             rows=int64_array(rows),
             faults=tuple(sorted(self._faults, key=lambda fault: fault.row)),
             found=self._found,
+            left_out=np.concatenate(left_out) if left_out else None,
         )
 
 

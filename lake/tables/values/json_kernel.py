@@ -2,8 +2,9 @@
 """Kernel: JSON objects, checked before by `json_check`, to cells.
 
 What comes here is well-formed, so syntax is not looked at again: only whether each value is of its
-column's type. `nodes` has a row for each place in the tree of columns: (kind, slot, domain, a, b);
-`fields` one for each field of an object: (start of its name in `names`, length, node). Text with
+column's type. `nodes` has a row for each place in the tree of columns: (kind, slot, domain, a, b,
+1 if fields that no column is for are noted there); `fields` one for each field of an object: (start
+of its name in `names`, length, node). Text with
 escapes is written out to a side buffer; a double is left as the place of its text (`json_numbers`
 reads them).
 """
@@ -348,7 +349,7 @@ def _decode(  # noqa: C901 - one loop over the bytes of many objects
                     at += 1
                     if found >= 0:
                         break
-                    unknown[row] = 1
+                    unknown[row] |= nodes[top, 5]
                     while _is_blank(data[at]):
                         at += 1
                     at = _after_value(data, at)

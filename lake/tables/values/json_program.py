@@ -1,6 +1,6 @@
 """A schema compiled for JSON: the tables that read objects, and the columns that come of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,12 +90,10 @@ class JsonProgram:
         """Well-formed values: text that is no date does not fit its column."""
         return "misfit"
 
-    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
-        """Fill `cells` with objects; return a fault for each."""
-        return self.read(data, starts, ends, cells)[0]
-
     def read(self, data: Any, starts: Any, ends: Any, cells: Cells) -> tuple[Any, Any]:
-        """As `run`; and 1 for each good one that has fields which no column is for."""
+        """Fill `cells` with objects; return a fault for each, and 1 for each good one that has
+        fields which no column is for.
+        """
         checked = check_values(data, starts, ends)
         formed = np.flatnonzero(checked == 0)
         cells.side = np.empty(len(data), np.uint8)
@@ -115,15 +113,39 @@ class JsonProgram:
         return f"field {path}: {held} that is no {kind}", "misfit"
 
 
-def compile_json(schema: Any, forms: Forms | None = None) -> JsonProgram:
-    """Compile the columns of a table, written as their types say or as `forms` does.
+class NotingProgram:
+    """A program that notes which of the values it last read have more fields than columns."""
+
+    def __init__(self, program: JsonProgram) -> None:
+        self._program = program
+        self.domains: tuple[int, ...] = program.domains
+        self.domain_count: int = program.domain_count
+        self.shape: Record = program.shape
+        self.column_error: ErrorClass = program.column_error
+        self.more: Any = None
+
+    def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
+        """Fill `cells` with objects; return a fault for each."""
+        codes, self.more = self._program.read(data, starts, ends, cells)
+        return codes
+
+    def fault(self, code: int) -> tuple[str, ErrorClass]:
+        """A fault of `run` in words, and its class."""
+        return self._program.fault(code)
+
+
+def compile_json(
+    schema: Any, forms: Forms | None = None, *, noted: Sequence[str] | None = None
+) -> JsonProgram:
+    """Compile the columns of a table, written as their types say or as `forms` does. Fields that no
+    column is for are noted anywhere, or inside the columns `noted`.
 
     Raises SettingsError for a type that JSON does not have.
     """
-    compiler = _Compiler(forms or {})
+    compiler = _Compiler(forms or {}, noted)
     shape = compiler.root(schema)
     return JsonProgram(
-        nodes=np.array(compiler.nodes, np.int64).reshape(-1, 5),
+        nodes=np.array(compiler.nodes, np.int64).reshape(-1, 6),
         fields=np.array(compiler.fields, np.int64).reshape(-1, 3),
         names=np.frombuffer(bytes(compiler.names) + bytes(8), np.uint8),
         paths=tuple(compiler.paths),
@@ -136,8 +158,9 @@ def compile_json(schema: Any, forms: Forms | None = None) -> JsonProgram:
 class _Compiler:
     """Walks the tree of columns; the fields of an object lie side by side."""
 
-    def __init__(self, forms: Forms) -> None:
+    def __init__(self, forms: Forms, noted: Sequence[str] | None) -> None:
         self._forms = forms
+        self._noted = noted
         self.nodes: list[list[int]] = []
         self.fields: list[tuple[int, int, int]] = []
         self.names = bytearray()
@@ -154,7 +177,7 @@ class _Compiler:
         fields = [kind.field(i) for i in range(kind.num_fields)]
         first = len(self.fields)
         self.fields += [(0, 0, 0)] * len(fields)
-        self.nodes[node][3:] = [first, len(fields)]
+        self.nodes[node][3:5] = [first, len(fields)]
         shapes = []
         for i, field in enumerate(fields):
             name = field.name.encode()
@@ -174,7 +197,7 @@ class _Compiler:
             node = self._node(kernel.ARRAY_KIND, slot, domain, path, type_name(kind))
             items = self.domain_count
             self.domain_count += 1
-            self.nodes[node][3:] = [items, len(self.nodes)]
+            self.nodes[node][3:5] = [items, len(self.nodes)]
             item = self._value(kind.value_type, items, (*path, ITEM))
             return Items(slot=slot, domain=domain, items=items, type=kind, item=item)
         form = self._forms.get(path)
@@ -184,7 +207,7 @@ class _Compiler:
         node = self._node(operation, slot, domain, path, type_name(kind))
         if operation == kernel.INTEGER_KIND:
             limits = np.iinfo(kind.to_pandas_dtype())
-            self.nodes[node][3:] = [int(limits.min), int(limits.max)]
+            self.nodes[node][3:5] = [int(limits.min), int(limits.max)]
         return Leaf(kind=leaf, slot=slot, domain=domain, type=kind)
 
     def _formed(self, form: Written, kind: Any, slot: int, domain: int, path: Path) -> Leaf:
@@ -199,7 +222,7 @@ class _Compiler:
             return Leaf(kind="base64", slot=slot, domain=domain, type=kind, native=native)
         node = self._node(kernel.INTEGER_KIND, slot, domain, path, "BIGINT")
         limits = np.iinfo(np.int32 if pa.types.is_date32(kind) else np.int64)
-        self.nodes[node][3:] = [int(limits.min), int(limits.max)]
+        self.nodes[node][3:5] = [int(limits.min), int(limits.max)]
         return Leaf(
             kind="integer",
             slot=slot,
@@ -210,7 +233,8 @@ class _Compiler:
         )
 
     def _node(self, kind: int, slot: int, domain: int, path: Path, name: str) -> int:
-        self.nodes.append([kind, slot, domain, 0, 0])
+        is_noted = self._noted is None or (slot >= 0 and path[0] in self._noted)
+        self.nodes.append([kind, slot, domain, 0, 0, int(is_noted)])
         self.paths.append((_shown(path), name))
         return len(self.nodes) - 1
 

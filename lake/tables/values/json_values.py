@@ -28,7 +28,7 @@ from lake.tables.values.decoder import (
 from lake.tables.values.evolution import extended
 from lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
 from lake.tables.values.groups import int64_array
-from lake.tables.values.json_program import JsonProgram, compile_json, fitting_forms
+from lake.tables.values.json_program import NotingProgram, compile_json, fitting_forms
 from lake.tables.values.json_schema import read_json_schema
 from storage.errors import SettingsError
 from storage.metadata.column_types import check_column_names
@@ -50,9 +50,9 @@ def json_writer(registered: RegisteredSchema, _place: Place = ()) -> Writer:
     others = {reference.name: reference.text for reference in registered.references}
     schema = read_json_schema(registered.text, others)
 
-    def compiled(columns: Any) -> JsonProgram:
+    def compiled(columns: Any) -> NotingProgram:
         try:
-            return compile_json(columns, fitting_forms(schema.forms, columns))
+            return NotingProgram(compile_json(columns, fitting_forms(schema.forms, columns)))
         except SettingsError as error:
             raise MisfitSchema(str(error)) from None
 
@@ -123,6 +123,7 @@ class JsonValues:
             columns=parsed.columns,
             rows=int64_array(rows[np.asarray(parsed.rows, np.int64)]),
             faults=tuple(sorted(faults, key=lambda fault: fault.row)),
+            left_out=rows[parsed.richer],
         )
         if self._declared is not None or not len(parsed.richer):
             return decoded

@@ -58,6 +58,11 @@ class ProtobufProgram:
         return kernel.decode_messages(data, starts, ends, self.tables, cells)
 
     @property
+    def more(self) -> Any:
+        """None: values have no fields but those of their schema."""
+        return None
+
+    @property
     def column_error(self) -> ErrorClass:
         """Text that is no UTF-8 and numbers beyond their type are no values of the format."""
         return "malformed"
