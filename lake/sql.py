@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
+from lake.decode.invalid import Mode
 from lake.source.option_decoding import Undecodable
 from lake.spark import cache_folder, spark_session
 from lake.sql_direct import Rows, run_direct
@@ -34,6 +35,7 @@ def run_sql(
     execute: str | None = None,
     json_topics: Sequence[str] = (),
     undecodable: Undecodable = "fail",
+    mode: Mode = "FAILFAST",
     output: OutputFormat = "table",
     delta: bool = True,
     s3: bool | None = None,
@@ -47,16 +49,17 @@ def run_sql(
     Values are decoded as their topics declare; `json_topics` says so of topics that do not:
     `topic` (schema inferred from a sample) or `topic=DDL` (`orders=id BIGINT, name STRING`). A
     value that cannot be decoded ends its statement, or with `undecodable` = `null` is a row of
-    NULLs whose `_error` says why. `output` is `table`, `csv` or `json` (one object a line), to
-    `out` (stdout). `delta` makes Delta tables readable too: ``SELECT * FROM delta.`/path` ``,
-    and `s3` those in S3 (None: where `execute` names one, or a topic has one and Spark's jars for
-    it have been fetched).
+    NULLs whose `_error` says why. So does a batch that no reader can read, and a record whose time
+    no column holds; both are left out or NULL with another `mode` (see `lake.scan`). `output` is
+    `table`, `csv` or `json` (one object a line), to `out` (stdout). `delta` makes Delta tables
+    readable too: ``SELECT * FROM delta.`/path` ``, and `s3` those in S3 (None: where `execute`
+    names one, or a topic has one and Spark's jars for it have been fetched).
 
     A statement that fails is one line on stderr; with `execute` or a pipe, it ends the run with
     status 1. Raises SettingsError and UnknownTopic for what cannot work at all.
     """
     source, out = source or sys.stdin, out or sys.stdout
-    views = TopicViews(path, json_topics, undecodable)
+    views = TopicViews(path, json_topics, undecodable, mode)
     s3a = delta and (wants_s3(path, execute or "") if s3 is None else s3)
     session = _LazySession(partial(spark_session, app_name="lakehead sql", delta=delta, s3a=s3a))
     shell = _Shell(session, views, output, out)

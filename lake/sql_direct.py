@@ -72,9 +72,8 @@ def run_direct(views: TopicViews, statement: str) -> Rows | None:
     names = parsed.columns or tuple(schema.fieldNames())
     if not set(names) <= set(schema.fieldNames()):
         return None  # Spark knows columns in any case, and what to say of others
-    asked = schema
-    if source.is_prunable:
-        asked = StructType([schema[name] for name in (names[:1] if parsed.is_count else names)])
+    needed = source.read_with(names[:1] if parsed.is_count else names, schema)
+    asked = StructType([schema[name] for name in needed])
     batches = source.read(asked)
     if parsed.is_count:
         counted = [(sum(batch.num_rows for batch in batches),)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
+from lake.decode.invalid import Mode, checked_mode
 from lake.source.option_decoding import Undecodable
 from lake.spark import CATALOG_DATABASE
 from lake.sql_statements import Call, find_calls
@@ -43,10 +44,15 @@ class TopicViews:
     """
 
     def __init__(
-        self, path: str, json_topics: Sequence[str] = (), undecodable: Undecodable = "fail"
+        self,
+        path: str,
+        json_topics: Sequence[str] = (),
+        undecodable: Undecodable = "fail",
+        mode: Mode = "FAILFAST",
     ) -> None:
         self._path = path
         self._undecodable = undecodable
+        self._mode = checked_mode(mode)
         self._made: set[str] = set()
         self._json = dict(map(_json_option, json_topics))
         catalog = store_reader(path).open_catalog()
@@ -97,7 +103,8 @@ class TopicViews:
     def _sources(self, topic: TopicState) -> "dict[str, ViewSource]":
         """Return the views of a topic by their names: its records, and perhaps its values."""
         raw = ViewSource(
-            path=self._path, options={"subscribe": topic.name, "includeHeaders": "true"}
+            path=self._path,
+            options={"subscribe": topic.name, "includeHeaders": "true", "mode": self._mode},
         )
         by_json = topic.name in self._json
         if not by_json and topic.configs.get(f"{PREFIX}value.format", "raw") == "raw":
@@ -108,6 +115,7 @@ class TopicViews:
                 "subscribe": topic.name,
                 "decode": "json" if by_json else "declared",
                 "undecodable": self._undecodable,
+                "mode": self._mode,
             },
             ddl=self._ddl(topic.name),
         )
@@ -159,10 +167,14 @@ class ViewSource:
     options: Mapping[str, str]
     ddl: str | None = None
 
-    @property
-    def is_prunable(self) -> bool:
-        """Whether reading fewer columns reads the same rows: what is not decoded cannot fail."""
-        return "decode" not in self.options
+    def read_with(self, columns: Sequence[str], schema: "StructType") -> Sequence[str]:
+        """Return what to read for some columns of `schema` to have the rows that all have: a value
+        that is not decoded cannot fail, nor can a time.
+        """
+        if "decode" in self.options:
+            return schema.fieldNames()
+        times = [name for name in schema.fieldNames() if name == "timestamp"]
+        return list(dict.fromkeys([*columns, *times]))
 
     def frame(self, session: "SparkSession") -> "DataFrame":
         """Return the rows in Spark."""

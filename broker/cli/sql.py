@@ -17,6 +17,14 @@ class RowFormat(StrEnum):
     JSON = "json"
 
 
+class Mode(StrEnum):
+    """What becomes of a batch that cannot be read, and of a time beyond its column."""
+
+    FAILFAST = "failfast"
+    DROPMALFORMED = "dropmalformed"
+    PERMISSIVE = "permissive"
+
+
 class Undecodable(StrEnum):
     """What becomes of a value that cannot be decoded."""
 
@@ -63,6 +71,16 @@ def sql(
             "say why in _error.",
         ),
     ] = Undecodable.FAIL,
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            "--mode",
+            metavar="failfast|dropmalformed|permissive",
+            case_sensitive=False,
+            help="A batch that no reader can read, or a time that no TIMESTAMP holds: name it and "
+            "stop, leave it out, or give NULL.",
+        ),
+    ] = Mode.FAILFAST,
     output: Annotated[
         RowFormat, typer.Option("--format", "-f", metavar="table|csv|json", help="How rows print.")
     ] = RowFormat.TABLE,
@@ -83,6 +101,7 @@ def sql(
     Needs no broker: topics are read in place, from the object store. Without -e, statements come
     from the terminal or from a pipe, each ended by a semicolon.
     """
+    from lake.decode.invalid import checked_mode
     from lake.sql import run_sql
 
     status = run_sql(
@@ -90,6 +109,7 @@ def sql(
         execute=execute,
         json_topics=tuple(json or ()),
         undecodable=undecodable.value,
+        mode=checked_mode(mode.value),
         output=output.value,
         delta=delta,
         s3=s3,

@@ -22,8 +22,8 @@ Mode = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 _WAYS_OUT = (
-    "As its producer sent it, no reader can read it. Mode DROPMALFORMED leaves it out, mode "
-    "PERMISSIVE has NULL in its place; or begin after it"
+    "As its producer sent it, no reader can read it. Mode DROPMALFORMED (--mode of lakehead sql) "
+    "leaves it out, mode PERMISSIVE has NULL in its place; or begin after it"
 )
 _log = logging.getLogger(__name__)
 

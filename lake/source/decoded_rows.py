@@ -86,7 +86,11 @@ def decoded_schema(options: ReadOptions) -> StructType | None:
     if declared.is_nested:
         fields = [pa.field(VALUE, pa.struct(fields))]
     taken = [field.name for field in fields if field.name.lower() in _OWN]
-    if taken:
+    others = [field for field in fields if field.name not in taken]
+    if taken and others and not declared.spec.schema:
+        # A record or two with such a field never take the view from all others.
+        fields = others
+    elif taken:
         raise SettingsError(
             f"topic {decoding.topic}: field {taken[0]!r} has the name of a metadata column: "
             "set lakehead.table.layout=nested, or declare a schema without it"

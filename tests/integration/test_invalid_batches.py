@@ -16,6 +16,8 @@ from lake.jobs.table_run import RecordUnreadable
 from lake.offsets import offset_for_timestamp
 from lake.store_reader import store_reader
 from storage.errors import CorruptObject, SettingsError
+from storage.upkeep.configs import BROKER_DEFAULTS, UpkeepValues
+from storage.upkeep.rules import due_of
 from tests.support.declared_topics import configure
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch, seal_batch
@@ -135,6 +137,25 @@ def test_a_batch_nobody_can_read_is_one_dead_letter_with_its_bytes(
     tables.close()
     assert (replayed.letters, replayed.replayed, replayed.left) == (2, 0, 2)
     assert cluster.letters() == letters
+
+
+@pytest.mark.parametrize("on_error", ["dead_letter", "drop"])
+def test_retention_goes_on_past_a_batch_that_cannot_be_read(
+    cluster: Cluster, on_error: str
+) -> None:
+    def due() -> list[str]:
+        catalog = store_reader(str(cluster.root)).open_catalog()
+        values = UpkeepValues(places=(BROKER_DEFAULTS,))
+        works = due_of(catalog.state, catalog.topic("orders"), values, 10**15)
+        return sorted(work.words for work in works)
+
+    cluster.write([good(0, 1), invalid(2, 30)], [invalid(0, 5)])
+    cluster.declare("pause")
+    assert isinstance(cluster.bring_up().error, RecordUnreadable)
+    assert due() == ["trim to 2"]
+    cluster.declare(on_error)
+    assert cluster.bring_up().error is None
+    assert due() == ["trim to 32", "trim to 5"]
 
 
 def test_dropped_batches_are_counted_by_their_records(cluster: Cluster) -> None:

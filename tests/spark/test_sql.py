@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from lake.decode.invalid import checked_mode
 from lake.sql import run_sql
 from lake.sql_direct import run_direct
 from lake.sql_views import TopicViews
 from storage.errors import SettingsError, UnknownTopic
 from tests.support.declared_topics import configure
-from tests.support.record_batches import TestRecord
+from tests.support.lake_cluster import LakeCluster
+from tests.support.record_batches import TestRecord, encode_batch, seal_batch
 from tests.support.topic_writer import write_topic
 
 Ask = Callable[..., tuple[int, str]]
@@ -318,6 +320,42 @@ def test_a_statement_that_needs_no_spark_has_the_rows_that_spark_gives(
         direct = ask(statement, _NESTED, output=output)
     monkeypatch.setattr("lake.sql.run_direct", lambda *_: None)
     assert direct == ask(statement, _NESTED, output=output)
+
+
+@pytest.mark.parametrize("in_spark", [False, True], ids=["direct", "Spark"])
+@pytest.mark.parametrize("is_decoded", [False, True], ids=["bytes", "decoded"])
+def test_a_mode_says_what_becomes_of_batches_that_cannot_be_read(
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_decoded: bool,
+    in_spark: bool,
+) -> None:
+    cluster = LakeCluster(str(tmp_path))
+    cluster.create_topic("t", 1)
+    values = [TestRecord(offset=n, value=b'{"a":%d}' % n) for n in (0, 4)]
+    late = TestRecord(offset=5, value=b'{"a":5}', timestamp=1 << 62)
+    noise = seal_batch(b"\xff" * 9, base_offset=1, last_offset_delta=2, record_count=3)
+    cluster.write({("t", 0): [encode_batch(values[:1]), noise, encode_batch([values[1], late])]})
+    if is_decoded:
+        configure(tmp_path, "t", {"lakehead.table.value.format": "json"})
+    if in_spark:
+        monkeypatch.setattr("lake.sql.run_direct", lambda *_: None)
+    offset = "_offset" if is_decoded else "offset"
+
+    def ask(mode: str, what: str) -> list[str]:
+        out = io.StringIO()
+        statement = f"SELECT {what} FROM t"
+        run_sql(str(tmp_path), execute=statement, mode=checked_mode(mode), output="csv", out=out)
+        return out.getvalue().splitlines()[1:]
+
+    for mode, offsets in (("DROPMALFORMED", "04"), ("PERMISSIVE", "0145"), ("FAILFAST", "")):
+        assert ask(mode, "count(*)") == [str(len(offsets))][: len(offsets)]
+        assert ask(mode, offset) == list(offsets)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "topic t, partition 0, offsets 1 to 3: " in error
+    assert "--mode of lakehead sql" in error
 
 
 @pytest.mark.parametrize(

@@ -77,11 +77,18 @@ def test_what_only_the_newest_records_have_is_a_column_too(tmp_path: Path) -> No
     assert [row["b"] for row in rows[-2:]] == [None, "x"]
 
 
-def test_nested_values_are_one_column(tmp_path: Path) -> None:
+def test_a_metadata_name_in_a_record_takes_no_column_from_the_others(tmp_path: Path) -> None:
     write_topic(tmp_path, "t", {0: objects({"_offset": 7, "a": 1}, {"a": 2})})
     declare(tmp_path, "t", value_format="json")
-    with pytest.raises(SettingsError, match="'_offset' has the name of a metadata column"):
-        read(tmp_path, "t")
+    assert [(row["a"], row["_offset"]) for row in read(tmp_path, "t")] == [(1, 0), (2, 1)]
+    write_topic(tmp_path, "only", {0: objects({"_Error": 7})})
+    declare(tmp_path, "only", value_format="json")
+    with pytest.raises(SettingsError, match="'_Error' has the name of a metadata column"):
+        read(tmp_path, "only")
+
+
+def test_nested_values_are_one_column(tmp_path: Path) -> None:
+    write_topic(tmp_path, "t", {0: objects({"_offset": 7, "a": 1}, {"a": 2})})
     declare(tmp_path, "t", value_format="json", layout="nested")
     values = [row["value"] for row in read(tmp_path, "t")]
     assert values == [{"_offset": 7, "a": 1}, {"_offset": None, "a": 2}]
