@@ -7,14 +7,19 @@ read.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-import msgspec
-
 from storage.errors import SettingsError
-from storage.metadata.column_types import parse_columns
+from storage.metadata.column_types import SimpleType, parse_columns
+from storage.metadata.declared_columns import (
+    Columns,
+    avro_columns,
+    check_columns,
+    check_json,
+    check_protobuf,
+)
 from storage.metadata.state import TopicState
 from storage.metadata.table_paths import root_path
 
@@ -365,40 +370,32 @@ def _check_together(declared: TableDeclaration) -> None:
         not declared.schema.startswith("@"),
         f"{PREFIX}schema is the schema itself: a node reads no file of yours",
     )
-    if declared.value_format in {"json", "debezium"} and declared.schema:
-        try:
-            columns = [column.name for column in parse_columns(declared.schema)]
-        except SettingsError as error:
-            raise SettingsError(f"{PREFIX}schema: {error}") from None
+    if declared.value_format in {"avro", "protobuf"} and declared.is_enabled:
+        _require(
+            bool(declared.schema or declared.schema_registry_url),
+            f"{PREFIX}value.format={declared.value_format} needs {PREFIX}schema.registry.url or "
+            f"{PREFIX}schema",
+        )
+    check_columns(declared, _value_columns(declared))
+
+
+def _value_columns(declared: TableDeclaration) -> Columns | None:
+    """Return what a declaration says of its values' fields, None where records will tell."""
+    if declared.value_format == "raw":
+        return {"value": SimpleType("BINARY")}
+    if not declared.schema:
+        return None
+    try:
+        if declared.value_format == "avro":
+            return avro_columns(declared.schema)
+        if declared.value_format == "protobuf":
+            return check_protobuf(declared.schema)
+        columns = {column.name: column.type for column in parse_columns(declared.schema)}
         if declared.value_format == "json":
-            _check_columns(declared, columns)
-    if declared.value_format == "avro" and declared.schema:
-        try:
-            msgspec.json.decode(declared.schema)
-        except msgspec.DecodeError as error:
-            raise SettingsError(f"{PREFIX}schema is no Avro schema (JSON): {error}") from None
-
-
-def _check_columns(declared: TableDeclaration, fields: Sequence[str]) -> None:
-    """Check the columns that a declaration names against those that its schema makes."""
-    made = {
-        *METADATA_COLUMNS,
-        *(c for part in declared.partition_by if part.unit for c in part.columns),
-    }
-    is_flat = declared.layout == "flat"
-    for field in fields if is_flat else ():
-        _require(
-            field.lower() not in made,
-            f"{PREFIX}schema: {field} has the name of a column that is made: leave it out, or set "
-            f"{PREFIX}layout=nested",
-        )
-    known = [*(fields if is_flat else ["value"]), *METADATA_COLUMNS]
-    for part in declared.partition_by:
-        _require(
-            part.column in known,
-            f"{PREFIX}partition.by: the table has no column {part.column}: it has "
-            f"{', '.join(known)}",
-        )
+            check_json(columns)
+        return columns
+    except SettingsError as error:
+        raise SettingsError(f"{PREFIX}schema: {error}") from None
 
 
 def _part(item: str) -> PartitionPart:

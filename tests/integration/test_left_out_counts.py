@@ -14,6 +14,9 @@ from lake.cluster_tables import status_row
 from lake.jobs.declared_tables import DeclaredTables
 from lake.jobs.table_status import TableStatus, table_statuses
 from lake.store_reader import store_reader
+from lake.tables.ddl import parse_schema
+from lake.tables.values.avro_program import compile_avro
+from lake.tables.values.avro_schema import read_schema
 from storage.clock import SystemClock
 from storage.failpoints import KILLED
 from storage.metadata.table_declaration import PREFIX
@@ -23,6 +26,10 @@ from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
 DECLARED = {"enable": "true", "value.format": "json", "schema": "id bigint, at struct<x: int>"}
+
+
+def integer(name: str) -> dict[str, str]:
+    return {"name": name, "type": "int"}
 
 
 def write(cluster: Path, *values: Any) -> None:
@@ -117,6 +124,29 @@ def test_rows_of_debezium_without_a_schema_are_counted(tmp_path: Path) -> None:
     write(tmp_path, event(id=3, name="new"), event(id=4))
     bring_up(tmp_path)
     assert status(tmp_path).left_out == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "forgets"),
+    [
+        ("name STRING, at STRUCT<x: INT, y: INT>", False),
+        ("at STRUCT<x: INT, y: INT>, name STRING, other INT", False),
+        ("name STRING, at STRUCT<x: INT>", True),
+        ("name STRING", True),
+        ("at STRUCT<x: INT, y: INT>", True),
+    ],
+)
+def test_a_schema_with_fields_that_no_column_is_for_leaves_them_out(
+    columns: str, forgets: bool
+) -> None:
+    at = {"type": "record", "name": "At", "fields": [integer("x"), integer("y")]}
+    fields = [{"name": "called", "type": "string"}, {"name": "at", "type": ["null", at]}]
+    writer = {"type": "record", "name": "Order", "fields": fields}
+    aliased = {**fields[0], "name": "name", "aliases": ["called"]}
+    reader = {**writer, "fields": [aliased, fields[1]]}
+    texts = map(json.dumps, (writer, reader))
+    wrote, reads = map(read_schema, texts)
+    assert compile_avro(wrote, parse_schema(columns), reads).forgets == forgets
 
 
 @pytest.mark.parametrize("name", ["materialize_files_written", "materialize_committed"])

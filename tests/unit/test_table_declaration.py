@@ -1,5 +1,7 @@
 """What topic configs declare of a table, and what is refused, by the broker with Kafka's code."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,8 +9,13 @@ from kio.schema.errors import ErrorCode
 
 from broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
 from broker.protocol.errors import KafkaError
+from lake.tables.ddl import parse_schema
 from lake.tables.layout import METADATA
+from lake.tables.upsert import HISTORY_FIELDS
+from lake.tables.values.changes import CHANGE_FIELDS
 from storage.errors import SettingsError
+from storage.metadata.column_types import SimpleType
+from storage.metadata.declared_columns import CHANGE_TYPES, HISTORY_TYPES, METADATA_TYPES
 from storage.metadata.table_declaration import (
     METADATA_COLUMNS,
     PREFIX,
@@ -83,6 +90,13 @@ def test_an_hour_makes_a_date_and_an_hour() -> None:
     assert declared.partition_columns == ("_date", "_hour")
 
 
+def avro(*fields: str, **others: str) -> dict[str, str]:
+    """A declaration with a record of text fields."""
+    named = [{"name": name, "type": "string"} for name in fields]
+    schema = json.dumps({"type": "record", "name": "R", "fields": named})
+    return configs(value_format="avro", schema=schema, **others)
+
+
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
@@ -101,7 +115,50 @@ def test_an_hour_makes_a_date_and_an_hour() -> None:
         (configs(scd="2"), "upsert"),
         (configs(scd="3"), "one of: 1, 2"),
         (configs(schema="id bigint"), "value.format"),
-        (configs(value_format="avro", schema="record"), "no Avro schema"),
+        (configs(value_format="avro", schema="record"), "not an Avro schema"),
+        (configs(value_format="avro", schema="{}"), "not an Avro schema: it has no type"),
+        (configs(value_format="avro", schema='{"type":"record"}'), "a record has fields"),
+        (avro("a", partition_by="zz"), "partition.by: the table has no column zz"),
+        (avro("a", cluster_by="zz"), "cluster.by: the table has no column zz"),
+        (avro("a", "_key"), "_key has the name"),
+        (avro("a", mode="upsert", keys="b"), "keys: the table has no column b"),
+        (configs(value_format="protobuf", schema="enum E { A = 0; }"), "has no message"),
+        (
+            configs(value_format="protobuf", schema="message=shop.B\nmessage A {} // message B"),
+            "no message shop.B: it has A",
+        ),
+        (configs(enable="true", value_format="avro"), "needs lakehead.table.schema.registry.url"),
+        (configs(enable="true", value_format="protobuf"), "or lakehead.table.schema"),
+        (configs(value_format="json", schema="a int", cluster_by="b"), "no column b: it has a, _"),
+        (configs(value_format="json", schema="a array<int>", cluster_by="a"), "other values"),
+        (
+            configs(value_format="json", schema="a struct<b:int>", layout="nested", cluster_by="a"),
+            "no column a",
+        ),
+        (configs(cluster_by="id"), "no column id: it has value, _"),
+        (configs(partition_by="id"), "no column id: it has value, _"),
+        (configs(partition_by="_key"), "cannot be partitioned by _key"),
+        (configs(value_format="json", schema="a double", partition_by="a"), "partitioned by a"),
+        (configs(value_format="json", schema="a date", partition_by="hour(a)"), "a timestamp"),
+        (configs(value_format="json", schema="a string", partition_by="day(a)"), "a timestamp"),
+        (configs(value_format="json", schema="a map<string,int>"), "column a: JSON has no BINARY"),
+        (configs(value_format="json", schema="a array<struct<b:binary>>"), "column a: JSON"),
+        (configs(value_format="json", schema="a int", mode="upsert", keys="b"), "no column b"),
+        (
+            configs(value_format="json", schema="a struct<b:int>", mode="upsert", keys="a"),
+            "a holds other values, which is not a key",
+        ),
+        (
+            configs(value_format="json", layout="nested", mode="upsert", keys="a"),
+            "values lie in one: set",
+        ),
+        (configs(mode="upsert", keys="id"), "keys: the table has no column id: it has value"),
+        (configs(value_format="debezium", schema="id int, _op string"), "_op has the name"),
+        (configs(value_format="debezium", schema="id int", cluster_by="name"), "no column name"),
+        (
+            configs(value_format="json", schema="a int, _valid_to date", mode="upsert", scd="2"),
+            "_valid_to has the name",
+        ),
         (configs(value_format="json", schema="id bigint, at"), "did not understand the end"),
         (configs(value_format="debezium", schema="id WIBBLE"), "type WIBBLE"),
         (configs(path="memory:x"), "memory"),
@@ -132,7 +189,7 @@ def test_what_makes_no_sense_is_refused_with_one_line(wrong: dict[str, str], wor
 
 
 def test_a_change_is_judged_with_what_the_topic_has() -> None:
-    upsert = configs(mode="upsert", keys="id")
+    upsert = configs(value_format="json", mode="upsert", keys="id")
     parse_topic_configs(configs(keys="other"), upsert)
     with pytest.raises(KafkaError):
         parse_topic_configs({f"{PREFIX}mode": None}, upsert)
@@ -176,6 +233,18 @@ def test_what_the_broker_takes_can_be_read(held: dict[str, str], change: dict[st
         configs(value_format="json", schema="a int, at date", partition_by="a,day(_timestamp)"),
         configs(value_format="json", schema="_offset bigint", layout="nested"),
         configs(value_format="json", partition_by="zz"),  # inferred: known at the first record
+        configs(value_format="json", cluster_by="zz"),
+        configs(value_format="avro"),  # for views, until a registry is named or a table asked for
+        avro("a", "at", partition_by="day(at)", mode="upsert", keys="a"),
+        configs(value_format="avro", schema='["null",{"type":"record","fields":[]}]'),
+        configs(value_format="avro", schema='"string"', partition_by="zz"),
+        configs(value_format="protobuf", schema="message=a.b.C\nmessage X { message C {} }"),
+        configs(value_format="protobuf", schema="CgZvcmRlcnM="),
+        configs(partition_by="day(_timestamp),_topic"),
+        configs(cluster_by="_key,value"),
+        configs(value_format="debezium", schema="id int", partition_by="_op", cluster_by=""),
+        configs(value_format="json", schema="v decimal(9,2), d date", cluster_by="v,d,_offset"),
+        configs(value_format="json", schema="a int", mode="upsert", scd="2", keys="a"),
     ],
 )
 def test_columns_that_a_declared_schema_makes_are_taken(right: dict[str, str]) -> None:
@@ -183,4 +252,13 @@ def test_columns_that_a_declared_schema_makes_are_taken(right: dict[str, str]) -
 
 
 def test_the_columns_of_every_table_are_known_to_brokers() -> None:
-    assert tuple(METADATA) == METADATA_COLUMNS
+    assert tuple(METADATA) == METADATA_COLUMNS == tuple(METADATA_TYPES)
+    assert [field.name for field in CHANGE_FIELDS] == list(CHANGE_TYPES)
+    assert [field.name for field in HISTORY_FIELDS] == list(HISTORY_TYPES)
+    for types in (CHANGE_TYPES, HISTORY_TYPES):
+        ddl = ", ".join(
+            f"{name} {kind.name}" for name, kind in types.items() if isinstance(kind, SimpleType)
+        )
+        assert list(parse_schema(ddl)) == list(
+            CHANGE_FIELDS if types is CHANGE_TYPES else HISTORY_FIELDS
+        )

@@ -51,20 +51,20 @@ class AvroProgram:
     domains: tuple[int, ...]  # of each slot
     domain_count: int
     shape: Record
+    forgets: bool
 
     def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
         """Fill `cells` with datums; return a fault for each."""
         return kernel.decode_datums(data, starts, ends, self.operations, self.jumps, cells)
 
     @property
-    def more(self) -> Any:
-        """None: values have no fields but those of their schema."""
-        return None
-
-    @property
     def column_error(self) -> ErrorClass:
         """Text that is no UTF-8 and numbers beyond their type are no values of the format."""
         return "malformed"
+
+    def left_out(self, rows: Any) -> Any:
+        """All of `rows` where the schema has fields that no column is for, else None."""
+        return rows if self.forgets else None
 
     def fault(self, code: int) -> tuple[str, ErrorClass]:
         """A fault of `run` in words, and its class."""
@@ -107,6 +107,7 @@ def compile_avro(writer: AvroSchema, columns: Any, reader: AvroSchema | None = N
         domains=tuple(compiler.domains),
         domain_count=compiler.domain_count,
         shape=shape,
+        forgets=compiler.forgets,
     )
 
 
@@ -119,6 +120,7 @@ class _Compiler:
         self.jumps: list[int] = []
         self.domains: list[int] = []
         self.domain_count = 1
+        self.forgets = False
         self._level = 0
         self._path: list[str] = []
 
@@ -194,6 +196,7 @@ class _Compiler:
             self._path.pop()
             if shape is not None and name in kept:
                 shapes[name] = shape
+            self.forgets |= target is not None and name not in kept
         for name, kind in kept.items():
             if name not in shapes:
                 value = None

@@ -6,7 +6,7 @@ is read, and where in a value its datum begins.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lake.tables.values.decoder import NO_SCHEMA, Decoded, MisfitSchema, UnusableSchema
-from lake.tables.values.evolution import evolve, merged, name_conflict
+from lake.tables.values.evolution import merged, name_conflict
 from lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
 from lake.tables.values.groups import DecodedRows, Program, by_value, decode_rows
 from storage.errors import SettingsError
@@ -94,7 +94,6 @@ class ValuesBySchema:
         self._writers: dict[Place, Writer | UnusableSchema] = {}
         self._programs: dict[Place, Program | MisfitSchema] = {}
         self._columns: Any = None  # what the programs are compiled to
-        self._narrowing: set[Place] = set()  # of these, columns lack fields
 
     def schema_of(self, batch: pa.RecordBatch) -> Any:
         """Return the columns of the declared schema, or of those that the sample names."""
@@ -130,7 +129,7 @@ class ValuesBySchema:
     ) -> Decoded:
         """Decode each value by its writer's schema."""
         if self._columns != schema:
-            self._programs, self._columns, self._narrowing = {}, schema, set()
+            self._programs, self._columns = {}, schema
         values = places(batch.column("value"))
         result = DecodedRows(schema)
         present = np.flatnonzero(values.starts >= 0)
@@ -178,13 +177,11 @@ class ValuesBySchema:
             except MisfitSchema as misfit:
                 program = misfit
             self._programs[key] = program
-            if evolve(self._columns, writer.columns).added:
-                self._narrowing.add(key)
         if isinstance(program, MisfitSchema):
             result.fault_all(rows, str(program), "misfit", key[0])
             return
         group, faults = decode_rows(program, values, rows, self._columns)
-        result.add(replace(group, left_out=group.rows) if key in self._narrowing else group)
+        result.add(group)
         for row, reason, error in faults:
             result.fault(row, reason, error, key[0])
 

@@ -31,17 +31,16 @@ class Program(Protocol):
         """The columns that come of it."""
 
     @property
-    def more(self) -> Any:
-        """1 for each good value of the last run that has fields which no column is for; None: no
-        value has.
-        """
-
-    @property
     def column_error(self) -> ErrorClass:
         """The class of faults that only whole columns show."""
 
     def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
         """Fill `cells`; return a fault for each value, 0 = good. Must not look beyond `ends`."""
+
+    def left_out(self, rows: Any) -> Any:
+        """Those of `rows`, of the good values of the last run, whose values have fields which no
+        column is for, or their schema has; None: no row.
+        """
 
     def fault(self, code: int) -> tuple[str, ErrorClass]:
         """A fault of `run` in words, and its class."""
@@ -78,8 +77,7 @@ def decode_rows(
         columns = [builder.build(field, name) for field, name in fields]
         if not builder.faults:
             table = pa.Table.from_arrays(columns, schema=schema)
-            left_out = None if program.more is None else good[program.more != 0]
-            return Group(rows=good, columns=table, left_out=left_out), faults
+            return Group(rows=good, columns=table, left_out=program.left_out(good)), faults
         # Seen only in whole columns: once more, without their rows.
         error = program.column_error
         faults += [(int(good[i]), reason, error) for i, reason in builder.faults.items()]

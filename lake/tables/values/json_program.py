@@ -122,12 +122,16 @@ class NotingProgram:
         self.domain_count: int = program.domain_count
         self.shape: Record = program.shape
         self.column_error: ErrorClass = program.column_error
-        self.more: Any = None
+        self._more: Any = None
 
     def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
         """Fill `cells` with objects; return a fault for each."""
-        codes, self.more = self._program.read(data, starts, ends, cells)
+        codes, self._more = self._program.read(data, starts, ends, cells)
         return codes
+
+    def left_out(self, rows: Any) -> Any:
+        """Those of `rows` that have more fields than columns."""
+        return rows[self._more != 0]
 
     def fault(self, code: int) -> tuple[str, ErrorClass]:
         """A fault of `run` in words, and its class."""

@@ -52,20 +52,20 @@ class ProtobufProgram:
     domains: tuple[int, ...]
     domain_count: int
     shape: Record
+    forgets: bool
 
     def run(self, data: Any, starts: Any, ends: Any, cells: Cells) -> Any:
         """Fill `cells` with messages; return a fault for each."""
         return kernel.decode_messages(data, starts, ends, self.tables, cells)
 
     @property
-    def more(self) -> Any:
-        """None: values have no fields but those of their schema."""
-        return None
-
-    @property
     def column_error(self) -> ErrorClass:
         """Text that is no UTF-8 and numbers beyond their type are no values of the format."""
         return "malformed"
+
+    def left_out(self, rows: Any) -> Any:
+        """All of `rows` where the schema has fields that no column is for, else None."""
+        return rows if self.forgets else None
 
     def fault(self, code: int) -> tuple[str, ErrorClass]:
         """A fault of `run` in words, and its class."""
@@ -85,6 +85,7 @@ def compile_protobuf(message: Descriptor, columns: Any) -> ProtobufProgram:
         domains=tuple(compiler.domains),
         domain_count=compiler.domain_count,
         shape=shape,
+        forgets=compiler.forgets,
     )
 
 
@@ -105,6 +106,7 @@ class _Compiler:
         self._numbers: list[int] = []
         self.domains: list[int] = []
         self.domain_count = 1
+        self.forgets = False
         self._lists: set[int] = set()
 
     def message(
@@ -118,6 +120,7 @@ class _Compiler:
             at = target.get_field_index(each.name)
             oneof = each.containing_oneof
             if at < 0:
+                self.forgets = True
                 if oneof is not None:
                     self._forgotten(place, each, oneof.name)
                 continue
