@@ -23,6 +23,7 @@ from lake.catalog import Catalog, PartitionLog
 from lake.jobs.backfill import begin_at
 from lake.jobs.dead_letters import LETTERS_DESCRIPTION, check_letters, letters_name
 from lake.jobs.kept_rows import Span, compacted_away, rows_outside
+from lake.jobs.table_places import check_place
 from lake.jobs.table_run import GapInTable, TableRun, log_key
 from lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
 from lake.store_reader import StoreReader
@@ -91,6 +92,7 @@ def rebuild_table(
     lost = old.lost(
         spans, without_history=without_history, new=(new, letters), dropped=run.result.dropped
     )
+    _require_own_place(settings, reader, catalog)
     _swap(settings, catalog, old, new, files)
     failpoint("rebuild_swapped")
     _swap_letters(settings, beside, catalog, old.letters)
@@ -197,6 +199,23 @@ def _discard(beside: MaterializeSettings) -> None:
 
 def _discard_letters(beside: MaterializeSettings) -> None:
     delete_table(beside.dead_letters, name=letters_name(beside.topic))
+
+
+def _require_own_place(
+    settings: MaterializeSettings, reader: StoreReader, catalog: Catalog
+) -> None:
+    """Raise SettingsError unless the table's root is its own, as the metadata and this machine's
+    folders are now: what it was planned by may be hours old.
+    """
+    now = reader.open_catalog()
+    if now.topic(settings.topic).topic_id != catalog.topic(settings.topic).topic_id:
+        raise SettingsError(
+            f"topic {settings.topic} was deleted and made again meanwhile: run it again"
+        )
+    try:
+        check_place(now, settings.table, settings.topic)
+    except SettingsError as error:
+        raise SettingsError(f"topic {settings.topic}: {error}") from None
 
 
 def _require_nothing_to_replace(settings: MaterializeSettings, old: _Old) -> None:

@@ -389,7 +389,8 @@ def _value_columns(declared: TableDeclaration) -> Columns | None:
         if declared.value_format == "avro":
             return avro_columns(declared.schema)
         if declared.value_format == "protobuf":
-            return check_protobuf(declared.schema)
+            check_protobuf(declared.schema)
+            return None
         columns = {column.name: column.type for column in parse_columns(declared.schema)}
         if declared.value_format == "json":
             check_json(columns)

@@ -140,7 +140,10 @@ def test_a_schema_with_fields_that_no_column_is_for_leaves_them_out(
     columns: str, forgets: bool
 ) -> None:
     at = {"type": "record", "name": "At", "fields": [integer("x"), integer("y")]}
-    fields = [{"name": "called", "type": "string"}, {"name": "at", "type": ["null", at]}]
+    fields: list[dict[str, object]] = [
+        {"name": "called", "type": "string"},
+        {"name": "at", "type": ["null", at]},
+    ]
     writer = {"type": "record", "name": "Order", "fields": fields}
     aliased = {**fields[0], "name": "name", "aliases": ["called"]}
     reader = {**writer, "fields": [aliased, fields[1]]}

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from deltalake import DeltaTable
 
 from lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
+from lake.tables.delta_log import current_files
+from storage.errors import LakeheadError
 from storage.failpoints import KILLED
 from storage.metadata.table_declaration import PREFIX
-from tests.support.declared_topics import configure, trim
+from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.materialize_process import ROOT
 from tests.support.topic_writer import Value, write_topic
 
@@ -105,6 +108,51 @@ def test_rows_whose_records_are_gone_are_not_lost_unasked(cluster: Path) -> None
     with pytest.raises(HistoryOnlyInTable, match=r"10 rows of .* retention has removed"):
         rebuild(cluster)
     assert rebuild(cluster, without_history=True).rows_left_out == 10, "a dead letter among them"
+
+
+def take_root(cluster: Path) -> None:
+    write_topic(cluster, "others", {0: [b"{}"]})
+    place = cluster / "tables/orders/within"
+    configure(cluster, "others", {f"{PREFIX}enable": "true", f"{PREFIX}path": str(place)})
+
+
+def move_root(cluster: Path) -> None:
+    place = cluster / "tables/orders"
+    place.rename(cluster.parent / "moved")
+    place.symlink_to(cluster / "data")
+
+
+def make_topic_again(cluster: Path) -> None:
+    delete_topic(cluster, "orders")
+    write_topic(cluster, "orders", {0: [b'{"id":1}']})
+    declare(cluster, WANTED)
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (take_root, "overlaps the table of topic others"),
+        (move_root, "topic orders: "),
+        (make_topic_again, "orders was deleted"),
+    ],
+)
+def test_a_root_that_is_not_its_own_any_more_is_not_replaced(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], None], said: str
+) -> None:
+    def meanwhile(uri: str) -> Any:
+        files = current_files(uri)
+        happens(cluster)
+        return files
+
+    declare(cluster, WANTED)
+    place = cluster / "tables/orders"
+    version = DeltaTable(place).version()
+    monkeypatch.setattr("lake.jobs.table_rebuild.current_files", meanwhile)
+    with pytest.raises(LakeheadError, match=said):
+        rebuild(cluster)
+    moved = cluster.parent / "moved"
+    assert DeltaTable(moved if moved.exists() else place).version() == version
+    assert not (cluster / "data" / "_delta_log").exists()
 
 
 FAIL_POINTS = (
