@@ -20,6 +20,7 @@ from storage.metadata.state import (
     TableState,
     TopicState,
     WriterState,
+    topic_maps,
 )
 
 _json = msgspec.json.encode
@@ -215,14 +216,13 @@ def catalog_state(tables: Mapping[str, Columns]) -> ClusterState:
     (cluster,) = _rows(tables, "cluster")
     nodes = _rows(tables, "nodes")
     configs = _configs_of(tables)
-    topics = {row.topic: _topic(row, configs) for row in _rows(tables, "topics")}
+    topics = [_topic(row, configs) for row in _rows(tables, "topics")]
     return ClusterState(
         next_entry=cluster.next_entry,
         cluster_id=cluster.cluster_id,
         nodes=Map({row.node_id: _node(row) for row in nodes if not row.is_retired}),
         retired_nodes=Map({row.node_id: row.node_epoch for row in nodes if row.is_retired}),
-        topics=Map(topics),
-        topic_names=Map({topic.topic_id: name for name, topic in topics.items()}),
+        **topic_maps(topics),
         broker_configs=Map(
             {
                 int(owner): Map(values)

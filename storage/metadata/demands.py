@@ -1,6 +1,6 @@
 """What the rules of several records share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from storage.errors import EntryRejected
@@ -52,7 +52,18 @@ def set_objects(
 
 def unlink(state: ClusterState, stream_id: int, keys: Iterable[str], time_ms: int) -> ClusterState:
     """Return the state after a stream gave up its references to objects."""
-    known = [object_of(state, key) for key in sorted(keys)]
+    return unlink_all(state, {key: {stream_id} for key in keys}, time_ms)
+
+
+def unlink_all(
+    state: ClusterState, referring: Mapping[str, Set[int]], time_ms: int
+) -> ClusterState:
+    """Return the state after streams gave up their references to objects: by key, the streams."""
     return set_objects(
-        state, [one.referred_by(one.stream_ids - {stream_id}, time_ms) for one in known]
+        state,
+        [
+            known.referred_by(known.stream_ids - referring[key], time_ms)
+            for key in sorted(referring)
+            for known in (object_of(state, key),)
+        ],
     )

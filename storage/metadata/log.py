@@ -22,7 +22,7 @@ from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
 from storage.metadata.additions import fitted, level_after
 from storage.metadata.entry import encode_entry, entry_key
 from storage.metadata.log_cleaner import LogCleaner
-from storage.metadata.log_reader import LogReader, MetadataStats
+from storage.metadata.log_reader import LogReader, MetadataStats, in_steps
 from storage.metadata.records import ClusterCreated, Entry, FeatureLevel, NodeSecret, Record
 from storage.metadata.state import ClusterState
 from storage.object_store.protocol import ObjectStore
@@ -171,7 +171,7 @@ class MetadataLog:
     async def _commit_group(self) -> None:
         """Plan all that waits, put it as one entry, answer; after a lost race leave it waiting."""
         if self._proposal is None:
-            self._proposal = self._propose()
+            self._proposal = await self._propose()
         proposal = self._proposal
         try:
             won = not proposal.entry.records or await self._decide(proposal)
@@ -190,8 +190,10 @@ class MetadataLog:
             if not future.done():
                 future.set_result(self.state)
 
-    def _propose(self) -> "_Proposal":
-        state, time_ms = self.state, self._clock.now_ms()
+    async def _propose(self) -> "_Proposal":
+        """Plan what waits. Others have a turn now and then: a topic may have many partitions."""
+        base, time_ms = self.state, self._clock.now_ms()
+        state = base
         records: list[Record] = []
         planned: list[_Planned] = []
         only: tuple[Entry, bytes] | None = None
@@ -205,9 +207,13 @@ class MetadataLog:
                 wanted = fitted(made, level)
                 entry = self._entry(wanted, level, time_ms)
                 body = encode_entry(entry)
-                state = state.with_records(wanted, time_ms)
+                state = await in_steps(state.steps(wanted, time_ms))
+            except asyncio.CancelledError:  # of the caller that drives this; others still wait
+                self._waiting.extendleft(reversed([*planned, (plan, future)]))
+                raise
             except Exception as error:  # noqa: BLE001 - whatever a plan raises is for its caller
-                future.set_exception(error)
+                if not future.done():  # its caller may have been cancelled meanwhile
+                    future.set_exception(error)
                 continue
             only = None if planned else (entry, body)
             records += wanted
@@ -215,7 +221,7 @@ class MetadataLog:
         if only is None:
             entry = self._entry(tuple(records), state.metadata_version, time_ms)
             only = entry, encode_entry(entry)
-        return _Proposal(self.state, *only, planned, state)
+        return _Proposal(base, *only, planned, state)
 
     def _entry(self, records: tuple[Record, ...], level: int, time_ms: int) -> Entry:
         return Entry(
@@ -250,7 +256,7 @@ class MetadataLog:
                 if await self._reader.holds(number):
                     self.fresh_at = begun  # the number was free: nothing before it is unknown
                     is_base = self._reader.state is proposal.base
-                    self._reader.apply(entry, proposal.after if is_base else None)
+                    await self._reader.apply(entry, proposal.after if is_base else None)
                 else:  # the name was free because its entry had been deleted: too late
                     await self._reader.load()
                 break

@@ -79,7 +79,7 @@ class LogCleaner:
         state = self._reader.state
         self._reader.remember()
         found = await in_steps(tables_of(state))
-        self._reader.rebase(await in_steps(state_of("this state", found)))
+        await self._reader.rebase(await in_steps(state_of("this state", found)))
         return found.number, checkpoint_file.encode(found)
 
     async def _write(self, number: int, pieces: list[bytes]) -> bool:

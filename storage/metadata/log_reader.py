@@ -11,6 +11,7 @@ again from a checkpoint.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -162,7 +163,7 @@ class LogReader:
                 await self.load()
                 continue
             for number, body in enumerate(bodies, first):
-                self.apply(await self._decoded(number, body))
+                await self.apply(await self._decoded(number, body))
             if is_end:
                 return not until and self._quiet_polls % _QUIET_POLLS == 0
 
@@ -186,12 +187,14 @@ class LogReader:
         self.boundary = Listing.of(await self._store.list(BOUNDARIES)).boundary
         return self.boundary is None or self.boundary.number <= number
 
-    def apply(self, entry: Entry, after: ClusterState | None = None) -> None:
+    async def apply(self, entry: Entry, after: ClusterState | None = None) -> None:
         """Apply the next entry and tell the subscribers. `after` is what its records make of the
         present state, where that is known already.
         """
         try:
-            self.state = self.state.apply(entry) if after is None else after.refuse(entry)
+            if after is None:
+                after = await in_steps(self.state.steps(entry.records, entry.time_ms))
+            self.state = after.refuse(entry)
             self.stats.entries_applied += 1
         except EntryRejected:
             # Every reader refuses it by the same rules: it takes its number and does nothing.
@@ -205,18 +208,20 @@ class LogReader:
         """Keep the entries that are applied from now on, for `rebase`."""
         self._tail = []
 
-    def rebase(self, base: ClusterState) -> None:
+    async def rebase(self, base: ClusterState) -> None:
         """Stand on `base`, the state at the time of `remember`, and the entries since: the same
         state, on new columns. Nothing happens if a checkpoint was loaded meanwhile.
         """
-        if self._tail is None:
+        tail, state = self._tail, base
+        if tail is None:
             return
-        state = base
-        for entry in self._tail:
-            try:
-                state = state.apply(entry)
-            except EntryRejected:
-                state = state.refuse(entry)
+        for entry in tail:  # which grows meanwhile
+            after = state
+            with contextlib.suppress(EntryRejected):
+                after = await in_steps(state.steps(entry.records, entry.time_ms))
+            state = after.refuse(entry)
+        if self._tail is not tail:
+            return
         self._tail = None
         assert state.next_entry == self.state.next_entry
         self.state = state

@@ -1,5 +1,6 @@
 """The rules of the records that say which objects hold which offsets."""
 
+from collections import defaultdict
 from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from storage.metadata.demands import (
     require,
     set_objects,
     set_stream,
-    unlink,
+    unlink_all,
 )
 from storage.metadata.extents import Extent, Extents
 from storage.metadata.state import (
@@ -50,10 +51,11 @@ def commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -
     for growth in grown:
         streams = streams.set(growth.stream.stream_id, growth.grown())
     state = set_objects(replace(state, streams=streams), added.values())
+    outdated: dict[str, set[int]] = defaultdict(set)
     for growth in grown:
-        if outdated := growth.outdated():
-            state = unlink(state, growth.stream.stream_id, outdated, time_ms)
-    return state
+        for key in growth.outdated():
+            outdated[key].add(growth.stream.stream_id)
+    return unlink_all(state, outdated, time_ms)
 
 
 def _require_new(state: ClusterState, key: str, added: Container[str]) -> None:

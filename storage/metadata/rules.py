@@ -4,7 +4,8 @@ Every function takes a state, a record and its entry's time (milliseconds, for w
 grace periods: no rule decides by it) and returns the next state, or raises EntryRejected.
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from immutables import Map
 
 from storage.errors import TopicExists, UnknownTopic
 from storage.metadata import records as r
-from storage.metadata.demands import live_node, require, set_stream, unlink
+from storage.metadata.demands import live_node, require, set_stream, unlink, unlink_all
 from storage.metadata.extents import Extents
 from storage.metadata.feature_rules import feature_level, node_secret
 from storage.metadata.object_rules import commit_objects, drop_objects, replace_objects
@@ -33,11 +34,58 @@ from storage.metadata.state import (
     TopicState,
 )
 from storage.metadata.table_rules import table_progress, take_table
+from storage.metadata.topic_names import may_collide, unified_name
+
+_STREAMS_AT_ONCE = 500
+"""Streams that change in one step: a few milliseconds' work."""
+_RECORDS_AT_ONCE = 100
 
 
-def apply_record(state: ClusterState, record: r.Record, time_ms: int) -> ClusterState:
-    """Return the state after one record. Raises EntryRejected."""
-    return _RULES[type(record)](state, record, time_ms)
+def apply_records(
+    state: ClusterState, records: Sequence[r.Record], time_ms: int
+) -> Generator[None, None, ClusterState]:
+    """Return the state after these records, as if one came after the other; others may have a turn
+    between any two steps. Raises EntryRejected.
+    """
+    small = 0
+    for run in _runs(records):
+        match run[0]:
+            case r.CreateStream():
+                state = _create_streams(state, run)
+                yield
+            case r.AssignStreams() as record:
+                for stream_ids in _batches(record.stream_ids):
+                    state = _assign_streams(state, record, stream_ids)
+                    yield
+            case r.DeleteTopic() as record:
+                state = yield from _delete_topic(state, record, time_ms)
+            case record:
+                state = _RULES[type(record)](state, record, time_ms)
+                small += 1
+                if not small % _RECORDS_AT_ONCE:
+                    yield
+    return state
+
+
+def _batches(stream_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    for first in range(0, len(stream_ids), _STREAMS_AT_ONCE):
+        yield stream_ids[first : first + _STREAMS_AT_ONCE]
+
+
+def _runs(records: Sequence[r.Record]) -> Iterator[list[Any]]:
+    """Yield each record by itself, but those together that make streams of one topic."""
+    run: list[r.CreateStream] = []
+    for record in records:
+        is_of_run = isinstance(record, r.CreateStream) and len(run) < _STREAMS_AT_ONCE
+        if run and not (is_of_run and record.topic_id == run[0].topic_id):
+            yield run
+            run = []
+        if isinstance(record, r.CreateStream):
+            run.append(record)
+        else:
+            yield [record]
+    if run:
+        yield run
 
 
 def _cluster_created(state: ClusterState, record: r.ClusterCreated, _: int) -> ClusterState:
@@ -135,10 +183,15 @@ def _create_topic(state: ClusterState, record: r.CreateTopic, _: int) -> Cluster
         raise TopicExists(f"topic {record.name} exists")
     require(record.topic_id not in state.topic_names, f"topic id {record.topic_id} exists")
     topic = TopicState(name=record.name, topic_id=record.topic_id, configs=Map(record.configs))
+    unified = state.unified_names
+    if may_collide(record.name):
+        same = unified_name(record.name)
+        unified = unified.set(same, unified.get(same, frozenset()) | {record.name})
     return replace(
         state,
         topics=state.topics.set(record.name, topic),
         topic_names=state.topic_names.set(record.topic_id, record.name),
+        unified_names=unified,
     )
 
 
@@ -149,15 +202,30 @@ def _topic(state: ClusterState, topic_id: str) -> TopicState:
     return topic
 
 
-def _delete_topic(state: ClusterState, record: r.DeleteTopic, time_ms: int) -> ClusterState:
+def _delete_topic(
+    state: ClusterState, record: r.DeleteTopic, time_ms: int
+) -> Generator[None, None, ClusterState]:
     topic = _topic(state, record.topic_id)
-    for stream_id in topic.partitions:
-        if stream_id in state.streams:
-            state = _remove_stream(state, state.stream(stream_id), time_ms)
+    for stream_ids in _batches(topic.partitions):
+        found = [state.streams.get(stream_id) for stream_id in stream_ids]
+        streams = [stream for stream in found if stream is not None]
+        referring: dict[str, set[int]] = defaultdict(set)
+        for stream in streams:
+            for extent in stream.state_sources:
+                referring[extent.object_key].add(stream.stream_id)
+        left = state.streams.without(stream.stream_id for stream in streams)
+        state = unlink_all(replace(state, streams=left), referring, time_ms)
+        yield
+    unified = state.unified_names
+    if may_collide(topic.name):
+        same = unified_name(topic.name)
+        others = unified[same] - {topic.name}
+        unified = unified.set(same, others) if others else unified.delete(same)
     return replace(
         state,
         topics=state.topics.delete(topic.name),
         topic_names=state.topic_names.delete(topic.topic_id),
+        unified_names=unified,
         tables=state.tables.delete(topic.topic_id)
         if topic.topic_id in state.tables
         else state.tables,
@@ -198,43 +266,50 @@ def _group_config(state: ClusterState, record: r.GroupConfig, _: int) -> Cluster
     return state
 
 
-def _create_stream(state: ClusterState, record: r.CreateStream, _: int) -> ClusterState:
-    require(
-        record.stream_id == state.next_stream_id,
-        f"stream {record.stream_id} where {state.next_stream_id} is next",
-    )
-    topic = _topic(state, record.topic_id)
-    require(
-        record.partition == len(topic.partitions),
-        f"partition {record.partition} of topic {topic.name} out of order",
-    )
-    topic = replace(topic, partitions=(*topic.partitions, record.stream_id))
-    stream = StreamState(
-        stream_id=record.stream_id, topic_id=record.topic_id, partition=record.partition
-    )
+def _create_streams(state: ClusterState, run: Sequence[r.CreateStream]) -> ClusterState:
+    """Apply records that make streams of one topic."""
+    topic = _topic(state, run[0].topic_id)
+    count = len(topic.partitions)
+    for number, record in enumerate(run):
+        require(
+            record.stream_id == state.next_stream_id + number,
+            f"stream {record.stream_id} where {state.next_stream_id + number} is next",
+        )
+        require(
+            record.partition == count + number,
+            f"partition {record.partition} of topic {topic.name} out of order",
+        )
+    made = [
+        StreamState(stream_id=one.stream_id, topic_id=one.topic_id, partition=one.partition)
+        for one in run
+    ]
+    stream_ids = tuple(stream.stream_id for stream in made)
+    topic = replace(topic, partitions=topic.partitions + stream_ids)
     return replace(
         state,
         topics=state.topics.set(topic.name, topic),
-        streams=state.streams.set(record.stream_id, stream),
-        next_stream_id=record.stream_id + 1,
+        streams=state.streams.update(zip(stream_ids, made, strict=True)),
+        next_stream_id=stream_ids[-1] + 1,
     )
 
 
-def _assign_streams(state: ClusterState, record: r.AssignStreams, _: int) -> ClusterState:
+def _assign_streams(
+    state: ClusterState, record: r.AssignStreams, stream_ids: Sequence[int]
+) -> ClusterState:
+    """Apply what a record says of some of its streams."""
     _require_term(state, record.term)
     node = state.nodes.get(record.node_id)
     require(
         node is not None and not node.is_fenced,
         f"node {record.node_id} is not registered, or was fenced",
     )
-    streams = state.streams
-    for stream_id in record.stream_ids:
+    assigned = []
+    for stream_id in stream_ids:
         stream = state.stream(stream_id)
         is_preferred = record.is_preferred or stream.preferred < 0
         preferred = record.node_id if is_preferred else stream.preferred
-        stream = replace(stream, assigned=record.node_id, preferred=preferred)
-        streams = streams.set(stream_id, stream)
-    return replace(state, streams=streams)
+        assigned.append((stream_id, replace(stream, assigned=record.node_id, preferred=preferred)))
+    return replace(state, streams=state.streams.update(assigned))
 
 
 def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterState:
@@ -347,12 +422,9 @@ _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.DrainNode: _drain_node,
     r.RetireNode: _retire_node,
     r.CreateTopic: _create_topic,
-    r.DeleteTopic: _delete_topic,
     r.TopicConfig: _topic_config,
     r.BrokerConfig: _broker_config,
     r.GroupConfig: _group_config,
-    r.CreateStream: _create_stream,
-    r.AssignStreams: _assign_streams,
     r.OpenStream: _open_stream,
     r.CloseStream: _close_stream,
     r.TrimStream: _trim_stream,

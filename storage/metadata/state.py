@@ -5,8 +5,9 @@ same rules judge an entry before it is put and after it is read, so every reader
 reader refuses. Values are immutable; a snapshot stays what it was.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from immutables import Map
 
@@ -15,6 +16,7 @@ from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
 from storage.metadata.extents import Extents
 from storage.metadata.records import AclBinding, CommittedObject, Entry, Record
 from storage.metadata.table import Table
+from storage.metadata.topic_names import may_collide, unified_name
 
 WRITERS_MAX = 1000
 """Of this many writers the last entry is known."""
@@ -212,6 +214,8 @@ class ClusterState:
     """The last epoch of node ids that are not in use any more."""
     topics: Map[str, TopicState] = field(default_factory=Map)
     topic_names: Map[str, str] = field(default_factory=Map)
+    unified_names: Map[str, frozenset[str]] = field(default_factory=Map)
+    """Topics that have '.' or '_' in their name, by the name in which both are the same."""
     streams: Table[int, StreamState] = field(default_factory=Table)
     objects: Table[str, ObjectState] = field(default_factory=Table)
     unreferenced: Map[str, int] = field(default_factory=Map)
@@ -252,12 +256,23 @@ class ClusterState:
 
         Raises EntryRejected.
         """
-        from storage.metadata.rules import apply_record
+        steps = self.steps(records, time_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                state: ClusterState = end.value
+                return state
 
-        state = self
-        for record in records:
-            state = apply_record(state, record, time_ms)
-        return state
+    def steps(
+        self, records: Sequence[Record], time_ms: int
+    ) -> Generator[None, None, "ClusterState"]:
+        """Return the same as `with_records`, step by step: a topic of many partitions is many
+        steps, and others may have a turn between any two. Raises EntryRejected.
+        """
+        from storage.metadata.rules import apply_records
+
+        return apply_records(self, records, time_ms)
 
     def refuse(self, entry: Entry) -> "ClusterState":
         """Return the state after an entry of which the rules refuse every record: it takes a number
@@ -298,6 +313,20 @@ class ClusterState:
     def unreferenced_objects(self) -> list[str]:
         """Return the keys of committed objects that no stream refers to any more."""
         return sorted(self.unreferenced)
+
+
+def topic_maps(topics: Iterable[TopicState]) -> dict[str, Map[str, Any]]:
+    """Return the fields of a state that its topics decide, by their names."""
+    by_name = {topic.name: topic for topic in topics}
+    unified: dict[str, frozenset[str]] = {}
+    for name in filter(may_collide, by_name):
+        same = unified_name(name)
+        unified[same] = unified.get(same, frozenset()) | {name}
+    return {
+        "topics": Map(by_name),
+        "topic_names": Map({topic.topic_id: name for name, topic in by_name.items()}),
+        "unified_names": Map(unified),
+    }
 
 
 def object_state(

@@ -4,7 +4,7 @@ A million objects cost what their columns cost; values are made when they are as
 version shares rows and nearly all changes with the one before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar, overload
 
 from immutables import Map
@@ -58,6 +58,30 @@ class Table(Generic[K, V]):
         if self._find(key) >= 0:
             return Table(self.rows, self.changes.set(key, None), self._size - 1)
         return Table(self.rows, self.changes.delete(key), self._size - 1)
+
+    def update(self, changed: Iterable[tuple[K, V]]) -> "Table[K, V]":
+        """Return a table with these keys and values in it."""
+        size = self._size
+        with self.changes.mutate() as changes:
+            for key, value in changed:
+                size += changes[key] is None if key in changes else self._find(key) < 0
+                changes.set(key, value)
+            return Table(self.rows, changes.finish(), size)
+
+    def without(self, keys: Iterable[K]) -> "Table[K, V]":
+        """Return a table without these keys, which are all different. Raises KeyError."""
+        size = self._size
+        with self.changes.mutate() as changes:
+            for key in keys:
+                is_row = self._find(key) >= 0
+                if changes[key] is None if key in changes else not is_row:
+                    raise KeyError(key)
+                if is_row:
+                    changes.set(key, None)
+                else:
+                    changes.pop(key)
+                size -= 1
+            return Table(self.rows, changes.finish(), size)
 
     def _find(self, key: K) -> int:
         return -1 if self.rows is None else self.rows.find(key)

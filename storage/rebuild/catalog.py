@@ -21,6 +21,7 @@ from storage.metadata.state import (
     ObjectState,
     StreamState,
     TopicState,
+    topic_maps,
 )
 from storage.metadata.table import Table
 from storage.rebuild.cover import Cover, cover
@@ -111,8 +112,7 @@ def rebuilt_catalog(
         next_entry=number,
         cluster_id=clusters[0],
         nodes=Map(nodes),
-        topics=Map({one.name: one for one in topic_states}),
-        topic_names=Map({one.topic_id: one.name for one in topic_states}),
+        **topic_maps(topic_states),
         streams=Table(None, Map(streams), len(streams)),
         objects=Table(None, Map(used), len(used)),
         next_stream_id=next_stream_id,

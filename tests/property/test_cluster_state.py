@@ -115,7 +115,7 @@ record_values: st.SearchStrategy[Record] = st.one_of(
         term=st.integers(-1, 3),
     ),
     st.builds(r.RetireNode, node_id=NODES),
-    st.builds(r.CreateTopic, name=st.sampled_from(["t", "u"]), topic_id=TOPIC_IDS),
+    st.builds(r.CreateTopic, name=st.sampled_from(["t", "u", "a.b", "a_b"]), topic_id=TOPIC_IDS),
     st.builds(r.DeleteTopic, topic_id=TOPIC_IDS),
     st.builds(r.TopicConfig, topic_id=TOPIC_IDS, configs=configs),
     st.builds(r.CreateStream, stream_id=STREAMS, topic_id=TOPIC_IDS, partition=SMALL),
@@ -210,6 +210,11 @@ def check(state: ClusterState) -> None:
         assert len(table.offsets) <= len(known_topic.partitions)
     unreferenced = {o.key: o.unreferenced_ms for o in state.objects.values() if not o.stream_ids}
     assert dict(state.unreferenced) == unreferenced
+    same: dict[str, set[str]] = {}
+    for name in state.topics:
+        if "." in name or "_" in name:
+            same.setdefault(name.replace(".", "_"), set()).add(name)
+    assert dict(state.unified_names) == same
     assert len(state.objects) == len(list(state.objects))
     assert len(state.streams) == len(list(state.streams.values()))
 
@@ -271,3 +276,16 @@ def test_commits_that_continue_are_accepted_and_a_repeated_one_is_not(
         except EntryRejected:
             continue
         raise AssertionError("a repeated commit was accepted")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(record_values, max_size=60))
+def test_records_mean_the_same_together_and_one_by_one(records: list[Record]) -> None:
+    state, accepted = start(), []
+    for record in records:
+        try:
+            state = state.with_records([record], 5)
+        except EntryRejected:
+            continue
+        accepted.append(record)
+    assert start().with_records(accepted, 5) == state
