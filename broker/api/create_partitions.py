@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import check_more_partitions
+from broker.api.topic_rules import check_more_partitions, too_many_partitions
 from broker.api.turns import Turns
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
@@ -23,13 +23,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic."""
     node = context.node
     named = Counter(topic.name for topic in request.topics)
+    too_many = too_many_partitions(_new_partitions(request, context))
     results, turns = [], Turns()
     for topic in {topic.name: topic for topic in request.topics}.values():
-        await turns.step()
+        await turns.step(1 + len(topic.assignments or ()))
         code, message = ErrorCode.none, None
         try:
             if named[topic.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
+            if too_many is not None:
+                raise too_many
             replicas = None
             if topic.assignments is not None:
                 replicas = [tuple(asked.broker_ids) for asked in topic.assignments]
@@ -48,3 +51,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
             )
         )
     return entity(context.response, "CreatePartitionsResponse", results=results)
+
+
+def _new_partitions(request: Any, context: RequestContext) -> list[int]:
+    known = context.node.state.topics
+    return [
+        topic.count - len(known[topic.name].partitions)
+        for topic in request.topics
+        if topic.name in known
+    ]

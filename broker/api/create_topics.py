@@ -12,48 +12,51 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import PARTITIONS_MAX, TopicRequest, check_new_topic
+from broker.api.topic_rules import (
+    TopicRequest,
+    check_collision,
+    check_new_topic,
+    too_many_partitions,
+)
+from broker.api.turns import Turns
 from broker.configs.entries import broker_values, topic_entries
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
 from broker.protocol.messages import entity
 from storage.errors import LakeheadError
+from storage.metadata.state import ClusterState
 
 API = Api(key=19, name="CreateTopics", versions=(2, 7))
 
 _REPLICAS = 1
+_TOPIC_STEPS = 10
+"""A new topic's configs are checked and answered: work as on so many elements."""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic, once it can be used."""
     named = Counter(topic.name for topic in request.topics)
-    is_too_much = _is_too_much(request, context)
-    results = []
+    too_many = too_many_partitions(_new_partitions(request, context))
+    results, turns = [], Turns()
     for asked in {topic.name: topic for topic in request.topics}.values():
+        await turns.step(_TOPIC_STEPS + len(asked.assignments) + len(asked.configs))
         try:
             if named[asked.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
-            if is_too_much:
-                raise KafkaError(
-                    ErrorCode.policy_violation,
-                    f"Excessively large number of partitions per request; {PARTITIONS_MAX} may be.",
-                )
+            if too_many is not None:
+                raise too_many
             results.append(await _create(asked, request.validate_only, context))
         except (LakeheadError, TimeoutError) as error:
             results.append(_failure(asked.name, error, context))
     return entity(context.response, "CreateTopicsResponse", topics=results)
 
 
-def _is_too_much(request: Any, context: RequestContext) -> bool:
-    """Whether all topics together have more partitions than one request may make, as Kafka counts.
-    One that is too large alone is refused alone.
-    """
+def _new_partitions(request: Any, context: RequestContext) -> list[int]:
     default = context.node.settings.num_partitions
-    counts = [
+    return [
         len(asked.assignments) or (default if asked.num_partitions < 0 else asked.num_partitions)
         for asked in request.topics
     ]
-    return sum(count for count in counts if count <= PARTITIONS_MAX) > PARTITIONS_MAX
 
 
 async def _create(asked: Any, validate_only: bool, context: RequestContext) -> Any:
@@ -71,13 +74,18 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
         node.table_places,
     )
     topic_id = None
+
+    def check(state: ClusterState) -> None:
+        check_collision(new.name, state)
+        node.table_places.check(new.name, new.configs, {}, state)
+
     if not validate_only:
         topic = await node.catalog.create(
             new.name,
             new.partitions,
             new.configs,
             new.replicas,
-            check=lambda state: node.table_places.check(new.name, new.configs, {}, state),
+            check=check,
         )
         topic_id = topic.uuid
     configs = [

@@ -1,6 +1,6 @@
 """What a request for a new topic, or for more partitions, must look like: pure checks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -11,6 +11,7 @@ from broker.partition.topic import is_valid_name
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
 from storage.metadata.state import ClusterState
+from storage.metadata.topic_names import may_collide, unified_name
 
 METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls its metadata log; a topic of this name would only confuse."""
@@ -71,6 +72,18 @@ def check_new_topic(
     return NewTopic(name=request.name, partitions=partitions, replicas=replicas, configs=configs)
 
 
+def too_many_partitions(counts: Iterable[int]) -> KafkaError | None:
+    """Return the error of each topic of a request whose topics get so many new partitions together,
+    as Kafka counts; None: they may be made. A topic that is too large alone is refused alone.
+    """
+    if sum(count for count in counts if 0 < count <= PARTITIONS_MAX) <= PARTITIONS_MAX:
+        return None
+    return KafkaError(
+        ErrorCode.policy_violation,
+        f"Excessively large number of partitions per request; {PARTITIONS_MAX} may be.",
+    )
+
+
 def check_more_partitions(
     name: str, count: int, assignments: list[tuple[int, ...]] | None, state: ClusterState
 ) -> None:
@@ -115,14 +128,14 @@ def check_collision(name: str, state: ClusterState) -> None:
     """Raise INVALID_TOPIC_EXCEPTION for a name that differs from a topic's only in '.' and '_':
     names of metrics take both for the same.
     """
-    if "." in name or "_" in name:
-        plain = name.replace(".", "_")
-        for other in state.topics:
-            if other != name and other.replace(".", "_") == plain:
-                raise KafkaError(
-                    ErrorCode.invalid_topic_exception,
-                    f"Topic '{name}' collides with existing topic: {other}",
-                )
+    if not may_collide(name):
+        return
+    others = state.unified_names.get(unified_name(name), frozenset()) - {name}
+    if others:
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"Topic '{name}' collides with existing topic: {min(others)}",
+        )
 
 
 def _check_counts(request: TopicRequest, state: ClusterState, settings: Settings) -> int:

@@ -31,6 +31,7 @@ from storage.stream.engine import StreamEngine
 from storage.tasks import TaskScope
 
 PARTITIONS_MAX = 100_000
+_YIELD_EVERY = 250
 OPENING_S = 10.0
 """How long whoever makes partitions waits until they are led."""
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -199,11 +200,14 @@ class TopicCatalog:
         missing = list(stream_ids)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while missing := [one for one in missing if not self._is_led(one)]:
-                    if self.leadership.is_stopped:
-                        break
-                    await self.leadership.wait()
-        return missing
+                while missing and not self.leadership.is_stopped:
+                    if self._is_led(missing[-1]):
+                        missing.pop()
+                        if not len(missing) % _YIELD_EVERY:
+                            await asyncio.sleep(0)
+                    else:
+                        await self.leadership.wait()
+        return [one for one in missing if not self._is_led(one)]
 
     async def wait_empty(self) -> None:
         """Wait until this node leads nothing."""

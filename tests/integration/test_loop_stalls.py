@@ -218,3 +218,17 @@ def test_topics_of_one_request_share_the_limit_of_partitions(
         answer = client.ask(body)
     assert answer is not None
     assert struct.unpack_from(">h", answer, 4 + 4 + 2 + 3)[0] == error
+
+
+@pytest.mark.parametrize(("each", "error"), [(5_000, 0), (5_001, 44)])
+def test_partitions_that_one_request_adds_to_topics_share_the_limit(
+    node: WatchedNode, each: int, error: int
+) -> None:
+    topics = [
+        wire.string(name) + struct.pack(">ii", 1 + each, -1) for name in ("plain", "compacted")
+    ]
+    with Wire(node.port) as client:
+        body = wire.header(37, 0) + wire.array(*topics) + struct.pack(">i?", 30_000, True)
+        answer = client.ask(body)
+    assert answer is not None
+    assert struct.unpack_from(">h", answer, 4 + 4 + 2 + len("plain"))[0] == error

@@ -1,22 +1,29 @@
 """What may be asked of topics, and which error says no."""
 
+import time
 from typing import Any
 
 import pytest
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import TopicRequest, check_more_partitions, check_new_topic
+from broker.api.topic_rules import (
+    TopicRequest,
+    check_collision,
+    check_more_partitions,
+    check_new_topic,
+    too_many_partitions,
+)
 from broker.configs.table_places import TablePlaces
 from broker.protocol.errors import KafkaError
 from broker.settings import Settings
-from storage.metadata.state import ClusterState, NodeState, TopicState
+from storage.metadata.state import ClusterState, NodeState, TopicState, topic_maps
 
 SETTINGS = Settings(num_partitions=6)
 NODE = NodeState(node_id=0, epoch=0, incarnation="i", host="h", port=1, rack=None)
 STATE = ClusterState(
     nodes=Map({0: NODE}),
-    topics=Map({"a.b": TopicState(name="a.b", topic_id="0" * 31 + "1", partitions=(1, 2))}),
+    **topic_maps([TopicState(name="a.b", topic_id="0" * 31 + "1", partitions=(1, 2))]),
 )
 
 
@@ -104,6 +111,35 @@ def test_more_partitions_are_refused_with_kafkas_codes(
     with pytest.raises(KafkaError) as refused:
         check_more_partitions(name, count, assignments, STATE)
     assert refused.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("counts", "is_refused"),
+    [
+        ([10_000], False),
+        ([5_000, 5_000], False),
+        ([5_000, 5_001], True),
+        ([1] * 10_001, True),
+        ([10_001, 10_000, -5, 0], False),  # the first alone is refused by itself
+    ],
+)
+def test_partitions_of_one_request_share_the_limit(counts: list[int], is_refused: bool) -> None:
+    error = too_many_partitions(counts)
+    assert (error is not None) is is_refused
+    assert error is None or error.code is ErrorCode.policy_violation
+
+
+def test_names_that_collide_are_found_without_a_look_at_each_topic() -> None:
+    made = [TopicState(name=f"x{n}.y_{n}", topic_id=f"{n:032x}") for n in range(50_000)]
+    state = ClusterState(**topic_maps(made))
+    names = [f"x{n}_y.{n}" for n in range(2_000)]
+    began = time.thread_time()
+    for name in names:
+        with pytest.raises(KafkaError, match=r"collides with existing topic: x\d+\.y_\d+"):
+            check_collision(name, state)
+    check_collision("x1.y_1", state)  # itself
+    check_collision("plain", state)
+    assert time.thread_time() - began < 1  # a look at each is 100 million looks
 
 
 def test_more_partitions_are_taken() -> None:
