@@ -56,8 +56,6 @@ before, and of others: those of whom nothing is known leave room for those who r
 """
 READ_COMMITTED = 1
 WAIT_MAX_MS = 3_600_000
-CONTROL_REQUEST_MAX = 16 << 20
-"""Longest request, as of other APIs that carry no records."""
 PARSED_INLINE_MAX = 64 << 10
 """Longer requests are parsed off the event loop."""
 AGAIN_S = 0.02
@@ -71,8 +69,6 @@ def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> 
     elements = elements_max(context.node, API)
     connection: Connection = context.connection
     slot = connection.slot()
-    if len(frame) > CONTROL_REQUEST_MAX:
-        raise MalformedFrame(f"Fetch request of {len(frame)} bytes")
     if len(frame) > PARSED_INLINE_MAX:
         work = _start_aside(frame, header, context, slot, elements)
         slot.cancel = context.node.scope.spawn_apart(

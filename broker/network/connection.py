@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 FIRST_PIECE = 1 << 20
 """A longer frame is allocated in steps, as its bytes arrive."""
+CONTROL_REQUEST_MAX = 16 << 20
+"""Longest request of an API that carries no records: one that announces more is closed before its
+bytes are read.
+"""
 READ_AHEAD = UNCHARGED_FRAME
 """Read of a socket while no frame has begun: short requests cost one call of the system, not
 three.
@@ -286,8 +290,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_frame(self, size: int) -> None:
         """Begin a frame whose first bytes were received, when there is memory for all of it."""
-        self._frame_size = size
         (key,) = _KEY.unpack_from(self._head)
+        if size > CONTROL_REQUEST_MAX and key != _PRODUCE:
+            self._step()  # what came before may start
+            self._server.rejected(self, f"a frame of {size} bytes for api key {key}")
+            return
+        self._frame_size = size
         memory = self._server.memory
         self._frame_wait = memory.admit_frame(key, size, self._frame_may_go_on)
         if self._frame_wait is None:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 DECODE_INLINE_MAX = 64 << 10
 """Longer control requests are decoded off the event loop, so that they hold up nobody else."""
-CONTROL_REQUEST_MAX = 16 << 20
-"""Longest request of an API that carries no records."""
 
 _log = structlog.get_logger("broker.network")
 
@@ -92,8 +90,6 @@ class Dispatcher:
         context: RequestContext,
         slot: Slot,
     ) -> None:
-        if len(frame) > CONTROL_REQUEST_MAX:
-            raise MalformedFrame(f"{route.api.name} request of {len(frame)} bytes")
         assert route.handle is not None
         if len(frame) > DECODE_INLINE_MAX:
             self._spawn(self._decode_and_handle(frame, header, route, context), header, slot)

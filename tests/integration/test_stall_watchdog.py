@@ -18,7 +18,7 @@ import pytest
 
 from broker import api
 from broker.api.turns import elements_max
-from broker.network.dispatcher import CONTROL_REQUEST_MAX
+from broker.network.connection import CONTROL_REQUEST_MAX
 from broker.protocol.api import Api
 from tests.support.watched_node import Stall, WatchedNode
 from tests.support.wire import Wire, frame, header

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.network.connection import FIRST_PIECE, READ_AHEAD, Connection
+from broker.network.connection import (
+    CONTROL_REQUEST_MAX,
+    FIRST_PIECE,
+    READ_AHEAD,
+    Connection,
+)
 from broker.network.request_memory import RequestMemory
 
 if TYPE_CHECKING:
@@ -67,9 +72,12 @@ class Requests:
         connection.abort()
 
 
-async def received(stream: bytes, chunks: list[int]) -> Requests:
+async def received(
+    stream: bytes, chunks: list[int], request_max_bytes: int = FRAME_MAX
+) -> Requests:
     """Feed a connection, never more than it has room for, and only while it reads."""
     requests, transport, at, turn = Requests(), Transport(), 0, 0
+    requests.request_max_bytes = request_max_bytes
     connection = Connection(cast("Server", requests))
     connection.connection_made(cast(asyncio.Transport, transport))
     while at < len(stream) and not transport.is_aborted:
@@ -102,3 +110,21 @@ def test_frames_are_whole_and_in_order(sizes: list[int], chunks: list[int], is_l
     assert bool(requests.rejected_with) == is_last
     if not is_last:
         assert requests.frames == frames
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 93), st.sampled_from([0, 1, 5]), CHUNKS)
+def test_a_request_without_records_is_refused_by_the_size_that_it_announces(
+    key: int, before: int, chunks: list[int]
+) -> None:
+    """Before its bytes are read or paid for, and after what came before it."""
+    heads = [b"\0\3" + bytes(20)] * before
+    announced = (CONTROL_REQUEST_MAX + 1).to_bytes(4, "big") + key.to_bytes(2, "big") + bytes(600)
+    requests = asyncio.run(received(framed(heads) + announced, chunks, 100 << 20))
+    assert requests.frames == heads
+    assert requests.rejected_with
+    assert not requests.memory.frames.used
+    records = (CONTROL_REQUEST_MAX + 1).to_bytes(4, "big") + bytes(600)
+    taken = asyncio.run(received(framed(heads) + records, chunks, 100 << 20))
+    assert not taken.rejected_with
+    assert taken.memory.frames.used == CONTROL_REQUEST_MAX + 1
