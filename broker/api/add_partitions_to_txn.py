@@ -40,7 +40,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             )
         results, turns = [], Turns()
         for asked in request.transactions:
-            await turns.step()
+            await turns.step(1 + sum(1 + len(topic.partitions) for topic in asked.topics))
             codes = await _for_node(asked, context)
             results.append(
                 entity(

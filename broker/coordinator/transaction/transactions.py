@@ -24,8 +24,11 @@ from storage.errors import LakeheadError
 from storage.tasks import TaskScope
 
 _KEY, _VERSION = 24, 5
-_TRANSACTIONS_MAX = 500
-"""Transactions in a request."""
+_ELEMENTS_MAX = 2_000
+"""Array elements in a request: what every node takes, whatever the partitions that it knows of. One
+transaction's partitions are never divided: each is one of the cluster's, so a node takes them all
+(`broker.api.turns`).
+"""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -37,6 +40,11 @@ class _Question:
     partitions: Collection[TopicPartition]
     is_adding: bool
     answer: "asyncio.Future[Codes]"
+
+    @property
+    def elements(self) -> int:
+        """Array elements of the request that it is in, for its sake."""
+        return 1 + len({topic for topic, _ in self.partitions}) + len(self.partitions)
 
 
 class Transactions:
@@ -122,15 +130,7 @@ class Transactions:
         try:
             await asyncio.sleep(0)  # what is asked in the same moment goes together
             while queue:
-                batch: dict[str, _Question] = {}
-                for _ in range(len(queue)):
-                    question = queue.popleft()
-                    # An answer names the id only: two questions about one take two requests.
-                    if question.transactional_id in batch or len(batch) == _TRANSACTIONS_MAX:
-                        queue.append(question)
-                    else:
-                        batch[question.transactional_id] = question
-                await self._ask(node_id, batch)
+                await self._ask(node_id, _next_batch(queue))
         finally:
             del self._queues[node_id]
             _settle(queue, {})
@@ -144,6 +144,22 @@ class Transactions:
             pass
         finally:
             _settle(batch.values(), found)
+
+
+def _next_batch(queue: deque[_Question]) -> dict[str, _Question]:
+    """Take questions off a queue for one request: the first, and others that fit beside it."""
+    batch: dict[str, _Question] = {}
+    elements = 0
+    for _ in range(len(queue)):
+        question = queue.popleft()
+        size = question.elements
+        # An answer names the id only: two questions about one take two requests.
+        if question.transactional_id in batch or (batch and elements + size > _ELEMENTS_MAX):
+            queue.append(question)
+        else:
+            batch[question.transactional_id] = question
+            elements += size
+    return batch
 
 
 def _settle(questions: Iterable[_Question], found: Mapping[str, Codes]) -> None:
