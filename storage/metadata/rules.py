@@ -76,8 +76,12 @@ def _runs(records: Sequence[r.Record]) -> Iterator[list[Any]]:
     """Yield each record by itself, but those together that make streams of one topic."""
     run: list[r.CreateStream] = []
     for record in records:
-        is_of_run = isinstance(record, r.CreateStream) and len(run) < _STREAMS_AT_ONCE
-        if run and not (is_of_run and record.topic_id == run[0].topic_id):
+        is_of_run = (
+            isinstance(record, r.CreateStream)
+            and len(run) < _STREAMS_AT_ONCE
+            and (not run or record.topic_id == run[0].topic_id)
+        )
+        if run and not is_of_run:
             yield run
             run = []
         if isinstance(record, r.CreateStream):

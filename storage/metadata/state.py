@@ -7,7 +7,7 @@ reader refuses. Values are immutable; a snapshot stays what it was.
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 from immutables import Map
 
@@ -315,18 +315,26 @@ class ClusterState:
         return sorted(self.unreferenced)
 
 
-def topic_maps(topics: Iterable[TopicState]) -> dict[str, Map[str, Any]]:
-    """Return the fields of a state that its topics decide, by their names."""
+class TopicMaps(TypedDict):
+    """The fields of a state that its topics decide."""
+
+    topics: Map[str, TopicState]
+    topic_names: Map[str, str]
+    unified_names: Map[str, frozenset[str]]
+
+
+def topic_maps(topics: Iterable[TopicState]) -> TopicMaps:
+    """Return what these topics make of a state."""
     by_name = {topic.name: topic for topic in topics}
     unified: dict[str, frozenset[str]] = {}
     for name in filter(may_collide, by_name):
         same = unified_name(name)
         unified[same] = unified.get(same, frozenset()) | {name}
-    return {
-        "topics": Map(by_name),
-        "topic_names": Map({topic.topic_id: name for name, topic in by_name.items()}),
-        "unified_names": Map(unified),
-    }
+    return TopicMaps(
+        topics=Map(by_name),
+        topic_names=Map({topic.topic_id: name for name, topic in by_name.items()}),
+        unified_names=Map(unified),
+    )
 
 
 def object_state(

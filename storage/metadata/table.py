@@ -66,7 +66,8 @@ class Table(Generic[K, V]):
             for key, value in changed:
                 size += changes[key] is None if key in changes else self._find(key) < 0
                 changes.set(key, value)
-            return Table(self.rows, changes.finish(), size)
+            changed_rows = changes.finish()
+        return Table(self.rows, changed_rows, size)
 
     def without(self, keys: Iterable[K]) -> "Table[K, V]":
         """Return a table without these keys, which are all different. Raises KeyError."""
@@ -81,7 +82,8 @@ class Table(Generic[K, V]):
                 else:
                     changes.pop(key)
                 size -= 1
-            return Table(self.rows, changes.finish(), size)
+            left = changes.finish()
+        return Table(self.rows, left, size)
 
     def _find(self, key: K) -> int:
         return -1 if self.rows is None else self.rows.find(key)
