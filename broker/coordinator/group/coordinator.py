@@ -75,6 +75,7 @@ class GroupCoordinator:
             max_session_timeout_ms=settings.group_max_session_timeout_ms,
             initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
             max_size=settings.group_max_size,
+            record_max=settings.message_max_bytes,
         )
         self._clock = clock
         self._rng = rng

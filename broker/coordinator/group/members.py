@@ -1,7 +1,7 @@
 """The members of one classic group: who they are, what they wait for, and what they agree on."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from broker.coordinator.group.messages import (
@@ -10,6 +10,58 @@ from broker.coordinator.group.messages import (
     MemberSnapshot,
     Ticket,
 )
+
+_MEMBER_COST, _PROTOCOL_COST = 128, 16
+"""Bytes that a member, and a protocol of it, cost beside their texts."""
+_PENDING_MAX = 1 << 20
+
+
+def cost_of(texts: Iterable[str | None], protocols: Iterable[tuple[str, bytes]] = ()) -> int:
+    """Return the memory that a member with these texts and protocols is counted with, in bytes."""
+    return (
+        _MEMBER_COST
+        + sum(len(text) for text in texts if text)
+        + sum(_PROTOCOL_COST + len(name) + len(metadata) for name, metadata in protocols)
+    )
+
+
+class PendingIds:
+    """Member ids that were given out with MEMBER_ID_REQUIRED, until they are used or forgotten: the
+    oldest first, where clients take more than there is room for.
+    """
+
+    def __init__(self) -> None:
+        self._deadlines: dict[str, float] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._deadlines)
+
+    def __contains__(self, member_id: str) -> bool:
+        return member_id in self._deadlines
+
+    def add(self, member_id: str, deadline: float) -> None:
+        """Keep an id until a time, in monotonic seconds."""
+        self._deadlines[member_id] = deadline
+        self._size += cost_of((member_id,))
+        while self._size > _PENDING_MAX:
+            self.discard(next(iter(self._deadlines)))
+
+    def discard(self, member_id: str) -> None:
+        """Forget an id, if it is known."""
+        if self._deadlines.pop(member_id, None) is not None:
+            self._size -= cost_of((member_id,))
+
+    def expired(self, now: float) -> list[str]:
+        """Return the ids whose time is over."""
+        return [one for one, deadline in self._deadlines.items() if deadline <= now]
+
+    def deadline(self) -> float | None:
+        """Return when the next one is to be forgotten."""
+        return min(self._deadlines.values(), default=None)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +83,12 @@ class Member:
     """Whether it asked for its assignment in this generation."""
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
+    cost: int = field(init=False)
+    """The memory that it is counted with, in bytes."""
+
+    def __post_init__(self) -> None:
+        texts = self.member_id, self.instance_id, self.client_id, self.client_host
+        self.cost = cost_of(texts, self.protocols)
 
     @classmethod
     def restored(cls, stored: MemberSnapshot, protocol_name: str | None, now: float) -> "Member":
@@ -94,6 +152,7 @@ class Member:
         self.rebalance_timeout_ms = request.rebalance_timeout_ms
         self.session_timeout_ms = request.session_timeout_ms
         self.protocols = request.protocols
+        self.__post_init__()
 
     def snapshot(self, protocol_name: str | None) -> MemberSnapshot:
         """Return the member as it is stored."""

@@ -38,6 +38,8 @@ class GroupSettings:
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     max_size: int = 2_147_483_647
+    record_max: int = 1_048_588
+    """Longest record of a group that is stored, in bytes (`message.max.bytes`)."""
     new_member_join_timeout_ms: int = 300_000
     """How long a member that waits for its first rebalance may stay silent: its connection may be
     gone.

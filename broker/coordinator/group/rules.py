@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.members import Members
+from broker.coordinator.group.members import Members, cost_of
 from broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
     UNKNOWN_MEMBER,
@@ -16,6 +16,9 @@ from broker.coordinator.group.messages import (
 
 if TYPE_CHECKING:
     from broker.coordinator.group.state_machine import Group
+
+_MEMORY_PER_RECORD = 2
+"""The members of a group may cost so many times its longest record."""
 
 
 def check_member(members: Members, member_id: str, instance_id: str | None) -> ErrorCode | None:
@@ -42,7 +45,7 @@ def refuse_join(group: "Group", request: JoinRequest, settings: GroupSettings) -
     """Return why this JoinGroup cannot be taken, or None."""
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
-    if not _has_room_for(group, request, settings.max_size):
+    if not (_has_room_for(group, request, settings.max_size) and _fits(group, request, settings)):
         return ErrorCode.group_max_size_reached
     if not _speaks_to_all(group, request):
         return ErrorCode.inconsistent_group_protocol
@@ -139,6 +142,21 @@ def _speaks_to_all(group: "Group", request: JoinRequest) -> bool:
         return True
     common = group.members.common_protocols()
     return any(name in common for name, _ in request.protocols)
+
+
+def _fits(group: "Group", request: JoinRequest, settings: GroupSettings) -> bool:
+    """Whether the members would be within the memory for one group: some protocols of each, of
+    which one is stored.
+    """
+    texts = request.member_id, request.instance_id, request.client_id, request.client_host
+    others = (
+        member.cost
+        for member in group.members
+        if member.member_id != request.member_id
+        and (request.instance_id is None or member.instance_id != request.instance_id)
+    )
+    total = cost_of(texts, request.protocols) + sum(others)
+    return total <= _MEMORY_PER_RECORD * settings.record_max
 
 
 def _has_room_for(group: "Group", request: JoinRequest, max_size: int) -> bool:

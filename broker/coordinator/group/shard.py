@@ -347,14 +347,20 @@ class GroupShard:
         if not effect.snapshot.members:
             live.empty_since_ms = now_ms
         snapshot = replace(effect.snapshot, state_timestamp_ms=now_ms)
-        key = encode_key(GroupKey(group_id=live.group.group_id))
+        key, value = encode_key(GroupKey(group_id=live.group.group_id)), encode_group(snapshot)
 
-        def on_done(error: Exception | None) -> None:
-            code = None if error is None else ErrorCode.coordinator_not_available
+        def then(code: ErrorCode | None) -> None:
             now = self._clock.monotonic()
             self._perform(live, live.group.stored(effect.token, code, now))
 
-        self._gathered.append([(key, encode_group(snapshot))], on_done)
+        if len(value) > self._settings.record_max:
+            _log.warning("group_too_large", group=live.group.group_id, bytes=len(value))
+            asyncio.get_running_loop().call_soon(then, ErrorCode.unknown_server_error)
+            return
+        self._gathered.append(
+            [(key, value)],
+            lambda error: then(None if error is None else ErrorCode.coordinator_not_available),
+        )
 
     def _append(
         self, records: Sequence[KeyValue], then: Callable[[Exception | None], None] | None = None

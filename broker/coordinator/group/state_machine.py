@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.answers import assignment_of, generation_for, unchanged_for
-from broker.coordinator.group.members import Member, Members
+from broker.coordinator.group.members import Member, Members, PendingIds
 from broker.coordinator.group.messages import (
     UNKNOWN_MEMBER,
     Effect,
@@ -63,8 +63,7 @@ class Group:
         self.protocol_type = ""
         self.protocol_name: str | None = None
         self.members = Members()
-        self.pending: dict[str, float] = {}
-        """Ids given out with MEMBER_ID_REQUIRED, and when they are forgotten."""
+        self.pending = PendingIds()
         self._settings = settings
         self._new_member_id = new_member_id
         self._outbox = Outbox()
@@ -92,7 +91,7 @@ class Group:
         elif request.member_id == UNKNOWN_MEMBER:
             self._join_unknown(request, ticket, now)
         elif request.member_id in self.pending:
-            del self.pending[request.member_id]
+            self.pending.discard(request.member_id)
             self._add_member(request.member_id, request, ticket, now)
         else:
             self._join_known(request, ticket, now)
@@ -193,8 +192,8 @@ class Group:
 
     def tick(self, now: float) -> list[Effect]:
         """Let time pass: forget the silent, complete rebalances whose time is up."""
-        for member_id in [i for i, deadline in self.pending.items() if deadline <= now]:
-            del self.pending[member_id]
+        for member_id in self.pending.expired(now):
+            self.pending.discard(member_id)
             self._maybe_complete_join(now)
         for member in list(self.members):
             if member.can_expire and member.session_deadline <= now:
@@ -213,7 +212,7 @@ class Group:
             self._outbox.fail_join(member, error)
             self._outbox.fail_sync(member, error)
         self.members = Members()
-        self.pending.clear()
+        self.pending = PendingIds()
         self._clear_rebalance()
         self.state = GroupState.DEAD
         return self._outbox.take()
@@ -221,8 +220,8 @@ class Group:
     def next_deadline(self) -> float | None:
         """Return when `tick` has something to do next, if nothing else happens."""
         deadlines = [m.session_deadline for m in self.members if m.can_expire]
-        deadlines += self.pending.values()
-        deadlines += [d for d in (self._rebalance_deadline, self._sync_deadline) if d is not None]
+        others = self.pending.deadline(), self._rebalance_deadline, self._sync_deadline
+        deadlines += [deadline for deadline in others if deadline is not None]
         return min(deadlines, default=None)
 
     def snapshot(self) -> GroupSnapshot:
@@ -244,7 +243,7 @@ class Group:
                 self._replace_static(static, member_id, request, ticket, now)
                 return
         elif request.needs_known_member_id:
-            self.pending[member_id] = now + request.session_timeout_ms / 1000
+            self.pending.add(member_id, now + request.session_timeout_ms / 1000)
             result = JoinResult(error=ErrorCode.member_id_required, member_id=member_id)
             self._outbox.joined(ticket, result)
             return
@@ -379,7 +378,7 @@ class Group:
 
     def _forget(self, member_id: str) -> None:
         """Know this id no more; whoever waits under it is told."""
-        self.pending.pop(member_id, None)
+        self.pending.discard(member_id)
         member = self.members.get(member_id)
         if member is not None:
             self._outbox.fail_join(member, ErrorCode.unknown_member_id)
