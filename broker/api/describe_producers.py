@@ -18,6 +18,9 @@ from storage.errors import LakeheadError
 
 API = Api(key=61, name="DescribeProducers", versions=(0, 0))
 
+_CHEAP = 20
+"""Elements of which only the number is noted: so many are one step."""
+
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each partition with its producers."""
@@ -29,17 +32,15 @@ async def handle(request: Any, context: RequestContext) -> Any:
         await turns.step(1 + len(partition.active_producers))
         return partition
 
-    topics = [
-        entity(
-            module,
-            "TopicResponse",
-            name=topic.name,
-            partitions=[
-                await answer(topic.name, index) for index in dict.fromkeys(topic.partition_indexes)
-            ],
-        )
-        for topic in request.topics
-    ]
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        await turns.step(1 + len(topic.partition_indexes) // _CHEAP)
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in asked.items():
+        await turns.step()
+        partitions = [await answer(name, index) for index in indexes]
+        topics.append(entity(module, "TopicResponse", name=name, partitions=partitions))
     return entity(module, "DescribeProducersResponse", topics=topics)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
+from broker.api.turns import Turns
 from broker.catalog.leaders import leader_of, replicas_of
 from broker.partition.topic import is_valid_name
 from broker.protocol.api import Api, RequestContext
@@ -30,13 +31,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
     if cursor is not None:
         first_name, first_index = cursor.topic_name, cursor.partition_index
         if first_index < 0 or (request.topics and first_name not in names):
-            return _invalid_cursor(names, context)
+            return await _invalid_cursor(names, context)
     room = max(1, min(request.response_partition_limit, _PAGE_MAX))
-    topics = []
+    topics, turns = [], Turns()
     next_cursor = None
     for name in names:
         if name < first_name:
             continue
+        await turns.step()
         topic = state.topics.get(name)
         if topic is None:
             topics.append(_unknown(name, context))
@@ -46,7 +48,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         if room == 0 and start < len(topic.partitions):
             next_cursor = _cursor(name, start, context)
             break
-        topics.append(_known(topic, range(start, end), state, context))
+        topics.append(await _known(topic, range(start, end), state, context, turns))
         room -= max(end - start, 0)
         if end < len(topic.partitions):
             next_cursor = _cursor(name, end, context)
@@ -59,8 +61,11 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
-def _invalid_cursor(names: list[str], context: RequestContext) -> Any:
-    topics = [_refused(name, ErrorCode.invalid_request, context, NOT_ASKED) for name in names]
+async def _invalid_cursor(names: list[str], context: RequestContext) -> Any:
+    topics, turns = [], Turns()
+    for name in names:
+        await turns.step()
+        topics.append(_refused(name, ErrorCode.invalid_request, context, NOT_ASKED))
     return entity(
         context.response, "DescribeTopicPartitionsResponse", topics=topics, next_cursor=None
     )
@@ -91,8 +96,13 @@ def _refused(
     )
 
 
-def _known(topic: TopicState, indexes: range, state: ClusterState, context: RequestContext) -> Any:
-    partitions = [_partition(index, topic, state, context) for index in indexes]
+async def _known(
+    topic: TopicState, indexes: range, state: ClusterState, context: RequestContext, turns: Turns
+) -> Any:
+    partitions = []
+    for index in indexes:
+        await turns.step()
+        partitions.append(_partition(index, topic, state, context))
     registered = context.node.topics.find(topic.name)
     return entity(
         context.response,

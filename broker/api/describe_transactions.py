@@ -5,6 +5,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.coordinator.transaction.messages import Transaction
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import error_code
@@ -13,14 +14,16 @@ from storage.errors import LakeheadError
 
 API = Api(key=65, name="DescribeTransactions", versions=(0, 0))
 
+_STATE_STEPS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each id."""
-    states = [
-        await _state(transactional_id, context) for transactional_id in request.transactional_ids
-    ]
+    states, turns = [], Turns()
+    for transactional_id in dict.fromkeys(request.transactional_ids):
+        states.append(await _state(transactional_id, context))
+        await turns.step(_STATE_STEPS + sum(len(topic.partitions) for topic in states[-1].topics))
     return entity(context.response, "DescribeTransactionsResponse", transaction_states=states)
 
 

@@ -40,7 +40,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     named: Counter[tuple[str, int]] = Counter()
     for topic in request.topics:
         await turns.step()
-        named.update([(topic.name, asked.partition_index) for asked in topic.partitions])
+        for asked in topic.partitions:
+            await turns.step()
+            named[topic.name, asked.partition_index] += 1
 
     async def answer(name: str, asked: Any) -> Any:
         await turns.step()

@@ -86,7 +86,7 @@ async def _topics(request: Any, context: RequestContext) -> list[Any]:
     turns = Turns()
     if request.topics is None or (context.version == 0 and not request.topics):
         return [
-            await _paced(topic, context, operations, turns)
+            await _described(topic, context, operations, turns)
             for _, topic in sorted(registry.by_name.items())
         ]
     may_create = context.node.settings.auto_create_topics_enable and getattr(
@@ -96,21 +96,15 @@ async def _topics(request: Any, context: RequestContext) -> list[Any]:
     for name, topic_id in _asked(request, context):
         await turns.step()
         if topic_id is None and name is not None:
-            answers.append(await _by_name(name, context, operations, may_create=may_create))
-            await turns.step(len(answers[-1].partitions))
+            answers.append(await _by_name(name, context, operations, turns, may_create=may_create))
             continue
         topic = None if topic_id is None else registry.by_id.get(topic_id.bytes)
         answers.append(
             _missing(context, None, topic_id, ErrorCode.unknown_topic_id)
             if topic is None
-            else await _paced(topic, context, operations, turns)
+            else await _described(topic, context, operations, turns)
         )
     return answers
-
-
-async def _paced(topic: Topic, context: RequestContext, operations: int, turns: Turns) -> Any:
-    await turns.step(1 + len(topic.stream_ids))
-    return _described(topic, context, operations)
 
 
 def _asked(request: Any, context: RequestContext) -> dict[tuple[str | None, UUID | None], None]:
@@ -121,10 +115,12 @@ def _asked(request: Any, context: RequestContext) -> dict[tuple[str | None, UUID
     }
 
 
-async def _by_name(name: str, context: RequestContext, operations: int, *, may_create: bool) -> Any:
+async def _by_name(
+    name: str, context: RequestContext, operations: int, turns: Turns, *, may_create: bool
+) -> Any:
     topic = context.node.topics.by_name.get(name)
     if topic is not None:
-        return _described(topic, context, operations)
+        return await _described(topic, context, operations, turns)
     if not is_valid_name(name):
         return _missing(context, name, None, ErrorCode.invalid_topic_exception, operations)
     if not may_create and name not in INTERNAL_TOPICS:
@@ -133,16 +129,22 @@ async def _by_name(name: str, context: RequestContext, operations: int, *, may_c
         return _missing(context, name, None, ErrorCode.unknown_topic_or_partition, operations)
     try:
         check_collision(name, context.node.state)
-        return _described(await context.node.catalog.ensure(name), context, operations)
+        made = await context.node.catalog.ensure(name)
+        return await _described(made, context, operations, turns)
     except LakeheadError as error:
         return _missing(context, name, None, error_code(error), operations)
 
 
-def _described(topic: Topic, context: RequestContext, operations: int) -> Any:
+async def _described(topic: Topic, context: RequestContext, operations: int, turns: Turns) -> Any:
+    """Describe a topic, as the metadata are now: which may change between turns, as they may while
+    the response is on its way.
+    """
     module, state = context.response, context.node.state
+    await turns.step()
     unreachable = context.node.peers.unreachable()
     partitions = []
     for index, stream_id in enumerate(topic.stream_ids):
+        await turns.step()
         stream = state.streams.get(stream_id)
         if stream is None:  # deleted while it was waited for
             continue

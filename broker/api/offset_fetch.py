@@ -5,6 +5,7 @@ v7: require_stable: UNSTABLE_OFFSET_COMMIT while an open transaction may change 
 v8: several groups (KIP-709). v9: member epochs of KIP-848. v10: topic ids.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -27,26 +28,30 @@ _NONE = CommittedOffset(offset=-1)
 
 Found = Mapping[TopicPartition, CommittedOffset | None]
 """Offsets; None is for one that an open transaction may change."""
+_NO_OFFSETS: Found = {}
 
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer with what is durable."""
-    is_stable = getattr(request, "require_stable", False)
+    is_stable, turns = getattr(request, "require_stable", False), Turns()
     if context.version < _GROUPS_VERSION:
         code, offsets = await _offsets(request, context, is_stable=is_stable)
-        topics = _topics(request.topics, code, offsets, context)
+        topics = await _topics(request.topics, code, offsets, context, turns)
         return entity(context.response, "OffsetFetchResponse", topics=topics, error_code=code)
-    groups, turns = [], Turns()
+    named = Counter(group.group_id for group in request.groups)
+    groups = []
     for group in request.groups:
         await turns.step()
-        code, offsets = await _offsets(group, context, is_stable=is_stable)
+        code, offsets = ErrorCode.invalid_request, _NO_OFFSETS
+        if named[group.group_id] == 1:  # else one group makes any response as long as one likes
+            code, offsets = await _offsets(group, context, is_stable=is_stable)
         topics = [] if code is not ErrorCode.none else group.topics
         groups.append(
             entity(
                 context.response,
                 "OffsetFetchResponseGroup",
                 group_id=group.group_id,
-                topics=_topics(topics, code, offsets, context),
+                topics=await _topics(topics, code, offsets, context, turns),
                 error_code=code,
             )
         )
@@ -67,19 +72,23 @@ async def _offsets(
         unstable = await groups.unstable(asked.group_id) if is_stable else set()
         if asked.topics is None:
             unstable = unstable & offsets.keys()
-        return ErrorCode.none, offsets | dict.fromkeys(unstable)
+        return ErrorCode.none, {**offsets, **dict.fromkeys(unstable)} if unstable else offsets
     except LakeheadError as error:
-        return error_code(error), {}
+        return error_code(error), _NO_OFFSETS
 
 
-def _topics(asked: Any, code: ErrorCode, offsets: Found, context: RequestContext) -> list[Any]:
+async def _topics(
+    asked: Any, code: ErrorCode, offsets: Found, context: RequestContext, turns: Turns
+) -> list[Any]:
     plural = "s" if context.version >= _GROUPS_VERSION else ""
     # Only version 1 has no place for an error of the group.
     partition_code = code if context.version < _ERROR_VERSION else ErrorCode.none
     topics = []
     for name, topic_id, indexes, topic_code in _selected(asked, offsets, context):
+        await turns.step()
         partitions = []
         for index in indexes:
+            await turns.step()
             offset = offsets.get((name, index), _NONE)
             unstable = ErrorCode.unstable_offset_commit if offset is None else None
             offset = offset or _NONE

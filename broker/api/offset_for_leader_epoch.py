@@ -28,15 +28,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
         await turns.step()
         return _answer(name, asked, context)
 
-    topics = [
-        entity(
-            module,
-            "OffsetForLeaderTopicResult",
-            topic=topic.topic,
-            partitions=[await answer(topic.topic, asked) for asked in topic.partitions],
+    topics = []
+    for topic in request.topics:
+        await turns.step()
+        partitions = [await answer(topic.topic, asked) for asked in topic.partitions]
+        topics.append(
+            entity(module, "OffsetForLeaderTopicResult", topic=topic.topic, partitions=partitions)
         )
-        for topic in request.topics
-    ]
     return entity(module, "OffsetForLeaderEpochResponse", topics=topics)
 
 

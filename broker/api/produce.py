@@ -18,7 +18,7 @@ the request's transaction (`broker.api.transaction_inquiry`), what is compressed
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -47,6 +47,7 @@ from broker.protocol.produce import (
     PartitionData,
     PartitionResult,
     ProduceRequest,
+    TopicData,
     TopicResult,
     encode,
     parse,
@@ -54,7 +55,7 @@ from broker.protocol.produce import (
 from storage.errors import StorageError, WalFull
 from storage.format.record_batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, read_header, stamp
 
-API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0)
+API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0, is_at_once=True)
 
 RETRY_S = 0.05
 """A request that waits is tried again after this, if nothing wakes it before."""
@@ -80,6 +81,10 @@ def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> 
     return call.run()
 
 
+_STEP_SIZE = 16 << 10
+"""Bytes of records that are as much work as one element."""
+
+
 class Work(NamedTuple):
     """One partition's batch, checked as far as its bytes go. Without a header or a partition it is
     refused before the coordinator of its transaction is asked.
@@ -100,6 +105,7 @@ class ProduceCall:
 
     __slots__ = (
         "_awaited",
+        "_checks",
         "_connection",
         "_context",
         "_frame_size",
@@ -141,6 +147,7 @@ class ProduceCall:
         self._inquiry: TransactionInquiry | None = None
         self._results: list[TopicResult] = []
         self._work: list[Work] = []
+        self._checks: Iterator[int] | None = None
         self._awaited = -1
         self._prepares = False
         self._walked = 0
@@ -156,14 +163,31 @@ class ProduceCall:
         """Append nothing, and say why."""
         self._refusal = error
 
-    def _check(self) -> None:
-        """Make work of what was asked for."""
-        topics, self._topics = self._topics, []
+    def _check(self) -> bool:
+        """Make work of what was asked for, as much as one turn has time for; whether that is
+        all.
+        """
+        if self._checks is None:
+            topics, self._topics = self._topics, []
+            self._checks = self._check_each(topics)
+        left = STEPS_AT_ONCE
+        for steps in self._checks:
+            left -= steps
+            if left <= 0:
+                return False
+        return True
+
+    def _check_each(self, topics: Sequence[TopicData]) -> Iterator[int]:
+        """Check one batch after the other; yield how many steps of a turn each took."""
         for key, partitions in topics:
             results: list[PartitionResult] = []
             self._results.append(TopicResult(key, results))
             topic = self._context.node.topics.find(key)
-            self._work.extend([self._checked(topic, data, results) for data in partitions])
+            yield 1
+            for data in partitions:
+                work = self._checked(topic, data, results)
+                self._work.append(work)
+                yield _steps(work)
 
     def _checked(
         self, topic: Topic | None, data: PartitionData, results: list[PartitionResult]
@@ -208,19 +232,20 @@ class ProduceCall:
             return self._hold_until_writable()
         if self._awaits():
             return self._hold()
-        self._check()
+        if not self._check():
+            return self._rest_later()
         if self._is_transactional and self._inquiry is None and self._inquires():
             return False
         if self._prepares:
             self._prepares = False
             node.scope.spawn_apart(self._prepare(), name="prepare batches", on_error=self._crash)
             return False
-        work, turn_end = self._work, self._next + STEPS_AT_ONCE
+        work, left = self._work, STEPS_AT_ONCE
         while self._next < len(work):
-            if self._next == turn_end:  # the rest in the next turn of the loop
-                asyncio.get_running_loop().call_soon(self._go_on)
-                return False
+            if left <= 0:
+                return self._rest_later()
             item = work[self._next]
+            left -= _steps(item)
             try:
                 item.results.append(self._result(item))
             except WalFull:
@@ -228,6 +253,11 @@ class ProduceCall:
             self._next += 1
         self.done(None)
         return True
+
+    def _rest_later(self) -> bool:
+        """Go on in the next turn of the loop."""
+        asyncio.get_running_loop().call_soon(self._go_on)
+        return False
 
     def done(self, error: Exception | None) -> None:
         """Count one batch as durable; answer after the last. An error: nobody can know."""
@@ -419,3 +449,7 @@ class ProduceCall:
                     endpoints[endpoint.node_id] = endpoint
                     results[position] = result._replace(leader=leader)
         return endpoints.values()
+
+
+def _steps(work: Work) -> int:
+    return 1 + len(work.records) // _STEP_SIZE

@@ -12,6 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from broker.api.turns import Turns
 from broker.catalog import OFFSETS_TOPIC
 from broker.coordinator.group.coordinator import TransactionalMember
 from broker.coordinator.group.record_formats import CommittedOffset
@@ -33,7 +34,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Check every partition, store those that pass in one go, answer for each."""
     codes: dict[tuple[str, int], ErrorCode] = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}
+    turns = Turns()
     for topic in request.topics:
+        await turns.step(1 + len(topic.partitions))
         known = context.node.topics.find(topic.name)
         for partition in topic.partitions:
             where = topic.name, partition.partition_index
@@ -56,7 +59,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             await _commit(request, kept, context)
         except LakeheadError as error:
             codes |= dict.fromkeys(offsets, _code(error, context.version))
-    return _response(request, codes, context)
+    return await _response(request, codes, context, turns)
 
 
 async def _commit(
@@ -109,24 +112,29 @@ def _code(error: LakeheadError, version: int) -> ErrorCode:
     return code
 
 
-def _response(
-    request: Any, codes: dict[tuple[str, int], ErrorCode], context: RequestContext
+async def _response(
+    request: Any, codes: dict[tuple[str, int], ErrorCode], context: RequestContext, turns: Turns
 ) -> Any:
-    topics = [
-        entity(
-            context.response,
-            "TxnOffsetCommitResponseTopic",
-            name=topic.name,
-            partitions=[
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            await turns.step()
+            partitions.append(
                 entity(
                     context.response,
                     "TxnOffsetCommitResponsePartition",
                     partition_index=partition.partition_index,
                     error_code=codes[topic.name, partition.partition_index],
                 )
-                for partition in topic.partitions
-            ],
+            )
+        await turns.step()
+        topics.append(
+            entity(
+                context.response,
+                "TxnOffsetCommitResponseTopic",
+                name=topic.name,
+                partitions=partitions,
+            )
         )
-        for topic in request.topics
-    ]
     return entity(context.response, "TxnOffsetCommitResponse", topics=topics)

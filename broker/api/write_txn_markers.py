@@ -48,19 +48,19 @@ async def handle(request: Any, context: RequestContext) -> Any:
             (topic.name, await _begin_all(context, marker, topic, turns)) for topic in marker.topics
         ]
         begun.append((marker, topics))
-    return entity(
-        module,
-        "WriteTxnMarkersResponse",
-        markers=[
+    markers = []
+    for marker, topics in begun:
+        await turns.step()
+        answers = [await _answer(name, outcomes, module, turns) for name, outcomes in topics]
+        markers.append(
             entity(
                 module,
                 "WritableTxnMarkerResult",
                 producer_id=marker.producer_id,
-                topics=[await _answer(name, outcomes, module, turns) for name, outcomes in topics],
+                topics=answers,
             )
-            for marker, topics in begun
-        ],
-    )
+        )
+    return entity(module, "WriteTxnMarkersResponse", markers=markers)
 
 
 async def _answer(
