@@ -106,8 +106,10 @@ bounds: $(STAMP) ## Property tests of the decoders, with kernels that check ever
 		$(addprefix tests/property/test_,value_fuzz.py decode.py avro_values.py protobuf_values.py json_columns_property.py); \
 	status=$$?; rm -rf $$folder; exit $$status
 
-stalls: $(STAMP) ## The largest requests of every API beside another client: API, what is filled, bytes, longest stall; VERSIONS=all
-	@SLOW=1 VERSIONS=$(VERSIONS) timeout 7200 $(BIN)/python -m pytest -q -s -n 0 --timeout 1800 tests/integration/test_stall_watchdog.py
+stalls: $(STAMP) ## The largest requests of every API beside another client, and the table in docs/operations.md; APIS="A or B" VERSIONS=all
+	@mkdir -p build && rm -f build/stalls.jsonl
+	@SLOW=1 VERSIONS=$(VERSIONS) STALLS_FILE=build/stalls.jsonl timeout 7200 $(BIN)/python -m pytest -q -s -n 0 --timeout 1800 tests/integration/test_stall_watchdog.py $(if $(APIS),-k "$(APIS)")
+	@$(if $(APIS)$(VERSIONS),,$(BIN)/python docs/stall_table.py build/stalls.jsonl)
 
 sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block, object ...; CLUSTERS=1
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000)) $(if $(WAL),--wal $(WAL)) $(if $(CLUSTERS),--clusters)

@@ -6,6 +6,7 @@
 import struct
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import cramjam
 import pytest
@@ -15,14 +16,23 @@ from broker.api.turns import elements_max
 from broker.partition.record_checks import INFLATION_MAX, RECORDS_INLINE_MAX
 from broker.protocol.encode import uvarint
 from tests.support import wire
+from tests.support.deep_requests import (
+    GROUP_TYPE,
+    Asker,
+    commit_offsets,
+    create_topics,
+    join_group,
+    joining,
+    sync_group,
+)
 from tests.support.watched_node import WatchedNode
 from tests.support.wire import Batch, Wire, produce_request
-from tests.support.worst_requests import worst_requests
+from tests.support.worst_requests import Limits, Names, worst_requests
 
 STALL_S_MAX = 0.1
 PROCESS_STALL_S_MAX = 0.3
 ZSTD = 4
-INVALID_RECORD = 87
+INVALID_RECORD, GROUP_MAX_SIZE_REACHED, UNKNOWN_SERVER_ERROR = 87, 81, -1
 RECORD_WITH_KEY = b"\x0c\x00\x00\x00\x00\x01\x00"
 
 
@@ -134,7 +144,8 @@ def elements_taken(key: int, node: WatchedNode) -> int:
 def of_many(key: int, version: int, array: str, count: int, node: WatchedNode) -> bytes:
     """The request whose array of this name has `count` elements, about the topic `plain`."""
     topic_id = node.node.topics.by_name["plain"].uuid
-    found = dict(worst_requests(key, version, "plain", topic_id, count, 1 << 26))
+    names = Names(name="plain", topic_id=topic_id)
+    found = dict(worst_requests(key, version, names, Limits(count=count, size=1 << 26)))
     return found[array]
 
 
@@ -146,6 +157,15 @@ def fetch_of_the_same_partition(count: int) -> bytes:
 
 
 MANY = [
+    (0, 13, "topic_data"),
+    (0, 13, "topic_data.partition_data"),
+    (9, 8, "groups.topics"),
+    (9, 8, "groups.topics.partition_indexes"),
+    (23, 4, "topics"),  # OffsetForLeaderEpoch
+    (27, 1, "markers"),
+    (61, 0, "topics"),  # DescribeProducers
+    (65, 0, "transactional_ids"),
+    (75, 0, "topics"),  # DescribeTopicPartitions
     (3, 4, "topics"),
     (2, 1, "topics.partitions"),
     (1, 4, "topics.partitions"),
@@ -170,7 +190,44 @@ def test_a_request_of_as_many_elements_as_are_taken_does_not_hold_the_loop(
         check(node)
 
 
-@pytest.mark.parametrize("key", [8, 13, 14, 28, 43])
+def test_a_group_or_transaction_that_is_named_many_times_is_described_once(
+    node: WatchedNode,
+) -> None:
+    """Else a short request would be answered with gigabytes."""
+    count = 5_000
+    name = wire.string("a group")
+    with Wire(node.port) as client:
+        asker = Asker(client, "plain", 1)
+        commit_offsets(asker, "a group")
+        topics = [asker.part(9, 8, "OffsetFetchRequestGroup", group_id="a group", topics=None)]
+        alone = asker.ask(9, 8, "OffsetFetchRequest", groups=topics, require_stable=False)
+        assert [len(group.topics) for group in alone.groups] == [1]
+        named = asker.ask(9, 8, "OffsetFetchRequest", groups=topics * count, require_stable=False)
+        assert {(one.error_code.value, len(one.topics)) for one in named.groups} == {(42, 0)}
+        states = wire.header(65, 0) + b"\0" + uvarint(count + 1) + (uvarint(2) + b"x") * count
+        answer = client.ask(states + b"\0")
+        assert answer is not None
+        assert len(answer) < 100
+        answer = client.ask(wire.header(15, 0) + wire.array(*[name] * count))
+        assert answer is not None
+        assert len(answer) < 100
+
+
+def test_the_largest_topic_is_made_and_deleted_without_a_stall(tmp_path: Path) -> None:
+    with WatchedNode(tmp_path) as large, Wire(large.port) as client:
+        client.socket.settimeout(60)
+        made = next(create_topics(Asker(client, "", 1)))[1]
+        large.longest_stall()
+        answer = client.ask(made)
+        assert answer is not None
+        assert struct.unpack_from(">h", answer, 1 + 4 + 1 + 1 + len("made-1-0"))[0] == 0
+        check(large)
+        assert client.ask(wire.header(20, 1) + wire.array(wire.string("made-1-0")) + bytes(4))
+        check(large)
+        assert not large.node.topics.by_name
+
+
+@pytest.mark.parametrize("key", [0, 1, 8, 13, 14, 28, 43])
 def test_what_is_handled_in_one_turn_takes_every_partition_once_and_no_million(
     node: WatchedNode, key: int
 ) -> None:
@@ -232,3 +289,27 @@ def test_partitions_that_one_request_adds_to_topics_share_the_limit(
         answer = client.ask(body)
     assert answer is not None
     assert struct.unpack_from(">h", answer, 4 + 4 + 2 + len("plain"))[0] == error
+
+
+def test_metadata_and_assignments_of_members_are_within_the_record_of_a_group(
+    node: WatchedNode,
+) -> None:
+    """Longer ones are refused, as Kafka does where they do not fit; the group goes on."""
+    with Wire(node.port) as client:
+        asker = Asker(client, "plain", 1)
+        asker.find_coordinator("synced", GROUP_TYPE)
+        node.longest_stall()
+        for label, request in join_group(asker):
+            answer = client.ask(request)
+            assert answer is not None, label
+            assert struct.unpack_from(">h", answer, 4)[0] == GROUP_MAX_SIZE_REACHED
+        for label, request in sync_group(asker):
+            answer = client.ask(request)
+            assert answer is not None, label
+            assert struct.unpack_from(">h", answer, 4)[0] == UNKNOWN_SERVER_ERROR
+        check(node)
+    assert not node.node.memory.frames.used
+    with Wire(node.port) as client:
+        answer = client.ask(joining(Asker(client, "plain", 1), "synced", b"small"))
+        assert answer is not None
+        assert struct.unpack_from(">h", answer, 4)[0] == 0

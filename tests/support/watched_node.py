@@ -18,6 +18,7 @@ from typing import Self
 import uvloop
 
 from broker.node import Node, start_node
+from broker.process import tune_memory
 from broker.setting_sources import load
 
 BEAT_S = 0.001
@@ -78,8 +79,8 @@ class WatchedNode:
     def __enter__(self) -> Self:
         # As a node's process does (broker.process): else the collector walks through all that the
         # tests have imported, on the loop.
-        gc.collect()
-        gc.freeze()
+        self._thresholds = gc.get_threshold()
+        tune_memory()
         self._thread.start()
         assert self._ready.wait(START_S_MAX), "the node did not start"
         if self._failure is not None:
@@ -90,6 +91,7 @@ class WatchedNode:
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(START_S_MAX)
         gc.unfreeze()
+        gc.set_threshold(*self._thresholds)
 
     @property
     def port(self) -> int:

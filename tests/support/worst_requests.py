@@ -1,26 +1,33 @@
-"""The largest requests that an API's schema allows: one for each of its arrays, filled.
+"""The largest requests that an API's schema allows: for each of its arrays, filled, and for each of
+its fields of bytes.
 
-An array below another is filled within one element of that. Names and numbers of the elements are
-all different, those above them are of what exists: a topic, a group.
+An array below another is filled within one element of that, and those above are of what exists: a
+topic, a group. The elements have names and numbers that are all different, or are all of what
+exists ("same"), or have the longest names that there are ("long"). A field of bytes ("bytes") has
+all that a request may hold, in one element and in a thousand.
 """
 
 import dataclasses
 import struct
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
 from broker.protocol.api import schema
+from broker.protocol.decode import TEXT_SIZE_MAX
 from broker.protocol.frame import encode_request
+from broker.protocol.node_proof import NO_PROOF, NodeProof
 
 Path = tuple[str, ...]
+BYTES_ELEMENTS = (1, 1000)
+_BYTES_RESERVE = 1024
+"""Of a request that is full of bytes, for all else."""
 _VALUES: dict[str, Any] = {
     "bool": False,
-    "bytes": b"",
-    "records": None,
     "float64": 0.0,
     "timedelta_i32": timedelta(milliseconds=1000),
     "timedelta_i64": timedelta(milliseconds=1000),
@@ -28,31 +35,103 @@ _VALUES: dict[str, Any] = {
 }
 
 
-def worst_requests(
-    key: int, version: int, name: str, topic_id: UUID, count: int, size_max: int
-) -> Iterator[tuple[str, bytes]]:
-    """Yield what is filled, and the request, without its length: `count` elements at most, and
-    `size_max` bytes. `name` is that of a topic and of a group, `topic_id` the topic's.
+class Filling(Enum):
+    """What the elements are like."""
+
+    DIFFERENT = ""
+    SAME = " (same)"
+    LONG = " (long)"
+    BYTES = " (bytes)"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most array elements of a request, and bytes."""
+
+    count: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What exists: a topic and a group of this name, the topic's id; `fixed` has the values of
+    fields that decide how far a request comes, by their names.
     """
-    cls: Any = schema(key, version).request_class
-    for path in [(), *_arrays(cls)]:
-        number = count
-        while True:
-            request = _filled(cls, path, number, _Names(name, topic_id))
-            try:
-                frame = encode_request(key, version, 7, request)[4:]
-            except (ValueError, TypeError, struct.error):  # a null that the version does not have
-                break
-            if len(frame) <= size_max:
-                yield ".".join(path) or "all", frame
-                break
-            number //= 2
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Names:
     name: str
     topic_id: UUID
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    filling: Filling = Filling.DIFFERENT
+    blob: bytes = b""
+
+
+def worst_requests(
+    key: int,
+    version: int,
+    names: Names,
+    limits: Limits,
+    fillings: Sequence[Filling] = (Filling.DIFFERENT,),
+    proof: NodeProof = NO_PROOF,
+) -> Iterator[tuple[str, bytes]]:
+    """Yield what is filled, and the request, without its length."""
+    cls: Any = schema(key, version).request_class
+    for path in [(), *_arrays(cls)]:
+        for filling in fillings:
+            if not path and filling in {Filling.SAME, Filling.LONG}:
+                continue
+            label = (".".join(path) or "all") + filling.value
+            for number in _numbers(cls, path, filling, limits):
+                blob = bytes((limits.size - _BYTES_RESERVE) // number - _BYTES_RESERVE // 8)
+                like = dataclasses.replace(
+                    names, filling=filling, blob=blob if filling is Filling.BYTES else b""
+                )
+                frame = _largest(key, version, path, number, like, limits, proof)
+                if frame is not None:
+                    yield label, frame
+
+
+def _numbers(cls: Any, path: Path, filling: Filling, limits: Limits) -> Sequence[int]:
+    """How many elements are tried at first."""
+    if filling is Filling.LONG:
+        return (min(limits.count, limits.size // TEXT_SIZE_MAX),)
+    if filling is not Filling.BYTES:
+        return (limits.count,)
+    if not _has_bytes(cls, path):
+        return ()
+    return tuple(min(one, limits.count) for one in BYTES_ELEMENTS) if path else (1,)
+
+
+def _largest(
+    key: int,
+    version: int,
+    path: Path,
+    count: int,
+    names: Names,
+    limits: Limits,
+    proof: NodeProof,
+) -> bytes | None:
+    """Return the request with as many elements as its size allows; None: there is no such one."""
+    cls: Any = schema(key, version).request_class
+    while count:
+        request = _filled(cls, path, count, names)
+        try:
+            frame = encode_request(key, version, 7, request, proof)[4:]
+        except (ValueError, TypeError, struct.error):  # a null that the version does not have
+            return None
+        if len(frame) <= limits.size:
+            return frame
+        count = min(count - 1, count * limits.size // len(frame))
+    return None
+
+
+def _has_bytes(cls: Any, path: Path) -> bool:
+    """Whether the elements of the array at `path`, or the request itself, have a field of bytes."""
+    hints = typing.get_type_hints(cls)
+    if path:
+        inner = typing.get_args(_bare(hints[path[0]]))[0]
+        return dataclasses.is_dataclass(inner) and _has_bytes(inner, path[1:])
+    kinds = {field.metadata.get("kafka_type") for field in dataclasses.fields(cls)}
+    return bool(kinds & {"bytes", "records"})
 
 
 def _arrays(cls: Any, above: Path = ()) -> Iterator[Path]:
@@ -67,7 +146,7 @@ def _arrays(cls: Any, above: Path = ()) -> Iterator[Path]:
                 yield from _arrays(inner, path)
 
 
-def _filled(cls: Any, path: Path, count: int, names: _Names, number: int | None = None) -> Any:
+def _filled(cls: Any, path: Path, count: int, names: Names, number: int | None = None) -> Any:
     """Return an entity whose array at `path` has `count` elements; this is element `number`."""
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
@@ -87,7 +166,10 @@ def _filled(cls: Any, path: Path, count: int, names: _Names, number: int | None 
                 values[field.name] = None
             continue
         inner = typing.get_args(hint)[0]
-        places: list[int | None] = list(range(count)) if len(path) == 1 else [None]
+        places: list[int | None] = [None]
+        if len(path) == 1:
+            is_same = names.filling is Filling.SAME
+            places = [None] * count if is_same else list(range(count))
         values[field.name] = tuple(
             _filled(inner, path[1:], count, names, place)
             if kind is None
@@ -97,9 +179,15 @@ def _filled(cls: Any, path: Path, count: int, names: _Names, number: int | None 
     return cls(**values)
 
 
-def _value(kind: str, field: str, names: _Names, number: int | None) -> Any:
+def _value(kind: str, field: str, names: Names, number: int | None) -> Any:
+    if field in names.fixed:
+        return names.fixed[field]
+    if kind in {"bytes", "records"}:
+        return names.blob or (None if kind == "records" else b"")
     if kind == "string":
-        return names.name if number is None else f"{names.name}-{number}"
+        text = names.name if number is None else f"{names.name}-{number}"
+        is_long = names.filling is Filling.LONG and number is not None
+        return text.ljust(TEXT_SIZE_MAX, "x") if is_long else text
     if kind == "uuid":
         return names.topic_id if number is None else UUID(int=number + 1)
     if kind in _VALUES:
