@@ -42,11 +42,19 @@ _DIFFERENCES = """\
   refused with INVALID_RECORD. Without it a batch that nothing can read is taken:
   [scans](scan.md#what-cannot-be-read), [tables](tables.md) and [`verify`](jobs.md#verify) tell.
 - **Sizes of requests**: one request may have 20,000 array elements in all and four more for each
-  partition of the cluster; one that carries no records may have 16 MiB. More closes the connection.
-  APIs that are handled in one turn of the event loop (OffsetCommit, TxnOffsetCommit, OffsetDelete,
-  AddPartitionsToTxn, LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders, AlterConfigs,
-  IncrementalAlterConfigs, AlterPartitionReassignments) take 2,000 and two for each partition: a
-  consumer that owns every partition still commits them all at once.
+  partition of the cluster; one that carries no records may have 16 MiB. More closes the connection,
+  by the size that is announced: it is not read. APIs that are handled or begun in one turn of the
+  event loop (Produce, Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete, AddPartitionsToTxn,
+  LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders, AlterConfigs, IncrementalAlterConfigs,
+  AlterPartitionReassignments) take 2,000 and two for each partition: a consumer that owns every
+  partition still commits them all at once. CreateTopics and CreatePartitions make 10,000 partitions
+  in one request at most (POLICY_VIOLATION). A group that one OffsetFetch names twice gets
+  INVALID_REQUEST.
+- **Sizes of groups**: the record of a group, with the metadata and assignments of its members, may
+  have `message.max.bytes`, as in Kafka; SyncGroup of a larger one gets UNKNOWN_SERVER_ERROR.
+  Members whose metadata (of all their protocols) come to more than twice that are refused with
+  GROUP_MAX_SIZE_REACHED when they join, and the others go on. Of member ids that are given out and
+  not used a group keeps one mebibyte, about 7,000; the oldest are forgotten (UNKNOWN_MEMBER_ID).
 - **There is no active segment.** Kafka never compacts the segment that a partition writes to; here
   the newest records of a compacted topic may be compacted as soon as they are in objects. Where a
   consumer has to see each value for a time, set `min.compaction.lag.ms`.

@@ -144,7 +144,7 @@ def elements_taken(key: int, node: WatchedNode) -> int:
 def of_many(key: int, version: int, array: str, count: int, node: WatchedNode) -> bytes:
     """The request whose array of this name has `count` elements, about the topic `plain`."""
     topic_id = node.node.topics.by_name["plain"].uuid
-    names = Names(name="plain", topic_id=topic_id)
+    names = Names(name="plain", topic_id=topic_id, fixed={"acks": -1, "transactional_id": None})
     found = dict(worst_requests(key, version, names, Limits(count=count, size=1 << 26)))
     return found[array]
 

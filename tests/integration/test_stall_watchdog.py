@@ -48,6 +48,7 @@ OWN_NODE = {19, 20, 37}
 """They change the topics that others are measured with."""
 TOPIC_RESOURCE = 2
 FIXED: dict[int, dict[str, Any]] = {
+    0: {"acks": -1, "transactional_id": None},
     8: {"generation_id": -1, "generation_id_or_member_epoch": -1, "member_id": ""},
     11: {"session_timeout": timedelta(seconds=10), "member_id": "", "group_instance_id": None},
     19: {"num_partitions": 1, "replication_factor": 1},
