@@ -27,13 +27,15 @@ def balance(
     leads: Mapping[int, Sequence[int]], loads: Mapping[int, NodeLoad], *, imbalance: float
 ) -> list[tuple[int, int]]:
     """Return (stream, new leader) of the moves to make; `leads` are the streams by node."""
+    if len(leads) < 2:
+        return []
     weights = stream_weights(leads, loads)
     heaps = {
         node_id: sorted((weights[stream_id], stream_id) for stream_id in streams)
         for node_id, streams in leads.items()
     }
     totals = {node_id: sum(w for w, _ in heap) for node_id, heap in heaps.items()}
-    if len(totals) < 2 or not weights:
+    if not weights:
         return []
     average = sum(totals.values()) / len(totals)
     if _is_within(totals, average, imbalance):
