@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from broker.api.logger_levels import change_levels
+from broker.api.turns import Turns
 from broker.configs.broker_table import BROKER_CONFIGS
 from broker.configs.definition import ConfigDefinition, Effect
 from broker.configs.group_table import known_group_config, parse_group_configs
@@ -37,6 +38,8 @@ from storage.metadata.table_declaration import PREFIX
 from storage.upkeep.configs import ALL_BROKERS
 
 TABLE_PATH = f"{PREFIX}path"
+_RESOURCE_STEPS = 4
+"""Work on a resource: as on so many elements of a request."""
 
 Configs: TypeAlias = Mapping[str, str]
 Changes: TypeAlias = dict[str, str | None]
@@ -58,8 +61,9 @@ async def answer_changes(
 ) -> Any:
     """Make the changes of every resource, each on its own, and answer for each."""
     named = Counter((asked.resource_type, asked.resource_name) for asked in request.resources)
-    responses = []
+    responses, turns = [], Turns()
     for resource in request.resources:
+        await turns.step(_RESOURCE_STEPS + len(resource.configs))
         code, message = ErrorCode.none, None
         try:
             if named[resource.resource_type, resource.resource_name] > 1:
