@@ -16,7 +16,7 @@ from broker.protocol.messages import entity
 from storage.errors import LakeheadError
 from storage.metadata.records import ClientQuota
 
-API = Api(key=49, name="AlterClientQuotas", versions=(0, 1))
+API = Api(key=49, name="AlterClientQuotas", versions=(0, 1), is_at_once=True)
 
 
 Owner = tuple[tuple[str, str | None], ...]

@@ -13,7 +13,7 @@ from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError
 from broker.protocol.messages import entity
 
-API = Api(key=48, name="DescribeClientQuotas", versions=(0, 1))
+API = Api(key=48, name="DescribeClientQuotas", versions=(0, 1), is_at_once=True)
 
 
 def handle(request: Any, context: RequestContext) -> Any:
