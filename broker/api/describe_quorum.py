@@ -17,7 +17,7 @@ from broker.catalog.leaders import controller_id
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
 
-API = Api(key=55, name="DescribeQuorum", versions=(0, 2))
+API = Api(key=55, name="DescribeQuorum", versions=(0, 2), is_at_once=True)
 
 _LISTENER = "PLAINTEXT"
 

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.messages import entity
 
-API = Api(key=50, name="DescribeUserScramCredentials", versions=(0, 0))
+API = Api(key=50, name="DescribeUserScramCredentials", versions=(0, 0), is_at_once=True)
 
 _MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
