@@ -47,9 +47,9 @@ _DIFFERENCES = """\
   event loop (Produce, Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete, AddPartitionsToTxn,
   LeaveGroup, SyncGroup, CreatePartitions, ElectLeaders, AlterConfigs, IncrementalAlterConfigs,
   AlterPartitionReassignments, DescribeQuorum, those of quotas and SCRAM) take 2,000 and two for
-  each partition: a consumer that owns every partition still commits them all at once. CreateTopics and CreatePartitions make 10,000 partitions
-  in one request at most (POLICY_VIOLATION). A group that one OffsetFetch names twice gets
-  INVALID_REQUEST.
+  each partition: a consumer that owns every partition still commits them all at once. CreateTopics
+  and CreatePartitions make 10,000 partitions in one request at most (POLICY_VIOLATION). A group
+  that one OffsetFetch names twice gets INVALID_REQUEST.
 - **Sizes of groups**: the record of a group, with the metadata and assignments of its members, may
   have `message.max.bytes`, as in Kafka; SyncGroup of a larger one gets UNKNOWN_SERVER_ERROR.
   Members whose metadata (of all their protocols) come to more than twice that are refused with
