@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import check_more_partitions, too_many_partitions
+from broker.api.topic_rules import are_too_many, check_more_partitions, too_many_partitions
 from broker.api.turns import Turns
 from broker.protocol.api import Api, RequestContext
 from broker.protocol.errors import KafkaError, error_code, error_message
@@ -23,7 +23,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic."""
     node = context.node
     named = Counter(topic.name for topic in request.topics)
-    too_many = too_many_partitions(_new_partitions(request, context))
+    is_too_much = are_too_many(_new_partitions(request, context))
     results, turns = [], Turns()
     for topic in {topic.name: topic for topic in request.topics}.values():
         await turns.step(1 + len(topic.assignments or ()))
@@ -31,8 +31,8 @@ async def handle(request: Any, context: RequestContext) -> Any:
         try:
             if named[topic.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
-            if too_many is not None:
-                raise too_many
+            if is_too_much:
+                raise too_many_partitions()
             replicas = None
             if topic.assignments is not None:
                 replicas = [tuple(asked.broker_ids) for asked in topic.assignments]

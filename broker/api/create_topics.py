@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.api.topic_rules import (
     TopicRequest,
+    are_too_many,
     check_collision,
     check_new_topic,
     too_many_partitions,
@@ -36,15 +37,15 @@ _TOPIC_STEPS = 10
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic, once it can be used."""
     named = Counter(topic.name for topic in request.topics)
-    too_many = too_many_partitions(_new_partitions(request, context))
+    is_too_much = are_too_many(_new_partitions(request, context))
     results, turns = [], Turns()
     for asked in {topic.name: topic for topic in request.topics}.values():
         await turns.step(_TOPIC_STEPS + len(asked.assignments) + len(asked.configs))
         try:
             if named[asked.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
-            if too_many is not None:
-                raise too_many
+            if is_too_much:
+                raise too_many_partitions()
             results.append(await _create(asked, request.validate_only, context))
         except (LakeheadError, TimeoutError) as error:
             results.append(_failure(asked.name, error, context))

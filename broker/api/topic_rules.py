@@ -72,12 +72,15 @@ def check_new_topic(
     return NewTopic(name=request.name, partitions=partitions, replicas=replicas, configs=configs)
 
 
-def too_many_partitions(counts: Iterable[int]) -> KafkaError | None:
-    """Return the error of each topic of a request whose topics get so many new partitions together,
-    as Kafka counts; None: they may be made. A topic that is too large alone is refused alone.
+def are_too_many(counts: Iterable[int]) -> bool:
+    """Whether the topics of one request get more new partitions together than it may make, as Kafka
+    counts. A topic that is too large alone is refused alone.
     """
-    if sum(count for count in counts if 0 < count <= PARTITIONS_MAX) <= PARTITIONS_MAX:
-        return None
+    return sum(count for count in counts if 0 < count <= PARTITIONS_MAX) > PARTITIONS_MAX
+
+
+def too_many_partitions() -> KafkaError:
+    """Return the error of each topic of such a request."""
     return KafkaError(
         ErrorCode.policy_violation,
         f"Excessively large number of partitions per request; {PARTITIONS_MAX} may be.",

@@ -9,10 +9,10 @@ from kio.schema.errors import ErrorCode
 
 from broker.api.topic_rules import (
     TopicRequest,
+    are_too_many,
     check_collision,
     check_more_partitions,
     check_new_topic,
-    too_many_partitions,
 )
 from broker.configs.table_places import TablePlaces
 from broker.protocol.errors import KafkaError
@@ -124,9 +124,7 @@ def test_more_partitions_are_refused_with_kafkas_codes(
     ],
 )
 def test_partitions_of_one_request_share_the_limit(counts: list[int], is_refused: bool) -> None:
-    error = too_many_partitions(counts)
-    assert (error is not None) is is_refused
-    assert error is None or error.code is ErrorCode.policy_violation
+    assert are_too_many(counts) is is_refused
 
 
 def test_names_that_collide_are_found_without_a_look_at_each_topic() -> None:
