@@ -88,6 +88,7 @@ class StreamEngine:
         self.on_writable: list[Callable[[], None]] = []
         """Called when `writable()` turns true again."""
         self._wal = wal
+        self._scope = scope
         self._settings = settings
         self._released_bytes = 0
         self._pace = UploadPace(clock, produced=lambda: self._released_bytes, fill=self._fill)
@@ -346,12 +347,19 @@ class StreamEngine:
         failpoint("wal_released")
         for stream in advanced.values():
             if stream.on_advance is not None:
-                stream.on_advance()
+                self._let_know(stream.on_advance)
         for on_done in done:
-            on_done(None)
+            self._let_know(on_done, None)
         self._uploads.check()
         self._appends.wake(position)
         self._check_writable()
+
+    def _let_know(self, callback: Callable[..., None], *outcome: None) -> None:
+        """Call back one of those that wait; an unexpected error in it is not that of the others."""
+        try:
+            callback(*outcome)
+        except Exception as error:  # noqa: BLE001  # the root of an acknowledgement
+            self._scope.on_failure("acknowledge", error)
 
     def failed(self, error: Exception) -> None:
         """The WAL is broken: nothing that is on its way will be acknowledged."""

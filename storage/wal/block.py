@@ -305,7 +305,10 @@ class BlockWal:
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        self._pump()
+        try:
+            self._pump()
+        except Exception as error:  # noqa: BLE001  # the loop calls this
+            self._fail("preparing a write", error)
 
     def _pump(self) -> None:
         """Write sealed blocks, then the current one, as far as slots and the window allow."""

@@ -8,10 +8,14 @@ import pytest
 
 from broker.api import produce as produce_api
 from broker.api.fetch import FetchCall
+from broker.catalog import leadership
 from broker.cluster.session import Session
+from broker.coordinator.log import CoordinatorLog
 from broker.coordinator.transaction.transactions import Transactions
 from broker.node import Node
 from broker.partition import cold_reads
+from broker.protocol.api import schema
+from broker.protocol.messages import entity
 from storage.format.record_batch import TRANSACTIONAL, read_header
 from storage.object_store import MemoryStore
 from storage.stream import reader
@@ -131,3 +135,86 @@ async def test_an_unexpected_error_of_a_coordinator_ends_one_connection_alone() 
             client.produce_to({0: of_transaction}, version=12, transactional_id="x")
             await ends_alone(node, client, failed=1)
         await is_served(node)
+
+
+CHECKS: dict[str, tuple[str, Callable[..., Any], int]] = {
+    "at once": ("check_records", broken, 1),
+    "aside": ("check_records_aside", broken_later, 1000),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS)
+async def test_an_unexpected_error_of_a_look_at_records_ends_its_connection_alone(
+    check: str,
+) -> None:
+    name, error, records = CHECKS[check]
+    async with running() as node:
+        await node.catalog.create("t", 2, {"lakehead.record.validation": "true"})
+        client = await Client.connect(node)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(produce_api, name, error)
+            client.produce(batch(*[b"a"] * records))
+            await ends_alone(node, client, failed=1)
+        await is_served(node)
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+async def test_an_unexpected_error_of_a_shard_that_loads_ends_one_connection_alone(
+    topic: str,
+) -> None:
+    """The next request loads it."""
+    is_group = topic == "__consumer_offsets"
+    module = schema(10, 4).request_module
+    find = entity(
+        module, "FindCoordinatorRequest", key_type=0 if is_group else 1, coordinator_keys=["k"]
+    )
+
+    def ask_coordinator(client: Client) -> None:
+        if is_group:
+            message = entity(
+                schema(15, 5).request_module,
+                "DescribeGroupsRequest",
+                groups=["k"],
+                include_authorized_operations=False,
+            )
+            client.send(15, 5, message)
+        else:
+            request = schema(65, 0).request_module
+            message = entity(request, "DescribeTransactionsRequest", transactional_ids=["k"])
+            client.send(65, 0, message)
+
+    async with running(
+        transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1
+    ) as node:
+        client = await with_topic(node)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CoordinatorLog, "replay", broken_later)
+            await client.ask(10, 4, find)
+            ask_coordinator(client)
+            await ends_alone(node, client, failed=1)
+        await is_served(node)
+        again = await Client.connect(node)
+        ask_coordinator(again)
+        assert await again.receive() is not None
+
+
+async def test_a_partition_is_loaded_again_after_an_unexpected_error() -> None:
+    async with running() as node:
+        with pytest.MonkeyPatch.context() as patch:
+            tries: list[str] = []
+            load = leadership.open_partition  # type: ignore[attr-defined]
+
+            async def broken_load(topic: Any, *given: Any, **named: Any) -> Any:
+                tries.append(topic.name)
+                if len(tries) <= 2:
+                    raise Unexpected("a defect")
+                return await load(topic, *given, **named)
+
+            patch.setattr(leadership, "open_partition", broken_load)
+            await node.catalog.create("t", 1)
+            await until(lambda: node.topics.partition("t", 0) is not None)
+        assert len(tries) == 3
+        assert node.failure is None
+        client = await Client.connect(node)
+        client.produce(batch(b"a"))
+        assert await client.produced() == (0, 0)

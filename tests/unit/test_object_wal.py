@@ -109,6 +109,23 @@ async def test_a_put_that_hangs_is_repeated_beside_it_and_either_may_land() -> N
     assert offsets(await seal(store.inner)) == [0]
 
 
+async def test_an_unexpected_error_before_a_put_ends_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wal, listener = await begun(MemoryStore())
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(wal, "_start", broken)
+    wal.append(1, 0, 0, 1, b"lost")
+    assert isinstance(await listener.wait_failed(), WalFailed)
+    monkeypatch.undo()
+    with pytest.raises(WalFailed):
+        wal.append(1, 0, 1, 1, b"refused")
+    assert listener.positions == []
+
+
 async def test_nothing_is_released_after_a_tombstone() -> None:
     store, wal, listener, ends = await held(4)
     for number in (0, 3):

@@ -28,6 +28,7 @@ class World:
         self.scope = TaskScope(lambda name, error: self.crashes.append(f"{name}: {error!r}"))
         self.tried: list[tuple[int, int, float]] = []
         self.is_broken: set[int] = set()
+        self.is_defective = False
         self.logs: dict[int, MetadataLog] = {}
 
     async def log(self, node_id: int) -> MetadataLog:
@@ -51,6 +52,8 @@ class World:
             self.tried.append((node_id, dead.node_id, self.loop.time()))
             if node_id in self.is_broken:
                 raise StoreUnavailable("not from here")
+            if self.is_defective:
+                raise ZeroDivisionError("a defect")
             await log.commit(
                 [
                     r.CommitObjects(
@@ -168,6 +171,28 @@ def test_others_step_in_for_one_that_does_not_get_it_done() -> None:
         tried = len(world.tried)
         await world.live(100)
         assert len(world.tried) == tried  # done is done
+
+    run(scenario)
+
+
+def test_an_unexpected_error_of_a_recovery_is_not_its_end() -> None:
+    """The same node tries it again, and goes on to serve."""
+
+    async def scenario(world: World) -> None:
+        failures: list[str] = []
+        world.scope.on_failure = lambda name, error: failures.append(f"{name}: {error}")
+        for node_id in range(2):
+            await world.join(node_id)
+        await world.give_stream(0, 1)
+        world.is_defective = True
+        await world.fence(1, by=0)
+        await world.live(10)
+        assert {who for who, _, _ in world.tried} == {0}
+        assert len(failures) > 1
+        assert set(failures) == {"recover node 1: a defect"}
+        world.is_defective = False
+        await world.live(10)
+        assert world.logs[0].state.nodes[1].is_recovered
 
     run(scenario)
 

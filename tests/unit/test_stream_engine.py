@@ -126,6 +126,27 @@ async def test_what_was_appended_is_read_hot_and_cold_and_after_a_clean_restart(
             assert await read_all(stream) == bases[stream.stream_id]
 
 
+async def test_an_unexpected_error_of_one_acknowledgement_is_not_that_of_the_others() -> None:
+    """Batches of one write are acknowledged together, and readers wait for the same."""
+    async with running(MemoryStore(), MemoryWal(), partitions=2) as (engine, streams):
+        acknowledged: list[int] = []
+
+        def broken(*_: object) -> None:
+            raise ZeroDivisionError("a defect")
+
+        streams[0].on_advance = broken
+        for number in range(4):
+            stream = streams[number % 2]
+            batch = bytearray(make_batch(0, 3))
+            patch(batch, 0, stream.next_offset, stream.epoch)
+            on_done = broken if number == 1 else lambda _, n=number: acknowledged.append(n)
+            stream.append(memoryview(batch), count=3, max_timestamp=1, on_done=on_done)
+        await engine.wait_durable()
+        assert acknowledged == [0, 2, 3]
+        assert await append(streams[1]) == 6
+        assert not engine._failure.done()
+
+
 async def test_a_crash_loses_nothing_that_was_acknowledged() -> None:
     store, wal = MemoryStore(), MemoryWal()
     async with running(store, wal, clean=False) as (_, streams):

@@ -77,6 +77,26 @@ def test_with_all_slots_taken_appends_gather_and_completions_keep_their_order() 
     simulate(world, seed=1)
 
 
+async def test_an_unexpected_error_before_a_write_ends_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is released after it: what the write was to hold would be passed over."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    device = await new_device()
+    wal = await open_small(device)
+    listener = await started(wal, 1)
+    monkeypatch.setattr(device, "write", broken)
+    wal.append(1, 1, 0, 1, b"lost")
+    assert isinstance(await listener.wait_failed(), WalFailed)
+    monkeypatch.undo()
+    with pytest.raises(WalFailed):
+        wal.append(1, 1, 1, 1, b"refused")
+    assert listener.positions == []
+
+
 def test_writes_in_flight_stay_within_the_window() -> None:
     async def world() -> None:
         device = await new_device(seed=3, latency_s=(0.01, 0.01))

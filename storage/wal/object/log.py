@@ -311,7 +311,7 @@ class ObjectWal:
 
     def _flush(self) -> None:
         self._flush_is_due = False
-        self._pump()
+        self._pump_or_fail()
 
     def _pump(self) -> None:
         """Start the groups whose time has come, as far as slots allow."""
@@ -336,7 +336,14 @@ class ObjectWal:
 
     def _timer_rang(self) -> None:
         self._timer = None
-        self._pump()
+        self._pump_or_fail()
+
+    def _pump_or_fail(self) -> None:
+        """Pump where the loop calls: no task has an unexpected error there."""
+        try:
+            self._pump()
+        except Exception as error:  # noqa: BLE001  # the root of a put
+            self._fail(WalFailed(f"preparing an object failed: {error!r}"))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
