@@ -86,6 +86,23 @@ def test_a_folder_is_named_only_where_no_reader_could_read_the_name_otherwise() 
         assert partition_folder([("n", odd)]) == ""
 
 
+HOSTILE = st.text() | st.text("./\\%=:~\0 a", max_size=8) | st.sampled_from(["..", "../..", "/etc"])
+
+
+@given(st.lists(st.tuples(HOSTILE, st.none() | HOSTILE), min_size=1, max_size=3))
+def test_no_value_leads_out_of_the_folder_of_its_table(
+    values: list[tuple[str, str | None]],
+) -> None:
+    folder = partition_folder(values)
+    if not folder:
+        return
+    *steps, end = folder.split("/")
+    assert (len(steps), end) == (len(values), "")
+    for step, (name, text) in zip(steps, values, strict=True):
+        assert step == f"{name}={text}"
+        assert step not in {"", ".", ".."}
+
+
 @pytest.mark.parametrize(
     ("part", "words"),
     [
@@ -93,10 +110,13 @@ def test_a_folder_is_named_only_where_no_reader_could_read_the_name_otherwise() 
         (PartitionPart(column="text", unit="day"), "needs a timestamp, and text is STRING"),
         (PartitionPart(column="day", unit="hour"), "needs a timestamp, and day is DATE"),
         (PartitionPart(column="list"), "cannot be partitioned by list"),
+        (PartitionPart(column="real"), "cannot be partitioned by real"),  # NaN equals no value
+        (PartitionPart(column="half"), "cannot be partitioned by half"),
     ],
 )
 def test_what_cannot_be_a_partition_column_is_said(part: PartitionPart, words: str) -> None:
-    schema = pa.schema([*SCHEMA, ("list", pa.list_(pa.int32()))])
+    others = [("list", pa.list_(pa.int32())), ("real", pa.float64()), ("half", pa.float32())]
+    schema = pa.schema([*SCHEMA, *others])
     with pytest.raises(SettingsError, match=words):
         check_parts(schema, [part])
     check_parts(schema, [PartitionPart(column="day", unit="day"), PartitionPart(column="flag")])

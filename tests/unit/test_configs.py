@@ -80,6 +80,8 @@ def test_values_are_checked(name: str, good: str, bad: str) -> None:
         ("retention.ms", "1e3", None),
         ("retention.ms", "0x10", None),
         ("retention.ms", "9223372036854775808", None),
+        ("retention.ms", "9" * 5000, None),
+        ("retention.bytes", "-" + "9" * 5000, None),
         ("max.message.bytes", "+1000", "1000"),
         ("max.message.bytes", "1000.0", None),
         ("cleanup.policy", "compact , delete", "compact,delete"),

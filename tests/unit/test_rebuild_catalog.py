@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 import lake
+from lake.jobs.materialize import materialize
+from lake.jobs.table_settings import MaterializeSettings
 from storage.compaction.merge_plan import MergeRules
 from storage.errors import SettingsError
 from storage.garbage.sweep import SweepTimes
@@ -89,6 +92,28 @@ def test_every_record_comes_back_at_its_offset(tmp_path: Path, merged_after: int
     assert [row for row in found if row in before["t"]] == before["t"]
     assert len(found) > len(before["t"])
     assert is_sound(tmp_path)
+
+
+def test_tables_go_on_where_they_were_and_have_no_row_twice(tmp_path: Path) -> None:
+    """A table knows its topic by its id, which the objects name."""
+    write(tmp_path)
+    settings = MaterializeSettings(
+        path=str(tmp_path / "store"),
+        topic="t",
+        table=str(tmp_path / "table"),
+        value_format="raw",
+        workers=1,
+    )
+    first = materialize(settings).records
+    wipe(tmp_path)
+    rebuild(tmp_path)
+    assert materialize(settings).records == 0
+    write(tmp_path)
+    assert materialize(settings).records > 0
+    table = DeltaTable(str(tmp_path / "table")).to_pyarrow_table().to_pylist()
+    places = [(row["_partition"], row["_offset"]) for row in table]
+    assert len(set(places)) == len(places) > first
+    assert sorted(places) == sorted((row["partition"], row["offset"]) for row in rows(tmp_path))
 
 
 def test_what_was_compacted_by_keys_comes_back_as_it_was(tmp_path: Path) -> None:
