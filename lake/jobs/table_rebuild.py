@@ -32,7 +32,7 @@ from lake.tables.delta_log import current_files, delete_table
 from lake.tables.delta_table import Table, app_id, first_id, open_table, replace_table
 from lake.tables.layout import DEAD_LETTERS, check_made_from
 from lake.tables.left_out import COUNTS, counted
-from lake.tables.merge_engine import claim
+from lake.tables.merge_engine import claim_all
 from lake.tables.owner import is_of_topic, owner_marks
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
@@ -243,7 +243,7 @@ def _swap(
             if new.marked(app) >= 0:
                 marks[app] = new.marked(app)
     if old.table is not None:
-        marks |= claim(old.table, topic_id)
+        marks |= claim_all(old.table)
     held = [table for table in (old.table, new) if table is not None]
     marks |= {app: counted(new, app) for app in COUNTS if any(counted(t, app) for t in held)}
     replace_table(

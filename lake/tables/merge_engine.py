@@ -11,9 +11,11 @@ settles it. Whoever finds an open round plans the next one over it and marks it 
 so a MERGE that comes late finds its number used up: delta-spark skips it, or finds a conflict.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
+from lake.tables.delta_log import applications
 from lake.tables.delta_table import Table, app_id
 from lake.tables.left_out import COUNTS, NO_COUNTS, counted
 from lake.tables.owner import owner_marks
@@ -22,6 +24,8 @@ from storage.clock import SystemClock
 from storage.failpoints import failpoint
 
 MergeEngineName = Literal["delta-rs", "spark"]
+
+_PLANNED = re.compile(r"lakehead:([^:]+):merge-planned")
 
 Progress = Mapping[tuple[str, int], int]
 """The last offset that a table holds after a commit, by topic id and partition."""
@@ -88,6 +92,19 @@ def claim(table: Table, topic_id: str) -> dict[str, int]:
 
 def _next_count(topic_id: str, app: str) -> str:
     return f"{app}:{topic_id}:planned"
+
+
+def claim_all(table: Table) -> dict[str, int]:
+    """As `claim`, of every topic that the table ever was of. A run that another process left, or
+    still does, for a topic that was deleted since has a number and a lease of its own.
+
+    Raises what reading the table's log raises.
+    """
+    found = (_PLANNED.fullmatch(app) for app in applications(table.uri))
+    marks: dict[str, int] = {}
+    for topic_id in sorted(one[1] for one in found if one is not None):
+        marks |= claim(table, topic_id)
+    return marks
 
 
 def plan_merge(

@@ -13,7 +13,7 @@ from lake.jobs.table_lease import TableLeases
 from lake.store_reader import store_reader
 from lake.tables.delta_table import open_table
 from tests.support.airflow_runs import connect
-from tests.support.declared_topics import configure
+from tests.support.declared_topics import configure, delete_topic
 from tests.support.topic_writer import write_topic
 
 pytestmark = [
@@ -143,6 +143,27 @@ def test_a_table_that_grew_makes_an_event_of_its_asset(cluster: Path) -> None:
 
 
 # --------------------------------------------------------------------------- what they fail with
+
+
+def test_the_table_of_a_topic_made_again_is_left_as_it_is(cluster: Path) -> None:
+    run("materialize", topics="orders")
+    delete_topic(cluster, "orders")
+    write_topic(cluster, "orders", {0: [b'{"id":7}'], 1: []}, partitions=2)
+    table = {"lakehead.table.enable": "true", "lakehead.table.value.format": "json"}
+    configure(cluster, "orders", table)
+    for name, options in (
+        ("materialize", {"topics": "orders"}),
+        ("replay", {"topic": "orders"}),
+        ("backfill", {"topic": "orders", "begin": "earliest"}),
+        ("rebuild_table", {"topic": "orders"}),
+    ):
+        with pytest.raises(Exception, match=r"earlier topic") as refused:
+            run(name, **options)
+        assert "without.history" in str(refused.value), name
+        assert rows(cluster) == WANTED, name
+    assert run("rebuild_table", topic="orders", without_history=True)["records"] == 1
+    assert run("materialize", topics="orders")["records_behind"] == 0
+    assert rows(cluster) == [7]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
 from lake.jobs.table_settings import MaterializeSettings
 from lake.jobs.table_status import TableStatus, table_statuses
 from lake.store_reader import store_reader
-from lake.tables.delta_table import app_id, open_table
+from lake.tables.delta_table import TableMoved, app_id, open_table
+from lake.tables.merge_engine import done_app, plan_merge, planned_app
 from lake.tables.owner import OWNER, OtherTopic, owner_marks
 from storage.clock import SystemClock
 from storage.errors import SettingsError
@@ -148,6 +149,28 @@ def test_a_topic_made_again_does_not_continue_the_rows_of_its_namesake(
         }[mode]
     )
     assert (told_to_hold(tmp_path), status(tmp_path).error) == (5, None)
+
+
+def test_a_round_of_spark_that_was_planned_for_the_earlier_topic_is_used_up(tmp_path: Path) -> None:
+    """Its MERGE may come after the rebuild: the lease that it has is of the earlier topic."""
+    write(tmp_path, "upsert", ["old"])
+    bring_up(tmp_path)
+    place, earlier = str(tmp_path / "tables" / TOPIC), id_of(tmp_path)
+    table = open_table(place)
+    assert table is not None
+    number = plan_merge(table, {(earlier, 0): 5}, {})
+    late = open_table(place)
+    delete_topic(tmp_path, TOPIC)
+    write(tmp_path, "upsert", ["new"])
+    rebuild(tmp_path, without_history=True)
+    now = open_table(place)
+    assert now is not None
+    assert late is not None
+    assert now.marked(done_app(earlier)) == number, "delta-spark skips a MERGE of this number"
+    assert now.marked(planned_app(earlier)) == number + 1
+    with pytest.raises(TableMoved):
+        plan_merge(late, {(earlier, 0): 5}, {})
+    assert (bring_up(tmp_path).error, names(tmp_path)) == (None, ["new"])
 
 
 def test_another_place_is_a_way_out_that_keeps_the_old_table(tmp_path: Path) -> None:

@@ -11,13 +11,19 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lake.jobs.table_changes import planned_merge
 from lake.tables.data_file import write_data_file
+from lake.tables.delta_log import applications
 from lake.tables.delta_merge import DeltaMerge
 from lake.tables.delta_spark import SparkMerge, merge_statement, optimize_by_spark, vacuum_by_spark
 from lake.tables.delta_table import Table, create_table, open_table
+from lake.tables.left_out import LEFT_OUT, counted
 from lake.tables.merge_engine import MergeEngine, done_app, plan_merge
-from lake.tables.upsert import HISTORY_FIELDS, change_schema
+from lake.tables.owner import OtherTopic
+from lake.tables.upsert import HISTORY_FIELDS, Merge, change_schema
+from tests.support.declared_topics import configure, delete_topic
+from tests.support.topic_writer import write_topic
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
@@ -70,6 +76,12 @@ def content(uri: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["id"], row["_offset"]))
 
 
+def change_of(table: Table, **row: Any) -> Any:
+    """A change of one row, as its table has it."""
+    made = {"_partition": 0, "_offset": 5, "_timestamp": 5, "_key": b"k", "_op": "u", "_seq": 0}
+    return pa.Table.from_pylist([row | made | {"_at": 5}], schema=change_schema(table.schema))
+
+
 @pytest.mark.parametrize("is_history", [False, True])
 def test_both_engines_make_equal_tables(
     spark: SparkSession, tmp_path: Path, is_history: bool
@@ -113,15 +125,72 @@ def test_a_merge_of_spark_that_comes_late_changes_nothing(
         merged = planned_merge(now, given, ROW, (), is_history=False)
         SparkMerge().merge(now, merged, dict.fromkeys(KEYS, last), {})
     before = content(uri)
+    run_late(spark, uri, merge, TOPIC, number)
+    assert content(uri) == before
+
+
+def run_late(spark: SparkSession, uri: str, merge: Merge, topic_id: str, number: int) -> None:
+    """Run the MERGE of a round that has been used up: it is not a commit."""
     staged = write_data_file(uri, merge.source)
     spark.read.parquet(f"{uri}/{staged.path}").createOrReplaceTempView("lakehead_changes")
-    spark.conf.set("spark.databricks.delta.write.txnAppId", done_app(TOPIC))
+    spark.conf.set("spark.databricks.delta.write.txnAppId", done_app(topic_id))
     spark.conf.set("spark.databricks.delta.write.txnVersion", str(number))
     version = DeltaTable(uri).version()
     spark.sql(merge_statement(uri, merge)).collect()
     spark.conf.unset("spark.databricks.delta.write.txnAppId")
     spark.conf.unset("spark.databricks.delta.write.txnVersion")
-    assert (content(uri), DeltaTable(uri).version()) == (before, version)
+    assert DeltaTable(uri).version() == version
+
+
+def test_the_table_of_a_topic_made_again_is_left_as_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def write(*names: str) -> None:
+        values = [b'{"id":%d,"name":"%s","more":1}' % (n, t.encode()) for n, t in enumerate(names)]
+        write_topic(tmp_path, "people", {0: values})
+        declared = {"enable": "true", "value.format": "json", "mode": "upsert", "keys": "id"}
+        declared |= {"schema": "id bigint, name string"}
+        configure(tmp_path, "people", {f"lakehead.table.{n}": v for n, v in declared.items()})
+
+    def bring_up() -> TableOutcome:
+        told: list[TableOutcome] = []
+        tables = DeclaredTables(str(tmp_path), engine="spark")
+        tables.bring_up(all_of_them=True, tell=told.append)
+        tables.close()
+        return told[0]
+
+    def names() -> list[str]:
+        return [row["name"] for row in content(uri)]
+
+    uri = str(tmp_path / "tables" / "people")
+    write("old0", "old1", "old2")
+    assert bring_up().error is None
+    assert names() == ["old0", "old1", "old2"]
+    assert counted(opened(uri), LEFT_OUT) == 3
+    (progress,) = [one for one in applications(uri) if one.endswith(":0")]
+    earlier = progress.split(":")[1]
+    table = opened(uri)
+    late = planned_merge(
+        table,
+        change_of(table, id=0, name="late"),
+        table.schema,
+        ("id",),
+        is_history=False,
+    )
+    number = plan_merge(table, {(earlier, 0): 5}, {})
+    delete_topic(tmp_path, "people")
+    write("new0")
+    assert isinstance(bring_up().error, OtherTopic)
+    assert names() == ["old0", "old1", "old2"]
+    tables = DeclaredTables(str(tmp_path), engine="spark")
+    tables.rebuild("people", without_history=True)
+    tables.close()
+    run_late(spark, uri, late, earlier, number)
+    assert names() == ["new0"]
+    write("new0", "new1")
+    assert bring_up().error is None
+    assert names() == ["new0", "new1"]
+    assert counted(opened(uri), LEFT_OUT) == 3
 
 
 def test_a_round_that_changes_no_row_is_progress_too(spark: SparkSession, tmp_path: Path) -> None:
