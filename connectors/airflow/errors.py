@@ -27,7 +27,7 @@ _HOPELESS = frozenset(
         "UnsupportedFormat",
     }
 )
-"""Errors that stay until somebody acts, by name: their modules are heavy."""
+"""Errors that stay until the operator acts, and kinds of them, by name: their modules are heavy."""
 
 _ADVICE = {
     "StoreRefused": "check the connection's storage settings and what they are allowed to do",
@@ -55,7 +55,7 @@ def airflow_error(error: Exception, *, if_taken: IfTaken = "retry") -> AirflowEx
         if if_taken == "skip":
             return AirflowSkipException(f"{text}: left to it")
         return AirflowException(f"{text}: a later try may find it free (if_taken=skip leaves it)")
-    if kind in _HOPELESS:
+    if any(one.__name__ in _HOPELESS for one in type(error).__mro__):
         advice = _ADVICE.get(kind)
         return AirflowFailException(f"{text}: {advice}" if advice else text)
     return AirflowException(f"{text}: what was done is kept, and another try goes on from there")
