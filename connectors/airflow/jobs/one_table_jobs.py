@@ -125,7 +125,10 @@ def _work_backfill(place: Place, options: Options, units: Sequence[Unit]) -> Fig
         result = tables.begin(topic, at=at)
         if result.records:
             written[topic] = (result.records, result.bytes_written)
-    counted = ("records", "dead_letters", "dropped", "bytes_read", "bytes_written", "commits")
+    counted = (
+        *("records", "dead_letters", "dropped", "left_out"),
+        *("bytes_read", "bytes_written", "commits"),
+    )
     return {name: getattr(result, name) for name in counted}
 
 

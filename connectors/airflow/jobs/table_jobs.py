@@ -36,7 +36,10 @@ from storage.errors import LakeheadError, SettingsError
 from storage.metadata.state import TableState
 from storage.metadata.table_declaration import TableDeclaration
 
-_COUNTED = ("records", "dead_letters", "dropped", "lost", "bytes_read", "bytes_written", "commits")
+_COUNTED = (
+    *("records", "dead_letters", "dropped", "left_out", "lost"),
+    *("bytes_read", "bytes_written", "commits"),
+)
 
 
 def engine(value: Any) -> MergeEngineName:
