@@ -114,8 +114,8 @@ stalls: $(STAMP) ## The largest requests of every API beside another client, and
 sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block, object ...; CLUSTERS=1
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000)) $(if $(WAL),--wal $(WAL)) $(if $(CLUSTERS),--clusters)
 
-integration: $(STAMP) ## Tests with real clients and real processes
-	@$(BIN)/python -m pytest -q tests/integration
+integration: $(STAMP) ## Tests with real clients and real processes, the slow ones too
+	@SLOW=1 $(BIN)/python -m pytest -q tests/integration
 
 crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n, STREAM_KILLS=n
 	@SLOW=1 CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} STREAM_KILLS=$${STREAM_KILLS:-30} \
