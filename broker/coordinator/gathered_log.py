@@ -12,7 +12,7 @@ from storage.format.batch_writer import KeyValue
 
 
 class GatheredLog:
-    """Appends to a log, in order. Whoever else writes to the same log calls `flush` before."""
+    """Appends to a log, in order. Other writers to the same log call `flush` before."""
 
     def __init__(self, log: CoordinatorLog) -> None:
         self._log = log
@@ -22,8 +22,8 @@ class GatheredLog:
 
     @property
     def outcome(self) -> asyncio.Future[Exception | None]:
-        """How it went with what this turn brought, for all who ask: there must be something. Known
-        when each was told.
+        """The error, or None, of all that this turn brought; there must be something. Known
+        once each `on_done` was called.
         """
         assert self._waiting
         if self._outcome is None:

@@ -1,4 +1,4 @@
-"""Whoever waits for a log does not wait for ever.
+"""Nothing that waits for a log waits for ever.
 
 All wait equally long, so the first to begin is the first to end: one timer serves them all, where
 one each would cost as much as the commit.

@@ -2,9 +2,9 @@
 
 A key (a group, a transactional id) belongs to the partition that it hashes to, and is coordinated
 by the node that leads that partition: its shard is loaded when the partition is opened here, and
-let go when it is handed over, when whoever waits is sent to look for the new coordinator. What was
-stored here is in the partition's log by then. The topic is made when a coordinator is first asked
-for.
+let go when it is handed over; requests that wait get NOT_COORDINATOR then, so that their clients
+look for the new coordinator. All that was stored here is in the partition's log by then. The topic
+is made when a client first looks for a coordinator.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 class CoordinatorTopic(Protocol):
-    """What a coordinator needs of its node: its internal topic's partitions."""
+    """The part of a node that a coordinator needs: its internal topic's partitions."""
 
     @property
     def name(self) -> str:
@@ -50,7 +50,7 @@ class Shard(Protocol):
         """Read the log."""
 
     def close(self, error: ErrorCode, /) -> None:
-        """Answer whoever waits with `error` and take no more requests."""
+        """Refuse requests that wait with `error`, and take no more."""
 
 
 S = TypeVar("S", bound=Shard)
@@ -97,7 +97,7 @@ class Shards(Generic[S]):
         self._is_closed = False
 
     def close(self) -> None:
-        """Answer whoever waits with NOT_COORDINATOR; for the end of the node."""
+        """Refuse requests that wait with NOT_COORDINATOR; for the end of the node."""
         self._is_closed = True
         for shard in self._shards.values():
             shard.close(ErrorCode.not_coordinator)
@@ -135,7 +135,7 @@ class Shards(Generic[S]):
 
     @property
     def is_loading(self) -> bool:
-        """Whether there are shards that do not serve yet."""
+        """True while there are shards that do not serve yet."""
         return bool(self._loading)
 
     async def every(self) -> list[S]:
@@ -210,7 +210,7 @@ class Shards(Generic[S]):
                 del self._loading[index]
 
     async def _loaded(self, task: asyncio.Task[None]) -> None:
-        """Wait for a shard, but not for ever: clients know how to ask again."""
+        """Wait for a shard, but not for ever: clients send the request again."""
         try:
             async with asyncio.timeout(_LOAD_WAIT_SECONDS):
                 await asyncio.shield(task)
@@ -232,7 +232,7 @@ async def durable(outcome: asyncio.Future[Exception | None], patience_s: float) 
 
 
 def refusal(error: Exception) -> KafkaError:
-    """Return what a client is told of a log that could not be written."""
+    """Return the error that clients get when a log could not be written."""
     code = error_code(error)
     if code is ErrorCode.not_leader_or_follower:
         code = ErrorCode.not_coordinator
@@ -240,5 +240,5 @@ def refusal(error: Exception) -> KafkaError:
 
 
 def slow_log() -> KafkaError:
-    """Return what a client is told that waited too long."""
+    """Return the error that a client gets when it has waited too long."""
     return KafkaError(ErrorCode.coordinator_not_available, "the log is slow")

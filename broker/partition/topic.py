@@ -18,7 +18,7 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether Kafka allows this name for a topic."""
+    """True for a name that Kafka allows for a topic."""
     return (
         0 < len(name) <= _NAME_MAX and name not in {".", ".."} and not set(name) - _NAME_CHARACTERS
     )
@@ -47,7 +47,7 @@ class Topic:
         self.stream_ids: tuple[int, ...] = ()
         """The streams of the partitions, by index."""
         self.rules = RecordRules()
-        """What is asked of producers' batches."""
+        """The rules for producers' batches."""
         self._append_time_ms = 0
 
     @property
@@ -103,7 +103,7 @@ class TopicRegistry:
         return self.by_name.get(key) if isinstance(key, str) else self.by_id.get(key)
 
     def is_current(self, name: str, topic_id: bytes | None) -> bool:
-        """Whether a topic has this name, and this id (16 bytes) where one is given: it is not the
+        """True if a topic has this name, and this id (16 bytes) where one is given: it is not a
         topic of the name that was deleted before.
         """
         topic = self.by_name.get(name)

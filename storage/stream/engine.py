@@ -355,7 +355,7 @@ class StreamEngine:
         self._check_writable()
 
     def _let_know(self, callback: Callable[..., None], *outcome: None) -> None:
-        """Call back one of those that wait; an unexpected error in it is not that of the others."""
+        """Call back one of the waiting requests; its unexpected error does not reach the others."""
         try:
             callback(*outcome)
         except Exception as error:  # noqa: BLE001  # the root of an acknowledgement

@@ -1,4 +1,4 @@
-"""What has been appended and is not durable yet, in the order of the log, and who waits for it."""
+"""Batches that are appended and not durable yet, in the order of the log, and their callbacks."""
 
 import asyncio
 from collections import deque
@@ -34,7 +34,7 @@ class PendingAppends:
             yield waiting.popleft()
 
     def fail(self, error: Exception) -> None:
-        """Answer all that waits with an error, and wake whoever waits for it."""
+        """End all that waits with an error, and wake the callers of `wait`."""
         while self.waiting:
             on_done = self.waiting.popleft().on_done
             if on_done is not None:
@@ -49,7 +49,7 @@ class PendingAppends:
             await asyncio.wait([passed])
 
     def wake(self, position: int | None) -> None:
-        """Wake who waits for the log to be durable up to `position`; None: whoever waits."""
+        """Wake the callers of `wait` for whom the log is durable up to `position`; None: all."""
         barriers = self._barriers
         while barriers and (position is None or barriers[0][0] <= position):
             barriers.popleft()[1].set_result(None)

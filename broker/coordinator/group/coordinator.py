@@ -136,13 +136,13 @@ class GroupCoordinator:
         await self._shard(group_id)
 
     def is_loaded(self, group_id: str) -> bool:
-        """Whether there is nothing to wait for before a commit."""
+        """True where a commit has nothing to wait for."""
         return self.shards.serving(group_id) is not None
 
     def check_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Whether this member may commit."""
+        """Return the error of a commit by this member."""
         return self._serving(group_id).check_commit(group_id, member_id, instance_id, generation)
 
     def commit(
@@ -155,7 +155,7 @@ class GroupCoordinator:
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_done(error: Exception | None) -> None:
-            if stored.done():  # nobody waits any more
+            if stored.done():  # the request was cancelled
                 return
             if error is None:
                 stored.set_result(None)

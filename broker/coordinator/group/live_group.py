@@ -26,7 +26,7 @@ class LiveGroup:
     undecided: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Partitions with commits in open transactions, by producer id."""
     last_commit: asyncio.Future[Exception | None] | None = None
-    """How it went with the newest of them, and all that the same turn brought."""
+    """The outcome of the newest of them, and of all that the same turn brought."""
     empty_since_ms: int = -1
     timer: asyncio.TimerHandle | None = None
     timer_deadline: float = 0.0
@@ -51,7 +51,7 @@ class LiveGroup:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is a member or about to be one."""
+        """True while the group has no member, and none is about to be one."""
         return self.group.state is GroupState.EMPTY and not self.group.pending
 
     @property
@@ -86,7 +86,7 @@ class LiveGroup:
     def _expires_since(self) -> int | None:
         """Return the time before which no offset begins to age; None while none does."""
         group = self.group
-        if not group.protocol_type:  # nobody ever was a member: offsets of a simple consumer
+        if not group.protocol_type:  # it never had a member: offsets of a simple consumer
             return -1
         if group.state is GroupState.EMPTY:
             return self.empty_since_ms

@@ -1,7 +1,7 @@
 """The groups of one partition of `__consumer_offsets`: their machines, their offsets, their timers.
 
 A shard is used by one event loop, between `load` and `close`. Its methods are synchronous: they
-change state, append to the log and hand out futures; whoever called awaits those. Offsets become
+change state, append to the log and hand out futures; the callers await those. Offsets become
 visible to fetches when they are durable.
 """
 
@@ -103,7 +103,7 @@ class GroupShard:
             self._arm(live)
 
     def close(self, error: ErrorCode) -> None:
-        """Answer whoever waits with `error` and take no more requests."""
+        """Refuse requests that wait with `error`, and take no more."""
         self._is_closed = True
         self._gathered.flush()
         for live in self.groups.values():
@@ -157,7 +157,7 @@ class GroupShard:
     def check_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Whether this member may commit offsets; a group that is not known needs no members."""
+        """Return the error of a commit by this member; an unknown group needs no members."""
         live = self.groups.get(group_id)
         if live is None:
             return ErrorCode.none if generation < 0 else ErrorCode.group_id_not_found
@@ -167,7 +167,7 @@ class GroupShard:
     def commit(
         self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], on_done: OnDone
     ) -> None:
-        """Store offsets, one at least; `on_done` is told how it went."""
+        """Store offsets, one at least; `on_done` gets the error, or None."""
         live = self._live(group_id)
         records: list[KeyValue] = [
             (_offset_key(group_id, where), encode_offset(offset))
@@ -187,7 +187,7 @@ class GroupShard:
     def check_transactional_commit(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Whether a producer may commit offsets in the name of this member."""
+        """Return the error of a commit that a producer makes for this member."""
         live = self.groups.get(group_id)
         group = None if live is None else live.group
         error = refuse_transactional_commit(group, member_id, instance_id, generation)
@@ -389,7 +389,7 @@ class GroupShard:
             return
         if live.timer is not None:
             if live.timer_deadline <= deadline:
-                return  # it will fire in time, find little to do and be armed anew
+                return  # it will fire in time, find little to do and be armed again
             live.timer.cancel()
         delay = max(deadline - self._clock.monotonic(), _TICK_SECONDS_MIN)
         live.timer_deadline = deadline
