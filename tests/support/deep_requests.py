@@ -73,12 +73,12 @@ class Asker:
 
 
 def joining(asker: Asker, group: str, metadata: bytes) -> bytes:
-    """Return the JoinGroup of a new member, which gives up after a tenth of a second."""
+    """Return the JoinGroup of a new member."""
     return asker.request(
         *(11, 3, "JoinGroupRequest"),
         group_id=group,
         session_timeout=10 * _SECOND,
-        rebalance_timeout=_SECOND / 10,
+        rebalance_timeout=10 * _SECOND,
         member_id="",
         protocol_type="consumer",
         protocols=[asker.part(11, 3, "JoinGroupRequestProtocol", name="range", metadata=metadata)],
