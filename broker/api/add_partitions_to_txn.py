@@ -47,7 +47,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                     context.response,
                     "AddPartitionsToTxnResult",
                     transactional_id=asked.transactional_id,
-                    topic_results=_topics(asked.topics, codes, context),
+                    topic_results=await _topics(asked.topics, codes, context, turns),
                 )
             )
         return entity(
@@ -61,7 +61,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     return entity(
         context.response,
         "AddPartitionsToTxnResponse",
-        results_by_topic_v3_and_below=_topics(topics, codes, context),
+        results_by_topic_v3_and_below=await _topics(topics, codes, context, Turns()),
     )
 
 
@@ -116,23 +116,32 @@ def _missing(
     return {where: unknown if where in gone else kept_out for where in partitions}
 
 
-def _topics(
-    topics: Any, codes: Mapping[TopicPartition, ErrorCode], context: RequestContext
+async def _topics(
+    topics: Any,
+    codes: Mapping[TopicPartition, ErrorCode],
+    context: RequestContext,
+    turns: Turns,
 ) -> list[Any]:
-    return [
-        entity(
-            context.response,
-            "AddPartitionsToTxnTopicResult",
-            name=topic.name,
-            results_by_partition=[
+    results = []
+    for topic in topics:
+        await turns.step()
+        partitions = []
+        for index in topic.partitions:
+            await turns.step()
+            partitions.append(
                 entity(
                     context.response,
                     "AddPartitionsToTxnPartitionResult",
                     partition_index=index,
                     partition_error_code=codes[topic.name, index],
                 )
-                for index in topic.partitions
-            ],
+            )
+        results.append(
+            entity(
+                context.response,
+                "AddPartitionsToTxnTopicResult",
+                name=topic.name,
+                results_by_partition=partitions,
+            )
         )
-        for topic in topics
-    ]
+    return results
