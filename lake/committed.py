@@ -8,9 +8,9 @@ of all partitions side by side.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lake.catalog import PartitionLog
+from lake.catalog import Catalog, PartitionLog
 from lake.store_reader import ObjectReader
-from storage.errors import CorruptObject
+from storage.errors import CorruptObject, ObjectNotFound
 from storage.format.partition_state import (
     PackedState,
     decode_packed,
@@ -24,13 +24,16 @@ from storage.format.transaction_index import TransactionIndex
 from storage.metadata.extents import Extent
 
 _INDEXES_MAX = 32
+_LOOKS_MAX = 5
 
 
 def committed(reader: ObjectReader, logs: Sequence[PartitionLog]) -> tuple[PartitionLog, ...]:
     """Return partitions as readers of committed records see them: up to the first record that is
     not decided, and with the transactions that were aborted.
 
-    Raises CorruptObject, UnsupportedFormat, StoreUnavailable.
+    Raises CorruptObject, UnsupportedFormat, StoreUnavailable, and ObjectNotFound where an object
+    went away with all that names it: these partitions are older than the grace period of garbage,
+    so look again (`committed_now`). What an object says that is lost is not known.
     """
     searches = [_Search(log) for log in logs]
     waiting, count = searches, 1  # mostly the newest object has the state
@@ -40,7 +43,29 @@ def committed(reader: ObjectReader, logs: Sequence[PartitionLog]) -> tuple[Parti
         for search in waiting:
             search.take(count, indexes)
         count = _INDEXES_MAX
+    if gone := {key for search in searches for key in search.gone}:
+        _require_named(reader.open_catalog(), gone)
     return tuple(search.log() for search in searches)
+
+
+def committed_now(reader: ObjectReader, catalog: Catalog, topic: str) -> tuple[PartitionLog, ...]:
+    """Return the partitions of a topic as `committed` does; by newer metadata where what a catalog
+    names has gone away since. Raises as that, and UnknownTopic.
+    """
+    for _ in range(_LOOKS_MAX):
+        try:
+            return committed(reader, catalog.partitions(topic))
+        except ObjectNotFound:
+            catalog = reader.open_catalog()
+    return committed(reader, catalog.partitions(topic))
+
+
+def _require_named(catalog: Catalog, keys: set[str]) -> None:
+    """Raise ObjectNotFound for an object that nothing refers to any more."""
+    for key in sorted(keys):
+        known = catalog.state.objects.get(key)
+        if known is None or not known.stream_ids:
+            raise ObjectNotFound(key)
 
 
 class _Search:
@@ -50,6 +75,7 @@ class _Search:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
+        self.gone: list[str] = []
         self._states: list[PackedState] = []
         self._newest_first: list[list[StateBatch]] = []
         extents = (*log.state_extents, *log.extents) if log.state_from >= 0 else ()
@@ -62,7 +88,8 @@ class _Search:
             known = indexes.get(extent.object_key)
             info = None if known is None else known.streams.get(self._log.stream_id)
             if info is None:
-                continue  # it is lost; who needs its records is told
+                self.gone.append(extent.object_key)
+                continue  # if it is lost, what needs its records fails
             if info.state is not None:
                 self._states.append(decode_packed(info.state))
                 if info.state_since < 0:

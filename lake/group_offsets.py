@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lake.catalog import Catalog
-from lake.committed import committed
+from lake.committed import committed_now
 from lake.decode.decoder import RecordDecoder
-from lake.planner import OffsetRange, needed_objects, plan_splits
+from lake.moved_ranges import plan_moved
+from lake.planner import OffsetRange
 from lake.record_reader import read_records
 from lake.store_reader import StoreReader
 
@@ -76,7 +77,7 @@ def _newest(reader: StoreReader, catalog: Catalog) -> dict[bytes, bytes]:
 
 
 def _records(reader: StoreReader, catalog: Catalog) -> Iterator[tuple[bytes | None, bytes | None]]:
-    logs = committed(reader, catalog.partitions(OFFSETS_TOPIC))
+    logs = committed_now(reader, catalog, OFFSETS_TOPIC)
     asked = [
         OffsetRange(log=log, start=log.start_offset, end=log.end_offset)
         for log in logs
@@ -84,7 +85,7 @@ def _records(reader: StoreReader, catalog: Catalog) -> Iterator[tuple[bytes | No
     ]
     decoder = RecordDecoder(("key", "value"))
     # Splits come in the order of offsets, so the last record of a key is its newest.
-    for split in plan_splits(asked, reader.read_indexes(needed_objects(asked))):
+    for split in plan_moved(reader, asked):
         for batch in read_records(reader, split.ranges, decoder):
             yield from zip(
                 batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True

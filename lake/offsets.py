@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from lake.catalog import PartitionLog, TopicPartition
 from lake.errors import DataLoss
+from lake.moved_ranges import find_indexes
 from lake.planner import OffsetRange, plan_splits
 from lake.store_reader import ObjectReader
 from storage.errors import SettingsError
@@ -90,14 +91,14 @@ def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int
         if extent.max_timestamp < timestamp or start >= end:
             continue
         whole = OffsetRange(log=log, start=start, end=end)
-        indexes = reader.read_indexes([extent.object_key])
+        asked, indexes = find_indexes(reader, [whole])
         newest = {
-            item.position: item.max_timestamp
-            for index in indexes.values()
+            (key, item.position): item.max_timestamp
+            for key, index in indexes.items()
             for item in index.items_of(log.stream_id)
         }
-        for split in plan_splits([whole], indexes, split_bytes=1):
-            if all(newest[range_.position] < timestamp for range_ in split.ranges):
+        for split in plan_splits(asked, indexes, split_bytes=1):
+            if all(newest[range_.key, range_.position] < timestamp for range_ in split.ranges):
                 continue
             passed = PassedOver(timestamp)
             decoder = RecordDecoder(("offset", "timestamp"), markers=True, invalid=passed)

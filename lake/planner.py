@@ -45,8 +45,9 @@ class OffsetRange:
 class ByteRange:
     """Bytes of an object that lie next to each other and hold offsets [first_offset, end_offset).
 
-    `items` are the (size, CRC-32C) of the index items the range is made of, in order; what reads it
-    fetches whole items and checks them. Records outside the offsets are to be left out.
+    `items` are the (size, CRC-32C) of the index items the range is made of, in order, and `starts`
+    their first offsets; what reads it fetches whole items and checks them. Records outside the
+    offsets are to be left out.
     """
 
     key: str
@@ -59,12 +60,28 @@ class ByteRange:
     first_offset: int
     end_offset: int
     items: tuple[tuple[int, int], ...]
+    starts: tuple[int, ...]
     aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
     def id(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.topic, self.partition)
+
+    def after(self, read: int) -> "ByteRange":
+        """Return what is left of the range when its first `read` bytes, whole items, are read."""
+        count, size = 0, 0
+        while size < read:
+            size += self.items[count][0]
+            count += 1
+        return replace(
+            self,
+            position=self.position + read,
+            length=self.length - read,
+            first_offset=max(self.first_offset, self.starts[count]),
+            items=self.items[count:],
+            starts=self.starts[count:],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +185,7 @@ def _pieces(
                 first_offset=max(start, item.start_offset),
                 end_offset=min(end, item.end_offset),
                 items=((item.size, item.crc),),
+                starts=(item.start_offset,),
                 aborted=tuple(transactions.aborted_among(item.start_offset, item.end_offset)),
             )
 
@@ -213,6 +231,7 @@ def _joined(pieces: Sequence[ByteRange]) -> tuple[ByteRange, ...]:
                 length=last.length + piece.length,
                 end_offset=piece.end_offset,
                 items=last.items + piece.items,
+                starts=last.starts + piece.starts,
                 aborted=tuple(dict.fromkeys(last.aborted + piece.aborted)),
             )
         else:

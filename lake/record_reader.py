@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from lake.decode.decoder import Abort, BlockRange, RecordDecoder
+from lake.moved_ranges import read_moved
 from lake.planner import ByteRange
 from lake.store_reader import Fetched, ObjectReader
 
@@ -14,10 +15,10 @@ def read_records(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of `ranges`, in their order and offset order within each.
 
-    A batch never holds records of two ranges. Raises CorruptObject, ObjectNotFound,
+    A batch never holds records of two ranges. Raises CorruptObject, ObjectNotFound, DataLoss,
     StoreUnavailable.
     """
-    yield from decode_all(reader.read(ranges), decoder)
+    yield from decode_all(read_moved(reader, ranges), decoder)
 
 
 def decode_all(pieces: Iterator[Fetched], decoder: RecordDecoder) -> Iterator[pa.RecordBatch]:

@@ -50,6 +50,10 @@ class Snapshot:
     reader: StoreReader
     wal_indexes: Mapping[str, ObjectIndex] = field(default_factory=dict)
 
+    def open_catalog(self) -> Catalog:
+        """See `StoreReader.open_catalog`: the newest metadata, without the tail."""
+        return self.reader.open_catalog()
+
     def read_indexes(self, keys: Sequence[str]) -> dict[str, ObjectIndex]:
         """See `StoreReader.read_indexes`."""
         known = {key: self.wal_indexes[key] for key in keys if key in self.wal_indexes}

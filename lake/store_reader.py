@@ -46,6 +46,9 @@ class Fetched(NamedTuple):
 class ObjectReader(Protocol):
     """What plans and decoders need of a `StoreReader`."""
 
+    def open_catalog(self) -> Catalog:
+        """See `StoreReader.open_catalog`."""
+
     def read_indexes(self, keys: Sequence[str]) -> dict[str, ObjectIndex]:
         """See `StoreReader.read_indexes`."""
 

@@ -13,9 +13,9 @@ from lake.decode.columns import arrow_schema, chosen_columns
 from lake.decode.decoder import RecordDecoder
 from lake.decode.invalid import ByMode, Mode, checked_mode
 from lake.errors import ScanClosed
-from lake.moved_ranges import read_moved
+from lake.moved_ranges import plan_moved, read_moved
 from lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
-from lake.planner import ByteRange, needed_objects, plan_splits
+from lake.planner import ByteRange
 from lake.record_reader import decode_all
 from lake.snapshot import Snapshot, Snapshots
 from lake.store_reader import StoreReader, store_reader
@@ -231,7 +231,7 @@ def _ranges(snapshots: Snapshots, topic: str, bounds: Bounds) -> list[ByteRange]
 def _ranges_in(snapshot: Snapshot, topic: str, bounds: Bounds) -> list[ByteRange]:
     logs = committed(snapshot, snapshot.catalog.partitions(topic))
     asked = resolve(snapshot, logs, bounds)
-    splits = plan_splits(asked, snapshot.read_indexes(needed_objects(asked)))
+    splits = plan_moved(snapshot, asked)
     return [range_ for split in splits for range_ in split.ranges]
 
 

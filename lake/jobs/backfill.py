@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lake.catalog import Catalog, PartitionLog
-from lake.committed import committed
+from lake.committed import committed_now
 from lake.jobs.dead_letters import commit_letters
 from lake.jobs.table_item import TableItem, TableItemResult, make_table_files
 from lake.jobs.table_run import RecordUnreadable, log_key
 from lake.jobs.table_schema import SchemaConflict, table_layout
 from lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings
 from lake.jobs.thread_pool import run_in_threads
+from lake.moved_ranges import plan_moved
 from lake.offsets import offset_for_timestamp
-from lake.planner import OffsetRange, Split, needed_objects, plan_splits
+from lake.planner import OffsetRange, Split
 from lake.store_reader import StoreReader
 from lake.tables.delta_table import (
     NOTHING,
@@ -72,7 +73,7 @@ def begin_at(
     Raises SettingsError for a table that cannot, RecordUnreadable, SchemaConflict,
     TableUnavailable, what the guard raises and what reading objects raises.
     """
-    logs = committed(reader, catalog.partitions(settings.topic))
+    logs = committed_now(reader, catalog, settings.topic)
     wanted = _wanted(settings, reader, logs, at)
     topic_id = catalog.topic(settings.topic).topic_id
     result = MaterializeResult()
@@ -109,7 +110,7 @@ def plan_begin(
     """Return what `begin_at` would do; nothing is written. Raises SettingsError, TableUnavailable,
     and what reading objects raises.
     """
-    logs = committed(reader, catalog.partitions(settings.topic))
+    logs = committed_now(reader, catalog, settings.topic)
     wanted = _wanted(settings, reader, logs, at)
     table = open_table(settings.table)
     if table is not None:
@@ -119,8 +120,7 @@ def plan_begin(
     if settings.mode == "upsert":
         _require_nothing_before(settings, table, logs, wanted)
     asked = _missing(table, logs, wanted)
-    indexes = reader.read_indexes(needed_objects(asked))
-    splits = plan_splits(asked, indexes, split_bytes=settings.split_bytes)
+    splits = plan_moved(reader, asked, split_bytes=settings.split_bytes)
     return BackfillPlan(
         starts=wanted,
         offsets=sum(one.end - one.start for one in asked),
@@ -251,8 +251,7 @@ class _Backfill:
     ) -> MaterializeResult | None:
         """Add the newest of what is missing; None if nothing is. Raises TableMoved."""
         asked = _missing(self._table, logs, wanted)
-        indexes = self._reader.read_indexes(needed_objects(asked))
-        splits = plan_splits(asked, indexes, split_bytes=self._settings.split_bytes)
+        splits = plan_moved(self._reader, asked, split_bytes=self._settings.split_bytes)
         chosen = _last_bytes(splits, self._settings.commit_bytes)
         if not chosen:
             return None

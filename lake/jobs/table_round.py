@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lake.catalog import PartitionLog
-from lake.planner import OffsetRange, Split, needed_objects, plan_splits
+from lake.moved_ranges import plan_moved
+from lake.planner import OffsetRange, Split
 from lake.store_reader import ObjectReader
 from lake.tables.delta_table import NOTHING, Table, app_id, first_id
 
@@ -45,8 +46,7 @@ def plan_round(
             # A table begins where the topic begins; later, a gap is a loss.
             lost += start - (last + 1) if _has_begun(table, log) else 0
             asked.append(OffsetRange(log=log, start=start, end=ends[log.id.partition]))
-    indexes = reader.read_indexes(needed_objects(asked))
-    splits = plan_splits(asked, indexes, split_bytes=split_bytes)
+    splits = plan_moved(reader, asked, split_bytes=split_bytes)
     chosen = _first_bytes(splits, commit_bytes)
     return TableRound(
         splits=chosen,

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from lake.catalog import Catalog, PartitionLog
-from lake.committed import committed
+from lake.committed import committed_now
 from lake.jobs.dead_letters import commit_letters
 from lake.jobs.table_changes import merge_changes
 from lake.jobs.table_due import LogLost, check_ends
@@ -92,7 +92,7 @@ class TableRun:
         if reader is not None:
             self._reader = reader
         self._topic_id = catalog.topic(settings.topic).topic_id
-        self._logs = committed(self._reader, catalog.partitions(settings.topic))
+        self._logs = committed_now(self._reader, catalog, settings.topic)
         self._end = {log.id.partition: log.end_offset for log in self._logs}
         self._unreadable = {}
         self.result = replace(self.result, end_offsets=tuple(log.end_offset for log in self._logs))

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from lake.catalog import PartitionLog
-from lake.committed import committed
+from lake.committed import committed_now
 from lake.decode.columns import arrow_schema
 from lake.snapshot import Snapshots
 from lake.store_reader import ObjectReader, store_reader
@@ -33,7 +33,7 @@ def last_records(path: str, topic: str, count: int, columns: Sequence[str]) -> A
 
 def _logs(path: str, topic: str) -> tuple[ObjectReader, Sequence[PartitionLog]]:
     snapshot = Snapshots(store_reader(path)).now()
-    return snapshot, committed(snapshot, snapshot.catalog.partitions(topic))
+    return snapshot, committed_now(snapshot, snapshot.catalog, topic)
 
 
 def _first(reader: ObjectReader, log: PartitionLog, count: int, columns: Sequence[str]) -> Any:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from lake.moved_ranges import read_moved
-from lake.planner import OffsetRange, Split, needed_objects, plan_splits
+from lake.moved_ranges import plan_moved, read_moved
+from lake.planner import OffsetRange, Split
 from lake.snapshot import Snapshot
 from lake.source.options import ReadOptions
 from lake.source.rows import Rows
@@ -33,9 +33,9 @@ def plan_partitions(
     options: ReadOptions, snapshot: Snapshot, asked: Sequence[OffsetRange]
 ) -> list[InputPartition]:
     """Return the splits of a read. Raises DataLoss, CorruptObject, StoreUnavailable."""
-    splits = plan_splits(
+    splits = plan_moved(
+        snapshot,
         asked,
-        snapshot.read_indexes(needed_objects(asked)),
         splits_min=options.splits_min,
         splits_wanted=_SPLITS_WANTED,
         offsets_max=options.offsets_in_split_max,

@@ -8,7 +8,8 @@ import pyarrow as pa
 from lake.catalog import PartitionLog
 from lake.decode.decoder import RecordDecoder
 from lake.decode.invalid import PassedOver
-from lake.planner import OffsetRange, needed_objects, plan_splits
+from lake.moved_ranges import plan_moved
+from lake.planner import OffsetRange
 from lake.record_reader import read_records
 from lake.store_reader import ObjectReader
 
@@ -58,6 +59,6 @@ def records_between(
     if start >= end:
         return
     asked = [OffsetRange(log=log, start=start, end=end)]
-    for split in plan_splits(asked, reader.read_indexes(needed_objects(asked))):
+    for split in plan_moved(reader, asked):
         decoder = RecordDecoder(columns, invalid=PassedOver())
         yield from read_records(reader, split.ranges, decoder)
