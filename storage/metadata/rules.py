@@ -68,7 +68,7 @@ def apply_records(
 
 
 def _batches(stream_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    for first in range(0, len(stream_ids), _STREAMS_AT_ONCE):
+    for first in range(0, max(1, len(stream_ids)), _STREAMS_AT_ONCE):  # one is judged without any
         yield stream_ids[first : first + _STREAMS_AT_ONCE]
 
 

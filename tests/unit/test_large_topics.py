@@ -124,6 +124,15 @@ def test_a_stream_out_of_order_is_refused_among_others_too(wrong: list[Record]) 
         state.with_records(wrong, 0)
 
 
+@pytest.mark.parametrize(("node_id", "term"), [(1, -1), (0, 7)])
+def test_an_assignment_of_no_stream_is_judged_as_any(node_id: int, term: int) -> None:
+    """By its node and its term: readers of every release refuse the same entries."""
+    for count in (0, 1, 501):
+        record = r.AssignStreams(node_id=node_id, stream_ids=tuple(range(count)), term=term)
+        with pytest.raises(EntryRejected):
+            started().with_records([*large(600), record], 0)
+
+
 def test_a_table_takes_many_changes_as_it_takes_each() -> None:
     table = Table[int, str]().update((n, str(n)) for n in range(5))
     assert table == Table[int, str]().update([(0, "x")]).update((n, str(n)) for n in range(5))
