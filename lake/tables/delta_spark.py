@@ -115,10 +115,14 @@ def vacuum_by_spark(uri: str, names: Sequence[str]) -> None:
     """
     session = _session(uri)
     root = spark_place(uri).rstrip("/")
+    if root.startswith("/"):
+        root = f"file:{root}"  # Delta passes over names that do not begin as it writes the root
     # Whoever lists them has looked at their sizes and ages; Delta looks at its log alone.
     rows = [(f"{root}/{name}", 1, False, 0) for name in names]
     columns = "path STRING, length LONG, isDir BOOLEAN, modificationTime LONG"
-    statement = f"VACUUM delta.{quoted(spark_place(uri))} USING INVENTORY lakehead_inventory"
+    # A query, since a view is refused where Delta wants the name of a table.
+    inventory = "(SELECT * FROM lakehead_inventory)"
+    statement = f"VACUUM delta.{quoted(spark_place(uri))} USING INVENTORY {inventory}"
     with _MERGING, _told(uri, _version(uri)):
         session.createDataFrame(rows, columns).createOrReplaceTempView("lakehead_inventory")
         session.sql(statement).collect()
