@@ -1,11 +1,11 @@
 """The job `replay-dead-letters`: records that were kept aside become rows after all.
 
 For when a schema, a registry or a policy has been put right. Letters are read as the table's
-declaration is now; those that can be rows are committed to the table, then leave the dead letters.
-A run that was killed between the two commits has left letters whose rows are in the table; the next
-one finds them there by partition and offset, adds none, and takes the letters away. Both commits
-are refused if another run moved either table since it was opened. Of a table by upsert see
-`replay_changes`.
+declaration is now, in rounds of a bounded size; those that can be rows are committed to the table,
+a commit each round, and leave the dead letters in one commit at the end. A run that was killed
+before that has left letters whose rows are in the table; the next one finds them there by partition
+and offset, adds none, and takes the letters away. All commits are refused if another run moved
+their table since it was looked at. Of a table by upsert see `replay_changes`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +39,8 @@ from storage.errors import SettingsError
 from storage.failpoints import failpoint
 
 _LETTERS_AT_ONCE = 10_000
+_ROUND_BYTES = 64 << 20
+"""Of rows, or changes, that a round gathers before it looks for them in the table."""
 _GONE = (
     "its record is not in the topic any more, nor perhaps what came after it: lakehead "
     "rebuild-table makes the table from what there is"
@@ -82,15 +84,27 @@ def replay_dead_letters(
             "(lakehead.table.scd=2), which older values would change: make it anew with: lakehead "
             "rebuild-table"
         )
+    committed = 0
     while True:
+        replay = _Replay(settings, reader, catalog, guard)
         try:
-            return _Replay(settings, reader, catalog, guard).run()
+            result = replay.run()
         except (TableMoved, _SchemaFollowed):
+            committed += replay.committed
             failpoint("replay_begins_again")
+            continue
+        # What earlier tries committed are rows already for this one.
+        return replace(
+            result,
+            replayed=result.replayed + committed,
+            already_rows=result.already_rows - committed,
+        )
 
 
 class _Replay:
-    """One try. What it made and did not commit is in no version of a table."""
+    """One try. What it made and did not commit is in no version of a table. `committed` letters
+    became rows that a further try finds in the table.
+    """
 
     def __init__(
         self, settings: MaterializeSettings, reader: StoreReader, catalog: Catalog, guard: Guard
@@ -98,9 +112,10 @@ class _Replay:
         self._settings = settings
         self._reader = reader
         self._guard = guard
-        self._logs = catalog.partitions(settings.topic)
-        self._keys = [log_key(log) for log in self._logs]
-        self._starts = {log.id.partition: log.start_offset for log in self._logs}
+        self._catalog = catalog
+        logs = catalog.partitions(settings.topic)
+        self._keys = [log_key(log) for log in logs]
+        self._starts = {log.id.partition: log.start_offset for log in logs}
         topic_id = catalog.topic(settings.topic).topic_id
         self._mark = f"lakehead:replay:{topic_id}"
         self._letters = open_table(settings.dead_letters)
@@ -119,7 +134,9 @@ class _Replay:
         self._layout: TableLayout = layout
         self._values: ValueDecoder = open_decoder(layout.spec)
         self._result = ReplayResult()
-        self._changes: list[Any] = []
+        self.committed = 0
+        self._gathered: list[Any] = []
+        self._gathered_bytes = 0
         self._left_out = 0
 
     def run(self) -> ReplayResult:
@@ -127,9 +144,6 @@ class _Replay:
         if letters is None:
             return self._result
         self._follow_declaration()
-        rows = TableFiles(
-            settings.table, self._layout.partition_columns, file_bytes=settings.file_bytes
-        )
         left = TableFiles(settings.dead_letters, (), file_bytes=settings.file_bytes)
         for batch in self._without_batches(left):
             for some, made in self._read(batch):
@@ -137,23 +151,34 @@ class _Replay:
                 if self._layout.is_upsert:
                     self._look_at_changes(some, made, left)
                 else:
-                    self._look(some, made, rows, left)
-        merge = self._merge() if self._changes else None
+                    self._leave(some, [(fault.row, fault.reason) for fault in made.faults], left)
+                    self._gather(made.rows)
+            if self._gathered_bytes >= _ROUND_BYTES:
+                self._end_round()
+        self._end_round()
         result = self._result
         if settings.dry_run or result.left == result.letters:
             return result
         self._guard.check()
-        if result.replayed:
-            if merge is None:
-                counts = count_marks(self._table, left_out=self._left_out)
-                self._commit(self._table, rows.finish(), counts, replaced_by=None)
-            else:
-                self._commit_merge(merge)
-            failpoint("replay_rows_committed")
-        self._guard.check()
         self._commit(letters, left.finish(), {}, replaced_by=DEAD_LETTERS)
         failpoint("replay_letters_committed")
         return result
+
+    def _gather(self, made: Any) -> None:
+        if made.num_rows:
+            self._gathered.append(made)
+            self._gathered_bytes += made.nbytes
+
+    def _end_round(self) -> None:
+        """Have what was gathered in the table."""
+        if not self._gathered:
+            return
+        gathered = pa.concat_tables(self._gathered)
+        self._gathered, self._gathered_bytes = [], 0
+        if self._layout.is_upsert:
+            self._commit_changes(gathered)
+        else:
+            self._commit_rows(gathered)
 
     def _follow_declaration(self) -> None:
         """Have the table the columns that are declared now, as the next `materialize` would; in a
@@ -194,25 +219,29 @@ class _Replay:
             self._follow(made.found)
         yield letters, made
 
-    def _look(self, letters: Any, made: TableRows, rows: TableFiles, left: TableFiles) -> None:
-        """Share letters out: new rows, rows that are there already, letters still."""
-        held = self._held(letters)
-        places = zip(
-            made.rows.column("_partition").to_pylist(),
-            made.rows.column("_offset").to_pylist(),
-            strict=True,
-        )
-        fresh = [row for row, place in enumerate(places) if place not in held]
-        self._leave(letters, [(fault.row, fault.reason) for fault in made.faults], left)
+    def _commit_rows(self, made: Any) -> None:
+        """Share rows out: new ones, and those that the table has already."""
+        held = self._held(made)
+        fresh = [row for row, place in enumerate(each_place(made)) if place not in held]
         result = self._result
         self._result = replace(
             result,
-            letters=result.letters + made.rows.num_rows,
+            letters=result.letters + made.num_rows,
             replayed=result.replayed + len(fresh),
-            already_rows=result.already_rows + made.rows.num_rows - len(fresh),
+            already_rows=result.already_rows + made.num_rows - len(fresh),
         )
-        if not self._settings.dry_run:
-            rows.add(made.rows.take(pa.array(fresh, pa.int64())))
+        settings = self._settings
+        if settings.dry_run or not fresh:
+            return
+        self._guard.check()
+        rows = TableFiles(
+            settings.table, self._layout.partition_columns, file_bytes=settings.file_bytes
+        )
+        rows.add(made.take(pa.array(fresh, pa.int64())))
+        self._commit(self._table, rows.finish(), self._counts(), replaced_by=None)
+        self._table = self._table.refreshed()
+        self.committed += len(fresh)
+        failpoint("replay_rows_committed")
 
     def _leave(self, letters: Any, bad: Sequence[tuple[int, str]], left: TableFiles) -> None:
         """Have these letters, by row and reason, stay letters."""
@@ -251,29 +280,43 @@ class _Replay:
         self._leave(letters, sorted(bad.items()), left)
         columns = made.rows.select(letter_columns(self._layout.spec.keys))
         changes = columns.filter(pa.array(is_kept, pa.bool_()))
-        if changes.num_rows:
-            self._changes.append(changes)
+        self._gather(changes)
 
-    def _merge(self) -> Merge:
+    def _commit_changes(self, changes: Any) -> None:
+        """Have the table the changes that decide."""
+        before = self._result.replayed
+        merge = self._merge(changes)
+        if self._settings.dry_run or self._result.replayed == before:
+            return
+        self._guard.check()
+        self._commit_merge(merge)
+        self._table = self._table.refreshed()
+        failpoint("replay_rows_committed")
+
+    def _merge(self, changes: Any) -> Merge:
         """The MERGE of those letters that decide, and figures of all."""
-        changes = pa.concat_tables(self._changes)
         merge = merge_of_letters(
-            self._settings, self._reader, self._logs, self._table, self._layout, changes
+            self._settings, self._reader, self._catalog, self._table, self._layout, changes
         )
         count, decide = len(set(each_place(changes))), len(set(each_place(merge.source)))
         self._result = replace(
             self._result,
             letters=self._result.letters + count,
-            replayed=decide,
-            already_rows=count - decide,
+            replayed=self._result.replayed + decide,
+            already_rows=self._result.already_rows + count - decide,
         )
         return merge
 
     def _commit_merge(self, merge: Merge) -> None:
         progress = {key: self._table.last_offset(*key) for key in self._keys}
         engine = open_merge_engine(self._settings.engine)
+        engine.merge(self._table, merge, progress, self._notes(), self._counts())
+
+    def _counts(self) -> Mapping[str, int]:
+        """The marks that count what this round has left out."""
         counts = count_marks(self._table, left_out=self._left_out)
-        engine.merge(self._table, merge, progress, self._notes(), counts)
+        self._left_out = 0
+        return counts
 
     def _follow(self, found: Any) -> None:
         before = self._table.schema
@@ -282,17 +325,15 @@ class _Replay:
         if after is None or after.schema != before:
             raise _SchemaFollowed
 
-    def _held(self, letters: Any) -> set[tuple[int, int]]:
-        """Which of these letters are rows of the table."""
-        offsets = letters.column("_offset").combine_chunks()
-        held = self._table.rows(("_partition", "_offset"), ds.field("_offset").isin(offsets))
-        return set(
-            zip(
-                held.column("_partition").to_pylist(),
-                held.column("_offset").to_pylist(),
-                strict=True,
-            )
-        )
+    def _held(self, made: Any) -> set[tuple[int, int]]:
+        """Which of these rows the table has."""
+        partitions = pc.unique(made.column("_partition").combine_chunks())
+        offsets = made.column("_offset").combine_chunks()
+        first, last = (pa.scalar(n, pa.int64()) for n in pc.min_max(offsets).as_py().values())
+        at = ds.field("_offset")
+        is_wanted = (at >= first) & (at <= last) & at.isin(offsets)
+        is_wanted &= ds.field("_partition").isin(partitions)
+        return set(each_place(self._table.rows(("_partition", "_offset"), is_wanted)))
 
     def _commit(
         self, table: Table, files: Any, counts: Mapping[str, int], *, replaced_by: Any
@@ -316,10 +357,8 @@ class _Replay:
 
 
 def _batches(letters: Table) -> Iterator[Any]:
-    for rows in letters.file_rows():
-        whole = rows.select(DEAD_LETTERS.names).cast(DEAD_LETTERS).combine_chunks()
-        for start in range(0, whole.num_rows, _LETTERS_AT_ONCE):
-            yield whole.slice(start, _LETTERS_AT_ONCE)
+    for rows in letters.batches(_LETTERS_AT_ONCE):
+        yield rows.select(DEAD_LETTERS.names).cast(DEAD_LETTERS).combine_chunks()
 
 
 def _as_records(letters: Any) -> Any:

@@ -19,16 +19,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.catalog import PartitionLog
-from lake.committed import committed
+from lake.catalog import Catalog
+from lake.committed import committed_now
 from lake.decode.decoder import RecordDecoder
 from lake.decode.invalid import PassedOver
 from lake.jobs.table_changes import planned_merge
 from lake.jobs.table_item import strict_rows
 from lake.jobs.table_settings import MaterializeSettings
 from lake.jobs.thread_pool import run_in_threads
+from lake.moved_ranges import plan_moved
 from lake.offsets import offset_for_timestamp
-from lake.planner import OffsetRange, Split, needed_objects, plan_splits
+from lake.planner import OffsetRange, Split
 from lake.record_reader import read_records
 from lake.store_reader import StoreReader, store_reader
 from lake.tables.delta_table import Table, app_id
@@ -83,7 +84,7 @@ class LetterKeys:
 def merge_of_letters(
     settings: MaterializeSettings,
     reader: StoreReader,
-    logs: Sequence[PartitionLog],
+    catalog: Catalog,
     table: Table,
     layout: TableLayout,
     letters: Any,
@@ -96,7 +97,7 @@ def merge_of_letters(
     keys = layout.spec.keys
     wanted = LetterKeys.of(letters, keys)
     work = partial(_changes_in, settings, layout, wanted)
-    splits = _splits(settings, reader, logs, table, letters)
+    splits = _splits(settings, reader, catalog, table, letters)
     schema = change_schema(layout.schema)
     held = schema.empty_table()
     for _, changes in run_in_threads(work, splits, workers=settings.workers):
@@ -121,7 +122,7 @@ def each_place(rows: Any) -> Iterator[tuple[int, int]]:
 def _splits(
     settings: MaterializeSettings,
     reader: StoreReader,
-    logs: Sequence[PartitionLog],
+    catalog: Catalog,
     table: Table,
     letters: Any,
 ) -> tuple[Split, ...]:
@@ -131,7 +132,7 @@ def _splits(
     oldest_ms = pc.min(letters.column("_timestamp").cast(pa.int64())).as_py() // 1000
     firsts = _first_offsets(letters)
     asked = []
-    for log in committed(reader, logs):
+    for log in committed_now(reader, catalog, settings.topic):
         end = table.marked(app_id(log.topic_id, log.id.partition)) + 1
         begins = [at for at in (firsts.get(log.id.partition),) if at is not None]
         if (at := offset_for_timestamp(reader, log, oldest_ms)) is not None:
@@ -139,8 +140,7 @@ def _splits(
         start = max(min(begins, default=end), log.start_offset)
         if start < end:
             asked.append(OffsetRange(log=log, start=start, end=end))
-    indexes = reader.read_indexes(needed_objects(asked))
-    return plan_splits(asked, indexes, split_bytes=settings.split_bytes)
+    return plan_moved(reader, asked, split_bytes=settings.split_bytes)
 
 
 def _first_offsets(letters: Any) -> Mapping[int, int]:

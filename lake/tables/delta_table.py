@@ -193,6 +193,17 @@ class Table:
         for fragment in dataset.get_fragments():
             yield fragment.to_table(schema=dataset.schema)
 
+    def batches(self, rows_max: int) -> Iterator[Any]:
+        """Yield the rows of the table as Arrow tables of at most so many, files and row groups in
+        turn: a file that is small because its rows are alike may be too much for memory.
+        """
+        dataset = self._handle.to_pyarrow_dataset()
+        for fragment in dataset.get_fragments():
+            for batch in fragment.to_batches(
+                schema=dataset.schema, batch_size=rows_max, batch_readahead=1
+            ):
+                yield pa.Table.from_batches([batch])
+
     def count(self, predicate: Any = None) -> int:
         """Return how many rows a predicate (of `pyarrow.dataset`) selects, without one all."""
         return int(self._handle.to_pyarrow_dataset().count_rows(filter=predicate))

@@ -120,6 +120,32 @@ def test_killed_anywhere_each_record_is_in_one_of_the_tables(cluster: Path, name
     assert both(cluster) == (held + fits, LETTERS - fits)
 
 
+def test_a_replay_that_is_killed_between_rounds_goes_on(cluster: Path) -> None:
+    """Rounds of one letter: what one has committed is in the table, and is not made again."""
+    held = both(cluster)[0]
+    declare(cluster, "id bigint")
+    script = (
+        "import sys; from pathlib import Path; import lake.jobs.replay as job; "
+        "from tests.integration.test_replay_dead_letters import replay; "
+        "job._LETTERS_AT_ONCE = job._ROUND_BYTES = 1; replay(Path(sys.argv[1]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(cluster)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": "replay_rows_committed"},
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == KILLED
+    rows, letters = both(cluster)
+    assert letters == LETTERS
+    assert (rows - held).total() == 1
+    result = replay(cluster)
+    assert (result.letters, result.replayed, result.already_rows, result.left) == (6, 1, 1, 4)
+    fits = Counter([(0, 8), (1, 8)])
+    assert both(cluster) == (held + fits, LETTERS - fits)
+
+
 def test_letters_are_read_by_the_schema_that_is_declared_now(cluster: Path) -> None:
     """A new column and a wider one count at once, without a materialize between; a dry run tells
     the same and leaves table and letters as they are.
