@@ -68,20 +68,38 @@ def check_java() -> int:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
         raise SettingsError(f"Spark needs Java {JAVA_VERSION_MIN} or newer: {_java_hint()}")
-    try:
-        answer = subprocess.run(  # noqa: S603 - the user's own Java
-            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
-        ).stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SettingsError(f"cannot run {java} ({error}): {_java_hint()}") from error
-    found = re.search(r'version "(?:1\.)?(\d+)', answer)
-    version = int(found.group(1)) if found else 0
+    version = _version_in(_release(Path(java))) or _version_in(_run_for_version(java))
     if version < JAVA_VERSION_MIN:
         raise SettingsError(
             f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {java} is Java {version or '?'}: "
             f"{_java_hint()}"
         )
     return version
+
+
+def _release(java: Path) -> str:
+    """Return the file in which a JDK or JRE says its version, empty if there is none: it saves the
+    start of a JVM.
+    """
+    try:
+        return (java.resolve().parent.parent / "release").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _run_for_version(java: str) -> str:
+    try:
+        return subprocess.run(  # noqa: S603 - the user's own Java
+            [java, "-version"], capture_output=True, text=True, timeout=60, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SettingsError(f"cannot run {java} ({error}): {_java_hint()}") from error
+
+
+def _version_in(text: str) -> int:
+    """Return the major version that a release file or `java -version` names; 0 for none."""
+    found = re.search(r'(?:^JAVA_VERSION=|version )"(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(found.group(1)) if found else 0
 
 
 def _java_hint() -> str:

@@ -8,6 +8,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
@@ -15,8 +16,9 @@ from lake.decode.invalid import Mode
 from lake.source.option_decoding import Undecodable
 from lake.spark import cache_folder, spark_session
 from lake.sql_direct import Rows, run_direct
+from lake.sql_local import read_small
 from lake.sql_output import OutputFormat, write_rows
-from lake.sql_places import wants_s3, with_places
+from lake.sql_places import may_name_delta, wants_s3, with_places
 from lake.sql_statements import split_statements
 from lake.sql_views import TopicViews
 from storage.errors import LakeheadError
@@ -60,6 +62,7 @@ def run_sql(
     """
     source, out = source or sys.stdin, out or sys.stdout
     views = TopicViews(path, json_topics, undecodable, mode)
+    delta = delta and (execute is None or may_name_delta(split_statements(execute + "\n;")[0]))
     s3a = delta and (wants_s3(path, execute or "") if s3 is None else s3)
     session = _LazySession(partial(spark_session, app_name="lakehead sql", delta=delta, s3a=s3a))
     shell = _Shell(session, views, output, out)
@@ -128,8 +131,12 @@ class _Shell:
         return True
 
     def _run_in_spark(self, statement: str) -> Rows:
-        session = self._session.get()
-        prepared = self._views.prepare(session, statement)
+        named = self._views.named(statement)
+        with ThreadPoolExecutor(1, "views") as reading:
+            read = reading.submit(read_small, named)
+            session = self._session.get()
+            rows = read.result()
+        prepared = self._views.prepare(session, statement, named, rows)
         frame = session.sql(with_places(session, prepared))
         if not frame.columns:
             return (), iter(())

@@ -75,6 +75,7 @@ def run_direct(views: TopicViews, statement: str) -> Rows | None:
     needed = source.read_with(names[:1] if parsed.is_count else names, schema)
     asked = StructType([schema[name] for name in needed])
     batches = source.read(asked)
+    assert batches is not None, "without a limit"
     if parsed.is_count:
         counted = [(sum(batch.num_rows for batch in batches),)]
         return (_COUNT_COLUMN,), islice(counted, parsed.limit)

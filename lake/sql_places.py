@@ -1,5 +1,7 @@
-"""Delta tables in S3 for `lakehead sql`: what Spark calls their places, and how it gets there."""
+"""Delta tables for `lakehead sql`: which statements may need them, and how Spark gets to S3."""
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lake.jobs.table_due import declared_tables
@@ -16,6 +18,17 @@ if TYPE_CHECKING:
 
 _SCHEMES = ("s3://", "s3a://")
 _HADOOP = "spark.hadoop."
+
+
+def may_name_delta(statements: Sequence[str]) -> bool:
+    """Whether statements may need Delta Lake, whose jars a session is slower to start with: all but
+    queries without a word of it. Of other statements some do without one (`OPTIMIZE '/path'`).
+    """
+    return any(
+        re.match(r"(select|with|values)\b", one, re.IGNORECASE) is None
+        or re.search(r"delta|table_changes", one, re.IGNORECASE)
+        for one in statements
+    )
 
 
 def wants_s3(path: str, statements: str) -> bool:

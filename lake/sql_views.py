@@ -7,28 +7,33 @@ with `_topic`, `_partition`, `_offset`, `_timestamp` and `_key` beside them, and
 """
 
 import contextlib
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, cast
 
+from lake.catalog import Catalog
 from lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
 from lake.decode.invalid import Mode, checked_mode
 from lake.source.option_decoding import Undecodable
+from lake.source.splits import SplitPartition
 from lake.spark import CATALOG_DATABASE
 from lake.sql_statements import Call, find_calls
 from lake.store_reader import store_reader
 from lake.tables.ddl import parse_schema, to_ddl
 from storage.errors import LakeheadError, SettingsError
-from storage.metadata.state import TopicState
 from storage.metadata.table_declaration import PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
     from lake.source.data_source import LakeheadDataSource
+    from lake.sql_local import LocalRows
 
 RAW_SUFFIX = "__raw"
 
@@ -39,8 +44,8 @@ _TABLES = tuple(name for name in CATALOG_SCHEMAS if name != OFFSETS_FOR)
 class TopicViews:
     """Temporary views over a cluster, made when a statement may need them.
 
-    Making a view asks Spark's Python worker for a schema, so only the topics that a statement's
-    text names get one, unless the statement lists views (then all but Kafka's own, `__...`).
+    Making a view asks Spark's Python worker for a schema, so only the views that a statement's
+    text names are made, unless the statement lists views (then all but Kafka's own, `__...`).
     """
 
     def __init__(
@@ -63,25 +68,69 @@ class TopicViews:
         """Names of the topics there are now."""
         return store_reader(self._path).open_catalog().topics()
 
-    def prepare(self, session: "SparkSession", statement: str) -> str:
-        """Make the views that a statement may name, and return it as Spark can run it."""
-        from pyspark.errors import PySparkException
-
-        text = statement.lower()
-        everything = re.match(r"\s*(show|use|describe|desc)\b", text) is not None
+    def named(self, statement: str) -> "dict[str, ViewSource]":
+        """Return the views that a statement names, as they are now: those of topics by their names,
+        in backquotes if there is a dot in it, those about the cluster with the database's.
+        """
+        text = _Text(statement)
+        found: dict[str, ViewSource] = {}
         for table in _TABLES:
-            is_named = re.search(rf"{CATALOG_DATABASE}`?\s*\.\s*`?{table}\b", text)
-            if is_named or (everything and CATALOG_DATABASE in text):
-                self._make_catalog_view(session, table, catalog=table)
+            if text.has(CATALOG_DATABASE) and text.has(table):
+                found[f"{CATALOG_DATABASE}.{table}"] = self._about_cluster(table)
         catalog = store_reader(self._path).open_catalog()
         for name in catalog.topics():
-            # Made again for each statement: a view keeps the offsets of its first use.
-            if name.lower() in text:
-                self._make(session, catalog.topic(name))
-            elif everything and name not in self._made and not name.startswith("__"):
-                with contextlib.suppress(LakeheadError, PySparkException):
-                    self._make(session, catalog.topic(name))
+            if text.has(name) or text.has(name + RAW_SUFFIX):
+                sources = self._sources(catalog, name)
+                found |= {
+                    _quoted(view) if "." in view else view: one
+                    for view, one in sources.items()
+                    if text.has(view)
+                }
+        return found
+
+    def prepare(
+        self,
+        session: "SparkSession",
+        statement: str,
+        named: "Mapping[str, ViewSource]",
+        rows: "Mapping[str, LocalRows]",
+    ) -> str:
+        """Make the views that a statement may name, and return it as Spark can run it.
+
+        `named` is what `named` returned of the statement, `rows` are of those of its views whose
+        rows have been read already.
+        """
+        # Made again for each statement: a view keeps the offsets of its first use.
+        for name, source in named.items():
+            frame = (rows.get(name) or source).frame(session)
+            if source.is_about_cluster:
+                frame.createOrReplaceGlobalTempView(name.removeprefix(f"{CATALOG_DATABASE}."))
+            else:
+                frame.createOrReplaceTempView(_quoted(name.strip("`")))
+                self._made.add(name.strip("`"))
+        if re.match(r"\s*(show|use|describe|desc)\b", statement, re.IGNORECASE):
+            self._make_listed(session, statement)
         return self._with_offsets(session, statement)
+
+    def _make_listed(self, session: "SparkSession", statement: str) -> None:
+        """Make the views that a statement may list without their names."""
+        from pyspark.errors import PySparkException
+
+        if _Text(statement).has(CATALOG_DATABASE):
+            for table in _TABLES:
+                self._make_catalog_view(session, table, catalog=table)
+        catalog = store_reader(self._path).open_catalog()
+        for topic in catalog.topics():
+            if topic.startswith("__"):
+                continue
+            with contextlib.suppress(LakeheadError, PySparkException):
+                for name, source in self._sources(catalog, topic).items():
+                    if name not in self._made:
+                        source.frame(session).createOrReplaceTempView(_quoted(name))
+                        self._made.add(name)
+
+    def _about_cluster(self, table: str) -> "ViewSource":
+        return ViewSource(path=self._path, options={"catalog": table})
 
     def source(self, name: str) -> "ViewSource | None":
         """Return where the rows of a view come from; None for a name, spelt so, that is no view of
@@ -89,37 +138,38 @@ class TopicViews:
         """
         database, dot, table = name.partition(".")
         if dot and database == CATALOG_DATABASE and table in _TABLES:
-            return ViewSource(path=self._path, options={"catalog": table})
-        topics = store_reader(self._path).open_catalog()
+            return self._about_cluster(table)
+        catalog = store_reader(self._path).open_catalog()
         base = name.removesuffix(RAW_SUFFIX)
-        if name not in topics.topics() and base not in topics.topics():
+        if name not in catalog.topics() and base not in catalog.topics():
             return None
-        if name in topics.topics():
-            sources = self._sources(topics.topic(name))
-        else:
-            sources = self._sources(topics.topic(base))
-        return sources.get(name)
+        topic = name if name in catalog.topics() else base
+        return self._sources(catalog, topic).get(name)
 
-    def _sources(self, topic: TopicState) -> "dict[str, ViewSource]":
+    def _sources(self, catalog: Catalog, name: str) -> "dict[str, ViewSource]":
         """Return the views of a topic by their names: its records, and perhaps its values."""
+        topic = catalog.topic(name)
+        offsets = sum(log.end_offset - log.start_offset for log in catalog.partitions(name))
         raw = ViewSource(
             path=self._path,
-            options={"subscribe": topic.name, "includeHeaders": "true", "mode": self._mode},
+            options={"subscribe": name, "includeHeaders": "true", "mode": self._mode},
+            offsets=offsets,
         )
-        by_json = topic.name in self._json
+        by_json = name in self._json
         if not by_json and topic.configs.get(f"{PREFIX}value.format", "raw") == "raw":
-            return {topic.name: raw}
+            return {name: raw}
         decoded = ViewSource(
             path=self._path,
             options={
-                "subscribe": topic.name,
+                "subscribe": name,
                 "decode": "json" if by_json else "declared",
                 "undecodable": self._undecodable,
                 "mode": self._mode,
             },
-            ddl=self._ddl(topic.name),
+            ddl=self._ddl(name),
+            offsets=offsets,
         )
-        return {topic.name + RAW_SUFFIX: raw, topic.name: decoded}
+        return {name + RAW_SUFFIX: raw, name: decoded}
 
     def _ddl(self, topic: str) -> str | None:
         """Return the columns of a topic's values that the user gave, with those beside them."""
@@ -128,11 +178,6 @@ class TopicViews:
             return None
         error = ", _error STRING" if self._undecodable == "null" else ""
         return f"{ddl}, {_METADATA}{error}"
-
-    def _make(self, session: "SparkSession", topic: TopicState) -> None:
-        for name, source in self._sources(topic).items():
-            source.frame(session).createOrReplaceTempView(_quoted(name))
-        self._made.add(topic.name)
 
     def _with_offsets(self, session: "SparkSession", statement: str) -> str:
         """The statement with a view in place of each call of `lakehead.offsets_for`: Spark has no
@@ -166,6 +211,13 @@ class ViewSource:
     path: str
     options: Mapping[str, str]
     ddl: str | None = None
+    offsets: int = 0
+    """How many offsets of topics it has, when its statement began."""
+
+    @property
+    def is_about_cluster(self) -> bool:
+        """Whether its rows are about the cluster: a table of `lake.catalog_tables`."""
+        return "catalog" in self.options
 
     def read_with(self, columns: Sequence[str], schema: "StructType") -> Sequence[str]:
         """Return what to read for some columns of `schema` to have the rows that all have: a value
@@ -189,11 +241,19 @@ class ViewSource:
 
         return from_arrow_schema(parse_schema(self.ddl))
 
-    def read(self, schema: "StructType") -> "Iterator[pa.RecordBatch]":
-        """Yield the rows in the columns of `schema`, without Spark."""
+    def read(
+        self, schema: "StructType", fetched_bytes_max: float = math.inf
+    ) -> "Iterator[pa.RecordBatch] | None":
+        """Return the rows in the columns of `schema`, without Spark; None, before anything is
+        read, if more than so many bytes of objects are to be fetched for them.
+        """
         reader = self._data_source().reader(schema)
-        for partition in reader.partitions():
-            yield from cast("Iterator[pa.RecordBatch]", reader.read(partition))
+        partitions = reader.partitions()
+        lengths = (one.split.length for one in partitions if isinstance(one, SplitPartition))
+        if sum(lengths) > fetched_bytes_max:
+            return None
+        read = cast("Callable[[InputPartition], Iterator[pa.RecordBatch]]", reader.read)
+        return chain.from_iterable(map(read, partitions))
 
     def _data_source(self) -> "LakeheadDataSource":
         from pyspark.sql.datasource import CaseInsensitiveDict
@@ -201,6 +261,23 @@ class ViewSource:
         from lake.source.data_source import LakeheadDataSource
 
         return LakeheadDataSource(CaseInsensitiveDict({"path": self.path, **self.options}))
+
+
+class _Text:
+    """The text of a statement, for finding names in it, in any case. Strings count as well:
+    `IDENTIFIER` and `EXECUTE IMMEDIATE` take names as strings.
+    """
+
+    def __init__(self, statement: str) -> None:
+        self._text = statement.lower()
+        self._words = set(re.findall(r"\w+", self._text))
+
+    def has(self, name: str) -> bool:
+        """Whether it may name a view: as a whole word, so that `orders_old` does not name `orders`.
+        A name that is no word, such as `my-orders`, is found within others too.
+        """
+        name = name.lower()
+        return name in (self._words if re.fullmatch(r"\w+", name) else self._text)
 
 
 _OFFSETS_FOR = rf"{CATALOG_DATABASE}\s*\.\s*{OFFSETS_FOR}"

@@ -4,6 +4,7 @@ from typing import Any
 
 from lake.spark import spark_session
 from lake.sql import one_line
+from lake.sql_local import read_small
 from lake.sql_places import wants_s3, with_places
 from lake.sql_statements import split_statements
 from lake.sql_views import TopicViews
@@ -30,7 +31,9 @@ def run(path: str, statements: str, rows: int | None) -> Any:
     frame: Any = None
     try:
         for statement in found:
-            frame = session.sql(with_places(session, views.prepare(session, statement)))
+            named = views.named(statement)
+            prepared = views.prepare(session, statement, named, read_small(named))
+            frame = session.sql(with_places(session, prepared))
         if not frame.columns:
             return None
         return (frame if rows is None else frame.limit(rows)).toPandas()

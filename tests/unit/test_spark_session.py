@@ -33,6 +33,25 @@ def test_a_java_that_is_new_enough(
 
 
 @pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ('GRAALVM_VERSION="22.3"\nJAVA_VERSION="17.0.15"\n', 17),
+        ('IMPLEMENTOR_VERSION="Temurin-25.0.3+9"\nJAVA_VERSION="25-ea"\n', 25),
+    ],
+)
+def test_a_java_that_says_its_version_in_a_file_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, version: int
+) -> None:
+    fake_java(tmp_path, "?")
+    (tmp_path / "release").write_text(said)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert spark.check_java() == version
+    (tmp_path / "release").write_text('JAVA_VERSION="1.8.0_402"\n')
+    with pytest.raises(SettingsError, match="is Java 8"):
+        spark.check_java()
+
+
+@pytest.mark.parametrize(
     ("answer", "found"),
     [
         ('java version "1.8.0_402"', "Java 8"),
