@@ -2,6 +2,9 @@
 
 import io
 import json
+import statistics
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -12,6 +15,7 @@ from lake.sql import run_sql
 from lake.sql_local import LocalRows, read_small
 from lake.sql_places import may_name_delta
 from lake.sql_views import TopicViews, ViewSource
+from storage.clock import SystemClock
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 
@@ -187,3 +191,29 @@ def test_queries_without_delta_start_spark_without_it(
     run_sql(place, execute="SELECT 1 + 1; SELECT * FROM delta.`/nowhere`", out=io.StringIO())
     run_sql(place, source=io.StringIO("SELECT 1 + 1;"), out=io.StringIO())
     assert asked == [False, True, True]
+
+
+_BARE = """\
+from lake.spark import spark_session
+print(spark_session(delta=False).sql("SELECT count(*) FROM VALUES (1), (2) AS rows(a)").collect())
+"""
+
+
+@pytest.mark.slow
+def test_a_statement_over_a_small_topic_takes_a_second_more_than_spark_alone(place: str) -> None:
+    """Medians of pairs, one after the other, so that both have the same neighbours."""
+    sql = ["-m", "broker.cli", "sql", "--path", place, "-e", GROUPED]
+    _seconds(["-c", _BARE])
+    _seconds(sql)
+    pairs = [(_seconds(["-c", _BARE]), _seconds(sql)) for _ in range(5)]
+    bare = statistics.median(bare for bare, _ in pairs)
+    more = statistics.median(ours - bare for bare, ours in pairs)
+    print(f"bare session {bare:.1f} s, median difference {more:.1f} s, pairs {pairs}")
+    assert more < max(1.0, 0.1 * bare)
+
+
+def _seconds(arguments: list[str]) -> float:
+    clock = SystemClock()
+    begin = clock.monotonic()
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    return clock.monotonic() - begin
