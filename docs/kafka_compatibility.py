@@ -55,6 +55,10 @@ _DIFFERENCES = """\
   Members whose metadata (of all their protocols) come to more than twice that are refused with
   GROUP_MAX_SIZE_REACHED when they join, and the others go on. Of member ids that are given out and
   not used a group keeps one mebibyte, about 7,000; the oldest are forgotten (UNKNOWN_MEMBER_ID).
+- **WriteTxnMarkers** from a client that is not a node may abort a transaction, by a coordinator
+  epoch that the partition knows, as `kafka-transactions abort` does. A marker that commits, or an
+  epoch that would fence the coordinator, gets CLUSTER_AUTHORIZATION_FAILED; Kafka without ACLs
+  takes both.
 - **There is no active segment.** Kafka never compacts the segment that a partition writes to; here
   the newest records of a compacted topic may be compacted as soon as they are in objects. Where a
   consumer has to see each value for a time, set `min.compaction.lag.ms`.

@@ -120,9 +120,6 @@ class Controller:
             except StorageError as error:
                 _log.warning("controller_turn_failed", error=str(error))
                 await asyncio.sleep(self._peers.interval_s)
-            except Exception:  # noqa: BLE001 - one turn must not end the node
-                _log.exception("controller_turn_crashed", node_id=self._peers.own.node_id)
-                await asyncio.sleep(self._peers.interval_s)
 
     def _pause_s(self) -> float:
         """Return how long nothing can come to be decided that nobody tells of."""

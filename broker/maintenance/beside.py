@@ -56,15 +56,13 @@ class MaintenanceBeside:
         """
 
     async def run(self) -> None:
-        """Look every maintenance.interval.ms, for ever. A node serves on whatever happens here."""
+        """Look every maintenance.interval.ms, for ever: a duty of the node."""
         while True:
             await asyncio.sleep(self._settings.maintenance_interval_ms / 1000)
             try:
                 await self.turn()
             except LakeheadError as error:
                 _log.warning("maintenance_failed", error=str(error))
-            except Exception as error:  # noqa: BLE001 - the root of a task that nobody waits for
-                _log.error("maintenance_failed", exc_info=error)
 
     async def turn(self) -> None:
         """Have what is due done by a process, and wait for its end. Raises StoreUnavailable."""
