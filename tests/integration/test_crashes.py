@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 
 TOPIC = "crash"
 PARTITIONS = 4
-CRASHES = int(os.environ.get("CRASHES", "8"))
+CRASHES = int(os.environ.get("CRASHES", "4"))
 SEED = int(os.environ.get("CRASH_SEED", "1"))
 BLOCK_WAL = ()
 OBJECT_WAL = ("--wal", "object:")

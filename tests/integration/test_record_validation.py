@@ -179,7 +179,7 @@ LONG_VARINT = varint(1_000_006) + b"\0" + b"\x80" * 1_000_000 + b"\0" * 5
 LIMIT = INFLATION_MAX << 20
 WORST = {
     "headers": lambda: batch(headers(500_000)),
-    "packed headers": lambda: packed(headers(LIMIT // 2 - 100)),
+    "packed headers": lambda: packed(headers(LIMIT // 8)),
     "records": lambda: many_records(300_000),
     "bomb": lambda: packed(b"\0" * (LIMIT + 1), 9),
     "varint": lambda: batch(LONG_VARINT),
