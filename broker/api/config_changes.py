@@ -39,7 +39,7 @@ from storage.upkeep.configs import ALL_BROKERS
 
 TABLE_PATH = f"{PREFIX}path"
 _RESOURCE_STEPS = 4
-"""Work on a resource: as on so many elements of a request."""
+"""Work on one resource, counted in elements of a request."""
 
 Configs: TypeAlias = Mapping[str, str]
 Changes: TypeAlias = dict[str, str | None]

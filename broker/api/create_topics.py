@@ -31,7 +31,7 @@ API = Api(key=19, name="CreateTopics", versions=(2, 7))
 
 _REPLICAS = 1
 _TOPIC_STEPS = 10
-"""A new topic's configs are checked and answered: work as on so many elements."""
+"""Work on the configs of a new topic, counted in elements of a request."""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

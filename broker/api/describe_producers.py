@@ -19,7 +19,7 @@ from storage.errors import LakeheadError
 API = Api(key=61, name="DescribeProducers", versions=(0, 0))
 
 _CHEAP = 20
-"""Elements of which only the number is noted: so many are one step."""
+"""Elements handled in one step: only their number is noted."""
 
 
 async def handle(request: Any, context: RequestContext) -> Any:

@@ -67,10 +67,10 @@ def test_a_value_that_cannot_be_a_row_is_named_as_the_reason_of_its_table(
     schema = {"value_format": "json", "schema": "x bigint"}
     command = declared(tmp_path, [b'{"x":1}', b'{"x":"text"}'], **schema)
     told = lakehead.fails(*command)
-    assert told.startswith("topic t, partition 0, offset 1: field x: text that is no BIGINT. ")
+    assert told.startswith("topic t, partition 0, offset 1: field x: text that is not BIGINT. ")
     assert "lakehead.table.on.error" in told
     assert (
-        "topic t, partition 0, offset 1: field x: text that is no BIGINT"
+        "topic t, partition 0, offset 1: field x: text that is not BIGINT"
         in lakehead("tables", "--path", str(tmp_path)).out
     )
 

@@ -133,7 +133,7 @@ def test_faults_by_class_and_schema_id(served: tuple[str, Schemas]) -> None:
         (7, "misfit", good),
     ]
     reasons = [fault.reason for fault in found.faults]
-    assert reasons[1] == "field id: text that is no BIGINT"
+    assert reasons[1] == "field id: text that is not BIGINT"
     assert reasons[2].startswith(f"schema {unusable}: field meta is an object that names no fields")
     assert reasons[3] == f"schema {avro}: it is AVRO, not JSON"
     with pytest.raises(SettingsError, match="field meta is an object that names no fields"):
@@ -161,7 +161,7 @@ def test_a_newer_type_that_does_not_fit_is_a_conflict_to_find(
     decoder = open_decoder(ValueSpec(value_format="json", registry=url))
     found = decoder.decode(batch([framed(other, {"id": "x"})]), held)
     assert found.found == parse_schema("id STRING")
-    assert [fault.reason for fault in found.faults] == ["field id: text that is no BIGINT"]
+    assert [fault.reason for fault in found.faults] == ["field id: text that is not BIGINT"]
 
 
 def test_values_of_kafka_connect(served: tuple[str, Schemas]) -> None:

@@ -216,7 +216,7 @@ def test_a_topic_with_one_value_of_another_type_has_a_view(
     )
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row.get("a") for row in rows] == [1, None, 3]
-    assert rows[1]["_error"] == "field a: text that is no BIGINT"
+    assert rows[1]["_error"] == "field a: text that is not BIGINT"
     assert ask("SELECT sum(a) FROM drifting") == (1, "")
     error = capfd.readouterr().err
     assert error.startswith("error: topic drifting, partition 0, offset 1: field a: text")

@@ -120,8 +120,8 @@ def test_one_value_of_another_type_costs_its_own_record_and_not_the_columns(
     rows = read(tmp_path, "t", undecodable="null", columns="a,_offset,_error")
     assert [row["a"] for row in rows] == [None if n == place else n for n in range(6001)]
     errors = {row["_offset"]: row["_error"] for row in rows if row["_error"] is not None}
-    assert errors == {place: "field a: text that is no BIGINT"}
-    with pytest.raises(UndecodableValue, match=f"offset {place}: field a: text that is no BIGINT"):
+    assert errors == {place: "field a: text that is not BIGINT"}
+    with pytest.raises(UndecodableValue, match=f"offset {place}: field a: text that is not BIGINT"):
         read(tmp_path, "t")
 
 

@@ -74,8 +74,8 @@ def test_a_json_fault_names_its_field_and_the_kind_of_its_value(
     schema = f"other INT, a {kind}, s STRUCT<l: ARRAY<STRUCT<b: {kind}>>>"
     values = [f'{{"a": {value}}}', f'{{"s":{{"l":[null,{{}},{{"b":{value}}}]}}}}']
     assert reasons(ValueSpec(value_format="json"), [text.encode() for text in values], schema) == [
-        f"field a: {held} that is no {kind}",
-        f"field s.l[].b: {held} that is no {kind}",
+        f"field a: {held} that is not {kind}",
+        f"field s.l[].b: {held} that is not {kind}",
     ]
 
 
@@ -126,6 +126,6 @@ def test_a_debezium_fault_names_its_field() -> None:
     ]
     encoded = [json.dumps(value).encode() for value in values]
     assert reasons(ValueSpec(value_format="debezium"), encoded, "id INT, at TIMESTAMP") == [
-        "field after.at: text that is no TIMESTAMP",
-        "field before.id: text that is no INT",
+        "field after.at: text that is not TIMESTAMP",
+        "field before.id: text that is not INT",
     ]

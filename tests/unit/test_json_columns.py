@@ -138,10 +138,10 @@ def test_a_value_that_does_not_fit_names_its_field() -> None:
         [b'{"a":"x"}', b'{"b":{"c":[{"d":true},{"d":1}]}}', b'{"a":1,"a":1}', b'{"t":"no"}'], schema
     )
     assert found.faults == (
-        (0, "field a: text that is no BIGINT"),
-        (1, "field b.c[].d: a number that is no BOOLEAN"),
+        (0, "field a: text that is not BIGINT"),
+        (1, "field b.c[].d: a number that is not BOOLEAN"),
         (2, "field a comes twice"),
-        (3, "field t: text that is no TIMESTAMP"),
+        (3, "field t: text that is not TIMESTAMP"),
     )
     assert found.misfits == {0, 1, 2, 3}
 
@@ -216,7 +216,7 @@ def test_fractions_finer_than_microseconds_are_cut_off_as_spark_does(
         day,
         day.replace(microsecond=500_000),
     ]
-    assert found.faults == ((3, "field t: text that is no TIMESTAMP"),)
+    assert found.faults == ((3, "field t: text that is not TIMESTAMP"),)
 
 
 def test_a_finer_fraction_before_1970_is_cut_off_towards_the_past() -> None:

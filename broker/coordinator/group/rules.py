@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from broker.coordinator.group.state_machine import Group
 
 _MEMORY_PER_RECORD = 2
-"""The members of a group may cost so many times its longest record."""
+"""The memory that members of a group may take, as a multiple of its longest record."""
 
 
 def check_member(members: Members, member_id: str, instance_id: str | None) -> ErrorCode | None:

@@ -151,7 +151,7 @@ class ArrowColumns:
             return _from_text(text, shape.type)
         except pa.ArrowInvalid:
             bad = np.array([not _is_from_text(text[i : i + 1], shape.type) for i in _all(text)])
-            self._fault(shape.domain, bad, f"text that is no {type_name(shape.type)}")
+            self._fault(shape.domain, bad, f"text that is not {type_name(shape.type)}")
             return pa.nulls(len(text), shape.type)
 
     def _binary(self, shape: Leaf, kind: Any, values: Any) -> Any:

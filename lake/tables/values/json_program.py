@@ -110,7 +110,7 @@ class JsonProgram:
         if code & 15 == kernel.TWICE:
             return f"field {path} comes twice", "misfit"
         held = _HELD.get(chr(code >> 4 & 0xFF), "a number")
-        return f"field {path}: {held} that is no {kind}", "misfit"
+        return f"field {path}: {held} that is not {kind}", "misfit"
 
 
 class NotingProgram:
