@@ -105,6 +105,33 @@ def test_a_running_stream_takes_what_comes(spark: SparkSession, tmp_path: Path) 
     assert query.rows() == new + expected(oranges=[10])
 
 
+def test_partitions_and_topics_that_change_under_a_stream_are_read_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, subscribePattern="or.*", maxOffsetsPerTrigger="7")
+    del query._options["subscribe"]
+    query.cluster.create_topic("orders")
+    query.cluster.create_topic("oranges", 2)
+    query.cluster.write({("orders", 0): [batch(0)], ("oranges", 1): [batch(0)]})
+    running = query.start({"processingTime": "0 seconds"}, failOnDataLoss="false")
+    try:
+        running.processAllAvailable()
+        query.cluster.add_partitions("orders", 2)
+        query.cluster.write({("orders", 2): [batch(0)], ("orders", 0): [batch(10)]})
+        running.processAllAvailable()
+        query.cluster.delete_topic("oranges")
+        query.cluster.create_topic("oranges", 1)
+        query.cluster.write({("oranges", 0): [batch(0, 4)]})
+        running.processAllAvailable()
+    finally:
+        running.stop()
+    query.cluster.add_partitions("oranges", 1)
+    query.cluster.write({("oranges", 1): [batch(0, 3)], ("orders", 1): [batch(0)]})
+    query.run(failOnDataLoss="false")
+    first = expected(oranges=[0, 10])
+    assert query.rows() == expected(orders=[20, 10, 10]) + first + expected(oranges=[4, 3])
+
+
 def test_once_reads_everything(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, maxOffsetsPerTrigger="5")
     query.cluster.create_topic("orders")
