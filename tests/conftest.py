@@ -19,6 +19,7 @@ settings.register_profile("any", deadline=None, suppress_health_check=[HealthChe
 settings.load_profile("any")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark tests share one worker, and so one session; `serial` tests share another group. What
     is `slow` is run by the target of the Makefile that its folder has, which sets SLOW.
