@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from lake.catalog import Catalog
 from lake.jobs.dead_letters import check_letters
 from lake.jobs.replay_changes import each_place, letter_columns, merge_of_letters
-from lake.jobs.table_item import TableFiles, strict_rows
+from lake.jobs.table_item import TableFiles
 from lake.jobs.table_run import log_key
 from lake.jobs.table_schema import allowed_change, follow_values, given_schema, table_layout
 from lake.jobs.table_settings import Guard, MaterializeSettings
@@ -146,13 +146,13 @@ class _Replay:
         self._follow_declaration()
         left = TableFiles(settings.dead_letters, (), file_bytes=settings.file_bytes)
         for batch in self._without_batches(left):
-            for some, made in self._read(batch):
-                self._left_out += made.left_out
-                if self._layout.is_upsert:
-                    self._look_at_changes(some, made, left)
-                else:
-                    self._leave(some, [(fault.row, fault.reason) for fault in made.faults], left)
-                    self._gather(made.rows)
+            made = self._read(batch)
+            self._left_out += made.left_out
+            if self._layout.is_upsert:
+                self._look_at_changes(batch, made, left)
+            else:
+                self._leave(batch, [(fault.row, fault.reason) for fault in made.faults], left)
+                self._gather(made.rows)
             if self._gathered_bytes >= _ROUND_BYTES:
                 self._end_round()
         self._end_round()
@@ -207,17 +207,16 @@ class _Replay:
             if len(stay) < letters.num_rows:
                 yield letters.filter(pc.invert(is_batch))
 
-    def _read(self, letters: Any) -> Iterator[tuple[Any, TableRows]]:
-        """Yield letters and what rows they are, as the table is declared now."""
-        batch = _as_records(letters)
-        if self._settings.evolution == "dead_letter":
-            for start, made in strict_rows(self._layout, self._values, batch):
-                yield letters.slice(start), made
-            return
-        made = self._layout.table_rows(batch, self._values)
+    def _read(self, letters: Any) -> TableRows:
+        """Return what rows letters are, as the table is declared now."""
+        made = self._layout.table_rows(
+            _as_records(letters),
+            self._values,
+            new_schema_is_fault=self._settings.evolution == "dead_letter",
+        )
         if made.found is not None and not self._settings.dry_run:
             self._follow(made.found)
-        yield letters, made
+        return made
 
     def _commit_rows(self, made: Any) -> None:
         """Share rows out: new ones, and those that the table has already."""

@@ -24,7 +24,6 @@ from lake.committed import committed_now
 from lake.decode.decoder import RecordDecoder
 from lake.decode.invalid import PassedOver
 from lake.jobs.table_changes import planned_merge
-from lake.jobs.table_item import strict_rows
 from lake.jobs.table_settings import MaterializeSettings
 from lake.jobs.thread_pool import run_in_threads
 from lake.moved_ranges import plan_moved
@@ -164,10 +163,9 @@ def _changes_in(
     def chosen() -> Iterator[Any]:
         decoder = RecordDecoder(DECODED, invalid=PassedOver())
         for batch in read_records(store_reader(settings.path), split.ranges, decoder):
-            if settings.evolution == "dead_letter":
-                for _, made in strict_rows(layout, values, batch):
-                    yield wanted.chosen(made.rows, keys)
-            else:
-                yield wanted.chosen(layout.table_rows(batch, values).rows, keys)
+            made = layout.table_rows(
+                batch, values, new_schema_is_fault=settings.evolution == "dead_letter"
+            )
+            yield wanted.chosen(made.rows, keys)
 
     return pa.concat_tables([change_schema(layout.schema).empty_table(), *chosen()])

@@ -142,14 +142,13 @@ class _Work:
         pausing = item.on_error == "pause"
         pieces = read_moved(store_reader(item.store_uri), item.split.ranges)
         for batch in _gathered(decode_all(pieces, decoder)):
-            if item.new_schema_is_fault:
-                for start, made in strict_rows(item.layout, self._values, batch):
-                    self._take(batch.slice(start), made)
-            else:
-                limit = 1 if pausing else None
-                self._take(
-                    batch, item.layout.table_rows(batch, self._values, fault_count_max=limit)
-                )
+            made = item.layout.table_rows(
+                batch,
+                self._values,
+                fault_count_max=1 if pausing else None,
+                new_schema_is_fault=item.new_schema_is_fault,
+            )
+            self._take(batch, made)
         if self._unreadable or self._found is not None:
             # The job plans again, up to these records or with another schema: files are of no use.
             return TableItemResult(unreadable=tuple(self._unreadable.values()), found=self._found)
@@ -226,26 +225,6 @@ def _gathered(batches: Iterator[Any]) -> Iterator[Any]:
 
 def _one(batches: list[Any]) -> Any:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-
-
-def strict_rows(
-    layout: TableLayout, values: ValueDecoder, batch: Any, start: int = 0
-) -> Iterator[tuple[int, TableRows]]:
-    """Yield (first record, rows) of pieces of a batch; records that have what the table does not,
-    which are found by halving, are faults.
-    """
-    made = layout.table_rows(batch, values)
-    if made.found is None:
-        yield start, made
-    elif batch.num_rows == 1:
-        names = [name for name in made.found.names if name not in layout.schema.names]
-        reason = f"fields that the table does not have: {', '.join(names or made.found.names)}"
-        fault = Fault(row=0, reason=reason, error="misfit")
-        yield start, TableRows(rows=layout.schema.empty_table(), faults=(fault,))
-    else:
-        middle = batch.num_rows // 2
-        yield from strict_rows(layout, values, batch.slice(0, middle), start)
-        yield from strict_rows(layout, values, batch.slice(middle), start + middle)
 
 
 def _unreadable(batch: Any, fault: Fault) -> Unreadable:

@@ -26,7 +26,7 @@ from lake.tables.layout import (
     made_names,
     new_layout,
 )
-from lake.tables.made_names import names_of_made, set_made_aside, without_made
+from lake.tables.made_names import names_of_made, without_made
 from lake.tables.owner import check_topic
 from lake.tables.partitions import split_rows
 from lake.tables.value_sample import sample_records
@@ -95,8 +95,9 @@ def _first_layout(
     values = decoder.schema_of(sample)
     made = made_names(settings.partition_by, is_history=settings.scd == 2)
     if settings.layout == "flat" and names_of_made(values, made):
-        rows, _ = set_made_aside(sample, decoder.decode, without_made(values, made), made)
-        others = np.delete(np.arange(sample.num_rows), list(rows))
+        decoded = decoder.decode(sample, without_made(values, made))
+        has_made = [row for row, of in decoded.found_by_row().items() if names_of_made(of, made)]
+        others = np.delete(np.arange(sample.num_rows), has_made)
         with suppress(SettingsError):  # the others say nothing: all is as the sample has it
             values = decoder.schema_of(sample.take(int64_array(others)))
     return _new_layout(settings, values)

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -102,6 +102,25 @@ def _agreeing(value: Any, path: Path, kinds: Mapping[Path, str]) -> Any:
     if isinstance(value, list):
         return [_agreeing(item, (*path, "[]"), kinds) for item in value]
     return value
+
+
+def outline(value: bytes | None) -> Hashable:
+    """Return what `infer_schema` goes by in one value: values with the same outline have the same
+    schema, or are refused for the same reason. None: it is passed over.
+    """
+    for decoded in _objects([value]):
+        return _outline(decoded)
+    return None
+
+
+def _outline(value: Any) -> Hashable:
+    if isinstance(value, dict):
+        return ("object", *((name, _outline(inner)) for name, inner in value.items()))
+    if isinstance(value, list):
+        return ("array", *dict.fromkeys(map(_outline, value)))
+    if type(value) is int and value not in _INT64:
+        return "float"
+    return type(value).__name__
 
 
 # A shape is None (only null seen), an Arrow type, a dict (object) or a list of one shape (array).

@@ -8,6 +8,7 @@ upsert that keeps history has `HISTORY_FIELDS` too.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from lake.decode.columns import arrow_schema
 from lake.decode.invalid import InvalidBatch
 from lake.tables.ddl import check_names
-from lake.tables.made_names import names_of_made, set_made_aside
+from lake.tables.made_names import names_of_made
 from lake.tables.partitions import (
     FOLDER_BYTES_MAX,
     check_parts,
@@ -25,6 +26,7 @@ from lake.tables.partitions import (
     generated_fields,
     rows_of_long_values,
 )
+from lake.tables.set_aside import reasons_by_row, set_aside, words_on_new_schema
 from lake.tables.upsert import HISTORY_FIELDS
 from lake.tables.upsert_rows import as_changes, check_keys
 from lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
@@ -118,17 +120,27 @@ class TableLayout:
         return bool(changed_fields(self.schema, after.schema))
 
     def table_rows(
-        self, batch: Any, decoder: ValueDecoder, *, fault_count_max: int | None = None
+        self,
+        batch: Any,
+        decoder: ValueDecoder,
+        *,
+        fault_count_max: int | None = None,
+        new_schema_is_fault: bool = False,
     ) -> TableRows:
         """Return the rows for a batch with the columns `DECODED`.
 
-        With `fault_count_max`, a batch with any fault has no rows.
+        With `fault_count_max`, a batch with any fault has no rows. With `new_schema_is_fault`,
+        records that have what the table does not are faults, and nothing is `found`.
         """
-        decoded = decoder.decode(batch, self.value_schema(), fault_count_max=fault_count_max)
-        decoded = self._without_made_names(decoded, batch, decoder)
+        decode = partial(decoder.decode, schema=self.value_schema())
+        decoded = decode(batch, fault_count_max=fault_count_max)
+        if decoded.found is not None:
+            reason_of = partial(self._reason, new_schema_is_fault=new_schema_is_fault)
+            if reasons := reasons_by_row(decoded, reason_of):
+                decoded = set_aside(batch, reasons, decode)
         decoded = without(decoded, faulty_times(batch))
         decoded = without(decoded, self._faulty_parts(decoded))
-        faults, found = decoded.faults, decoded.found
+        faults, found = decoded.faults, None if new_schema_is_fault else decoded.found
         if faults and fault_count_max is not None:
             return TableRows(rows=self.schema.empty_table(), faults=faults, found=found)
         left_out = _count_left_out(decoded)
@@ -149,19 +161,11 @@ class TableLayout:
         )
         return TableRows(rows=rows, faults=faults, found=found, left_out=left_out)
 
-    def _without_made_names(self, decoded: Decoded, batch: Any, decoder: ValueDecoder) -> Decoded:
-        """Set aside the records with a field named as a column that is made; `found` keeps what the
-        others have beside the table.
-        """
-        made, values = self._made(), self.value_schema()
-        if self.is_nested or not names_of_made(decoded.found, made):
-            return decoded
-        rows, found = set_made_aside(batch, decoder.decode, values, made)
-        faults = [
-            Fault(row=row, reason=f"field {name}: the name of a metadata column", error="misfit")
-            for row, name in rows.items()
-        ]
-        return replace(without(decoded, faults), found=found)
+    def _reason(self, found: Any, *, new_schema_is_fault: bool) -> str:
+        """Why a record with values of the schema `found` cannot be a row; empty: it can."""
+        if not self.is_nested and (names := names_of_made(found, self._made())):
+            return f"field {names[0]}: the name of a metadata column"
+        return words_on_new_schema(self.value_schema(), found) if new_schema_is_fault else ""
 
     def _made(self) -> set[str]:
         return made_names(self.parts, is_history=self.is_history)

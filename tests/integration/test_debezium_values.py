@@ -188,6 +188,35 @@ def test_events_in_avro() -> None:
         assert open_decoder(spec).schema_of(batch) == ROW
 
 
+def test_what_each_event_has_beside_the_table_is_told_by_its_schema_in_the_registry() -> None:
+    """Also behind values that are no events, and beside events that have nothing more."""
+    note = {"type": "record", "name": "Note", "fields": [{"name": "after", "type": "string"}]}
+    more = json.loads(json.dumps(ENVELOPE))
+    more["fields"][0]["type"][1]["fields"].append({"name": "extra", "type": "int"})
+    with serve_schemas() as (url, _), SchemaRegistryClient({"url": url}) as client:
+        at = SerializationContext("t", MessageField.VALUE)
+        conf = {"subject.name.strategy": lambda _, record: record}
+        notes, plain, wide = (
+            AvroSerializer(client, json.dumps(schema), conf=conf)
+            for schema in (note, ENVELOPE, more)
+        )
+        values = [
+            notes({"after": "all"}, at),
+            plain(event("c", None, row(1)), at),
+            None,
+            wide(event("c", None, {**row(2), "extra": 1}), at),
+            plain(event("d", row(1), None), at),
+            wide(event("u", None, {**row(2), "extra": 2}), at),
+        ]
+        spec = ValueSpec(value_format="debezium", registry=url)
+        found = decode([(b"", value) for value in values], spec)
+        extra = pa.schema([*ROW, pa.field("extra", pa.int32())])
+        assert found.found == extra
+        assert dict(found.found_by_row()) == {3: extra, 5: extra}
+        assert [fault.row for fault in found.faults] == [0]
+        assert [change[0] for change in told(found)] == [1, 3, 4, 5]
+
+
 def test_events_in_json_with_their_schema_in_a_registry() -> None:
     image = {
         "type": "object",

@@ -3,6 +3,7 @@ with all of its fields or a fault with a reason, and decides over itself alone.
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake.tables.json_inference import infer_schema
+from lake.tables.layout import new_layout
 from lake.tables.values.decoder import ValueSpec
+from lake.tables.values.formats import open_decoder
 from lake.tables.values.json_values import JsonValues
+from storage.metadata.table_declaration import ValueLayout
+from tests.support.decoded_batches import batch_of
 
 FIRST = {"a": 1, "b": "x", "c": {"x": 1}}
 """What the table was made from."""
@@ -102,6 +107,35 @@ def test_a_record_decides_over_itself_alone(world: list[tuple[str, dict[str, Any
             assert faults[number].reason
         else:
             assert holds(value, kept[number]), (value, kept[number])
+
+
+MADE = st.sampled_from([{"_offset": 1}, {"a": 1, "_KEY": None}, {"_date": "x", "new": 1}])
+"""Fields with a name of a column that the table makes, or that another table would make."""
+
+
+@given(
+    st.lists(st.one_of(PLAIN, HOSTILE, HARMLESS, MADE, st.none()), min_size=1, max_size=12),
+    st.sampled_from(["flat", "nested"]),
+)
+def test_what_is_set_aside_of_a_batch_is_what_is_set_aside_of_each_record_alone(
+    world: list[dict[str, Any] | None], kind: ValueLayout
+) -> None:
+    """Under a table whose schema may not change: faults, rows and counts."""
+    spec = ValueSpec(value_format="json")
+    schema = infer_schema([json.dumps(FIRST).encode()])
+    layout = new_layout(spec, schema, value_layout=kind)
+    decoder = open_decoder(spec)
+    batch = batch_of([None if value is None else json.dumps(value).encode() for value in world])
+    whole = layout.table_rows(batch, decoder, new_schema_is_fault=True)
+    alone = [
+        layout.table_rows(batch.slice(row, 1), decoder, new_schema_is_fault=True)
+        for row in range(len(world))
+    ]
+    assert whole.found is None
+    assert whole.rows.to_pylist() == [row for one in alone for row in one.rows.to_pylist()]
+    assert whole.left_out == sum(one.left_out for one in alone)
+    faults = [replace(f, row=row) for row, one in enumerate(alone) for f in one.faults]
+    assert list(whole.faults) == faults
 
 
 def test_what_is_odd_is_found_behind_a_thousand_values_that_stay_richer() -> None:

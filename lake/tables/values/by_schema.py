@@ -5,7 +5,7 @@ declared schema is the writer's of every value, and no value is framed. A format
 is read, and where in a value its datum begins.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +64,9 @@ def one_part(values: Values, rows: Any) -> Iterable[Part]:
     return (Part(place=(), rows=rows, starts=values.starts[rows] + FRAME_BYTES),)
 
 
-def _first_of(batch: pa.RecordBatch, ids: Any) -> str:
+def _first_of(batch: pa.RecordBatch) -> str:
     """Words on the first value that names a schema, or on none that does."""
+    ids = schema_ids(places(batch.column("value")))
     framed = np.flatnonzero(ids >= 0)
     if not len(framed):
         return ", nor is any in Confluent's wire format"
@@ -99,26 +100,34 @@ class ValuesBySchema:
         """Return the columns of the declared schema, or of those that the sample names."""
         if self._declared is not None:
             return self._declared.columns
-        values = places(batch.column("value"))
-        ids = schema_ids(values)
         found: Any = None
         unusable: UnusableSchema | None = None
-        for schema_id, rows in by_value(ids, np.flatnonzero(ids >= 0)):
-            for part in self._format.parts(values, rows):
-                writer = None if part.place is None else self._writer(schema_id, part.place)
-                if isinstance(writer, Writer):
-                    found = writer.columns if found is None else merged(found, writer.columns)
-                elif writer is not None:
-                    unusable = writer
+        for _, writer in self.writers(batch):
+            if isinstance(writer, Writer):
+                found = writer.columns if found is None else merged(found, writer.columns)
+            else:
+                unusable = writer
         if found is not None:
             return found
         if unusable is not None:
             raise SettingsError(f"values cannot be columns: {unusable}")
         raise SettingsError(
             "none of the sampled values names a schema that the registry has and that is "
-            f"{' or '.join(self._format.readers)}{_first_of(batch, ids)}: register it, or declare "
+            f"{' or '.join(self._format.readers)}{_first_of(batch)}: register it, or declare "
             "the schema (lakehead.table.schema)"
         )
+
+    def writers(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, Writer | UnusableSchema]]:
+        """Yield rows of a batch and the schema that they were written with, where they name one
+        that the registry has. Raises RegistryUnavailable.
+        """
+        values = places(batch.column("value"))
+        ids = schema_ids(values)
+        for schema_id, rows in by_value(ids, np.flatnonzero(ids >= 0)):
+            for part in self._format.parts(values, rows):
+                writer = None if part.place is None else self._writer(schema_id, part.place)
+                if writer is not None:
+                    yield part.rows, writer
 
     def decode(
         self,
@@ -169,7 +178,7 @@ class ValuesBySchema:
         self, values: Values, rows: Any, key: Place, writer: Writer, result: DecodedRows
     ) -> None:
         if self._declared is None:
-            result.find(writer.columns)
+            result.found.add(rows, writer.columns)
         program = self._programs.get(key)
         if program is None:
             try:

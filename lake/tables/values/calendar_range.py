@@ -5,6 +5,7 @@ partition value has a form for. Parquet itself holds more, so that a table would
 and a query that meets it years later fails.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,11 @@ def without(decoded: Decoded, faults: list[Fault]) -> Decoded:
     known = {fault.row: fault for fault in (*faults, *decoded.faults)}
     places = np.array(sorted(fault.row for fault in faults), np.int64)
     kept = pa.array(~np.isin(decoded.rows.to_numpy(), places))
-    return Decoded(
+    return replace(
+        decoded,
         columns=decoded.columns.filter(kept),
         rows=decoded.rows.filter(kept),
         faults=tuple(known[row] for row in sorted(known)),
-        found=decoded.found,
-        left_out=decoded.left_out,
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,9 +13,9 @@ from lake.tables.json_inference import infer_schema
 from lake.tables.values.changes import Events, envelope
 from lake.tables.values.connect_json import connect_fields, connect_forms
 from lake.tables.values.decoder import Decoded, UnusableSchema, ValueSpec
-from lake.tables.values.evolution import evolve, merged, name_conflict
+from lake.tables.values.evolution import merged, name_conflict
 from lake.tables.values.framing import places
-from lake.tables.values.groups import DecodedRows, Group, decode_rows
+from lake.tables.values.groups import DecodedRows, FoundSchemas, Group, decode_rows
 from lake.tables.values.json_program import (
     Forms,
     NotingProgram,
@@ -74,7 +74,7 @@ class JsonEnvelopes:
         """Parse the envelopes."""
         wanted = envelope(pa.struct(list(schema)))
         result = DecodedRows(wanted)
-        found: Any = None
+        found = FoundSchemas(schema)
         for group in split_payloads(places(batch.column("value"))):
             try:
                 said = _event_schema(group.schema)
@@ -85,19 +85,13 @@ class JsonEnvelopes:
             if columns is not None and (odd := name_conflict(schema, columns)) is not None:
                 result.fault_all(group.rows, str(odd), "misfit")
                 continue
-            if columns is not None and evolve(schema, columns).is_needed:
-                found = columns if found is None else merged(found, columns)
+            if columns is not None:
+                found.add(group.rows, columns)
             self._decode(group, wanted, said.forms, result)
         decoded = result.decoded()
         arrays = {name: _one_array(decoded.columns.column(name)) for name in wanted.names}
         events = Events(**arrays)
-        return events, Decoded(
-            columns=decoded.columns,
-            rows=decoded.rows,
-            faults=decoded.faults,
-            found=found,
-            left_out=decoded.left_out,
-        )
+        return events, replace(decoded, found=found.schema, found_by_row=found.by_row)
 
     def key_images(self, batch: pa.RecordBatch, schema: Any) -> tuple[Any, Any]:
         """Parse the keys."""

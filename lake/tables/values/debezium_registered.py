@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -11,8 +10,8 @@ from lake.tables.values.avro_values import avro_writer
 from lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
 from lake.tables.values.changes import POSITIONS, Events, envelope
 from lake.tables.values.decoder import Decoded
-from lake.tables.values.evolution import evolve
-from lake.tables.values.framing import places, schema_ids
+from lake.tables.values.evolution import merged
+from lake.tables.values.groups import FoundSchemas
 from lake.tables.values.json_values import json_writer
 from storage.errors import SettingsError
 
@@ -26,7 +25,6 @@ class RegisteredEnvelopes:
         by_id = Format(readers={"AVRO": _avro, "JSON": json_writer}, parts=one_part)
         self._values = ValuesBySchema(by_id, registry, None)
         self._keys = ValuesBySchema(by_id, registry, None)
-        self._sources: dict[bytes, Any] = {}
 
     def row_schema(self, batch: pa.RecordBatch) -> Any:
         """The fields of `after` in the schemas that the sample names."""
@@ -44,28 +42,24 @@ class RegisteredEnvelopes:
 
     def events(self, batch: pa.RecordBatch, schema: Any) -> tuple[Events, Decoded]:
         """Decode the envelopes."""
-        found: Any = None
-        source: Any = None
-        ids = schema_ids(places(batch.column("value")))
-        if np.any(ids >= 0):
-            try:
-                held = self._values.schema_of(batch)
-                found = _row_schema(held)
-                source = [field for field in held.field("source").type if field.name in _PLACES]
-            except (SettingsError, KeyError):
-                found = None
-        wanted = envelope(pa.struct(list(schema)), source)
+        found = FoundSchemas(schema)
+        sources = pa.schema([])
+        for rows, writer in self._values.writers(batch):
+            if isinstance(writer, Writer) and (row := _row_of(writer.columns)) is not None:
+                found.add(rows, row)
+                sources = merged(sources, _source_of(writer.columns))
+        wanted = envelope(pa.struct(list(schema)), list(sources) or None)
         parsed = self._values.decode(batch, wanted)
         columns = [column.combine_chunks() for column in parsed.columns.columns]
         arrays = [
             pa.concat_arrays(c.chunks) if isinstance(c, pa.ChunkedArray) else c for c in columns
         ]
-        needed = found is not None and evolve(schema, found).is_needed
         decoded = Decoded(
             columns=parsed.columns,
             rows=parsed.rows,
             faults=parsed.faults,
-            found=found if needed else None,
+            found=found.schema,
+            found_by_row=found.by_row,
         )
         names = wanted.names
         return Events(**dict(zip(names, arrays, strict=True))), decoded
@@ -87,7 +81,23 @@ def _as_values(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _row_schema(columns: Any) -> Any:
+    row = _row_of(columns)
+    if row is None:
+        raise SettingsError("the values' schema is no envelope of Debezium: it has no after")
+    return row
+
+
+def _row_of(columns: Any) -> Any:
+    """The schema of the rows in envelopes, None for what is no envelope."""
     for name in ("after", "before"):
         if name in columns.names and pa.types.is_struct(columns.field(name).type):
             return pa.schema(list(columns.field(name).type))
-    raise SettingsError("the values' schema is no envelope of Debezium: it has no after")
+    return None
+
+
+def _source_of(columns: Any) -> Any:
+    """What envelopes say of their place in the source's log."""
+    if "source" not in columns.names or not pa.types.is_struct(columns.field("source").type):
+        return pa.schema([])
+    source = columns.field("source").type
+    return pa.schema([field for field in source if field.name in _PLACES])

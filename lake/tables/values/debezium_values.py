@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lake.tables.registry import SchemaRegistry
 from lake.tables.values.changes import CHANGE_FIELDS, Changes, Events, change_rows
 from lake.tables.values.decoder import Decoded, Fault, ValueSpec
-from lake.tables.values.groups import int64_array
+from lake.tables.values.groups import int64_array, placed
 from storage.errors import SettingsError
 
 _CHANGE_NAMES = frozenset(field.name for field in CHANGE_FIELDS)
@@ -80,16 +80,14 @@ class DebeziumValues:
         keys = tuple(name for name in keys if name in rows.names)
         at = np.asarray(parsed.rows, np.int64)
         changes = change_rows(events, keys, self._images(batch, rows, events, at))
-        faults = [
-            *(replace(fault, row=int(present[fault.row])) for fault in parsed.faults),
-            *_misfits(changes, present[at]),
-        ]
-        return Decoded(
+        parsed = placed(parsed, present)
+        origins = present[at]
+        faults = [*parsed.faults, *_misfits(changes, origins)]
+        return replace(
+            parsed,
             columns=changes.columns,
-            rows=int64_array(present[at][changes.events]),
+            rows=int64_array(origins[changes.events]),
             faults=tuple(sorted(faults, key=lambda fault: fault.row)),
-            found=parsed.found,
-            left_out=None if parsed.left_out is None else present[parsed.left_out],
         )
 
     def _images(self, batch: pa.RecordBatch, schema: Any, events: Events, at: Any) -> Any:

@@ -5,6 +5,7 @@ it raises is about the whole topic (`SettingsError`: what was declared cannot wo
 itself (`RegistryUnavailable`: pause and try again, nothing is wrong with any record).
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -23,6 +24,11 @@ but a field does not fit its column. `unframed`: Confluent's five bytes are miss
 must come from them. `unknown_schema`: the registry knows no schema of its id. `unusable_schema`:
 the schema of its id cannot be columns (recursive, or not of this format). `batch`: what is kept is
 no value but a record batch whose records cannot be read.
+"""
+
+FoundByRow = Callable[[], Mapping[int, Any]]
+"""Returns, by row of a batch, the schema (`Decoded.found`) that each value alone has, of the values
+that have more than the schema which was asked for. Called only where single records are set aside.
 """
 
 NO_SCHEMA = -1
@@ -77,7 +83,8 @@ class Decoded:
     Formats of one row for each value name no row twice; Debezium's may (a key that changed is a
     delete and a create). `faults` are in order of rows. `found`, if not None, is a schema that
     these values have and the one asked for does not hold: columns to add or to widen (see
-    `evolution`); what did not fit it is left out or is a fault. `left_out` are those of `rows`
+    `evolution`); what did not fit it is left out or is a fault. It need not be of all values, as a
+    batch is decoded again by what was found; `found_by_row` is. `left_out` are those of `rows`
     whose values have fields that `columns` lacks, None: of no row.
     """
 
@@ -86,6 +93,7 @@ class Decoded:
     faults: tuple[Fault, ...] = ()
     found: Any = None  # pa.Schema | None
     left_out: Any = None  # numpy array of int64 | None
+    found_by_row: FoundByRow = dict
 
 
 class ValueDecoder(Protocol):

@@ -1,7 +1,7 @@
 """Values by the schema they were written with: each group decoded by its program, rows in order."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,6 +84,26 @@ def decode_rows(
         rows = np.delete(good, list(builder.faults))
 
 
+class FoundSchemas:
+    """What the values of one batch have and the schema that was asked for does not hold."""
+
+    def __init__(self, asked: Any) -> None:
+        self.schema: Any = None
+        """Of all of them, None: nothing (see `Decoded.found`)."""
+        self._asked = asked
+        self._held: list[tuple[Any, Any]] = []
+
+    def add(self, rows: Any, columns: Any) -> None:
+        """The values of `rows` have `columns`: noted if that is more than was asked for."""
+        if evolve(self._asked, columns).is_needed:
+            self.schema = columns if self.schema is None else merged(self.schema, columns)
+            self._held.append((rows, columns))
+
+    def by_row(self) -> Mapping[int, Any]:
+        """Return what each value has (see `FoundByRow`)."""
+        return {row: columns for rows, columns in self._held for row in rows.tolist()}
+
+
 class DecodedRows:
     """Gathers groups and faults of one batch into the answer of a decoder."""
 
@@ -91,7 +111,7 @@ class DecodedRows:
         self._schema = schema
         self._groups: list[Group] = []
         self._faults: list[Fault] = []
-        self._found: Any = None
+        self.found = FoundSchemas(schema)
 
     def add(self, group: Group) -> None:
         """Rows that became columns."""
@@ -108,11 +128,6 @@ class DecodedRows:
         """Rows that cannot be any, all for one reason."""
         for row in rows.tolist():
             self.fault(row, reason, error, schema_id)
-
-    def find(self, columns: Any) -> None:
-        """What values have: noted if the schema that was asked for does not hold it."""
-        if evolve(self._schema, columns).is_needed:
-            self._found = columns if self._found is None else merged(self._found, columns)
 
     def nulls(self, rows: Any) -> None:
         """Null values: rows of nulls."""
@@ -136,9 +151,28 @@ class DecodedRows:
             columns=columns,
             rows=int64_array(rows),
             faults=tuple(sorted(self._faults, key=lambda fault: fault.row)),
-            found=self._found,
+            found=self.found.schema,
             left_out=np.concatenate(left_out) if left_out else None,
+            found_by_row=self.found.by_row,
         )
+
+
+def placed(decoded: Decoded, rows: Any) -> Decoded:
+    """Return what some rows (numpy int64, ascending) of a batch were decoded to, by their places in
+    the batch.
+    """
+    taken = rows[np.asarray(decoded.rows, np.int64)]
+
+    def found_by_row() -> Mapping[int, Any]:
+        return {int(rows[row]): found for row, found in decoded.found_by_row().items()}
+
+    return replace(
+        decoded,
+        rows=int64_array(taken),
+        faults=tuple(replace(fault, row=int(rows[fault.row])) for fault in decoded.faults),
+        left_out=None if decoded.left_out is None else rows[decoded.left_out],
+        found_by_row=found_by_row,
+    )
 
 
 def int64_array(numbers: Any) -> Any:

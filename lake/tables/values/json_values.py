@@ -5,7 +5,9 @@ Confluent's JSON serializer does; then, unless a schema was declared, columns co
 Schema behind each id.
 """
 
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pyarrow as pa
 
 from lake.tables.ddl import parse_schema, type_name
 from lake.tables.json_columns import placed_columns
-from lake.tables.json_inference import NoFields, infer_schema
+from lake.tables.json_inference import NoFields, infer_schema, outline
 from lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
 from lake.tables.values.calendar_range import without
@@ -83,7 +85,8 @@ class JsonValues:
         try:
             return infer_schema(values, by_most=self._by_most)
         except SettingsError:
-            held = [value for value in values if _reason_alone(pa.schema([]), value) is None]
+            alone = _Alone(pa.schema([]))
+            held = [v for v in values if not isinstance(alone.extended(v), SettingsError)]
             if len(held) == len(values):
                 raise
             return infer_schema(held, by_most=self._by_most)
@@ -131,7 +134,49 @@ class JsonValues:
         odd = [
             Fault(row=int(rows[i]), reason=reason, error="misfit") for i, reason in reasons.items()
         ]
-        return replace(without(decoded, odd), found=more)
+        found_by_row = partial(_found_by_row, values, parsed.richer, schema)
+        return replace(without(decoded, odd), found=more, found_by_row=found_by_row)
+
+
+def _found_by_row(values: Any, richer: Any, schema: Any) -> Mapping[int, Any]:
+    """Return the schema with fields that each of the values at `richer` alone has beside it, by row
+    (see `FoundByRow`). A value that no table could hold has none: it is a fault.
+    """
+    found: dict[int, Any] = {}
+    alone = _Alone(schema)
+    for start in range(0, len(richer), _LOOKED_AT):
+        places = richer[start : start + _LOOKED_AT]
+        seen = values.take(int64_array(places)).to_pylist()
+        for place, value in zip(places.tolist(), seen, strict=True):
+            more = alone.extended(value)
+            if more is not None and not isinstance(more, SettingsError):
+                found[place] = more
+    return found
+
+
+class _Alone:
+    """What values have beside a schema, each by itself; looked at once for all of one outline."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._known: dict[Hashable, Any] = {}
+
+    def extended(self, value: bytes | None) -> Any:
+        """Return the schema with the fields that the value has beside it, None if it has none; or
+        the SettingsError that says why no table of this schema could hold it. All values of one
+        outline get the same object.
+        """
+        kind = outline(value)
+        if kind not in self._known:
+            self._known[kind] = self._look(value)
+        return self._known[kind]
+
+    def _look(self, value: bytes | None) -> Any:
+        try:
+            more = _extended(self._schema, [value])
+        except SettingsError as error:
+            return error
+        return None if more == self._schema else more
 
 
 def _more_fields(values: Any, richer: Any, schema: Any) -> tuple[Any, dict[int, str]]:
@@ -142,6 +187,7 @@ def _more_fields(values: Any, richer: Any, schema: Any) -> tuple[Any, dict[int, 
     and the other does not fit the schema when it is decoded by that.
     """
     reasons: dict[int, str] = {}
+    alone = _Alone(schema)
     for start in range(0, len(richer), _LOOKED_AT):
         places = richer[start : start + _LOOKED_AT]
         seen = values.take(int64_array(places)).to_pylist()
@@ -150,11 +196,11 @@ def _more_fields(values: Any, richer: Any, schema: Any) -> tuple[Any, dict[int, 
         except SettingsError:
             held = []
             for place, value in zip(places, seen, strict=True):
-                reason = _reason_alone(schema, value)
-                if reason is None:
-                    held.append(value)
+                found = alone.extended(value)
+                if isinstance(found, SettingsError):
+                    reasons[int(place)] = str(found)
                 else:
-                    reasons[int(place)] = reason
+                    held.append(value)
             more = _extended(schema, held[: _fitting(schema, held)])
         if more != schema:
             return more, reasons
@@ -187,15 +233,6 @@ def _check_cases_inside(held: Any, seen: Any) -> None:
         _check_cases(list(held), list(seen))
     elif pa.types.is_list(held) and pa.types.is_list(seen):
         _check_cases_inside(held.value_type, seen.value_type)
-
-
-def _reason_alone(schema: Any, value: Any) -> str | None:
-    """Return why a table of this schema could not hold the value; None: it could."""
-    try:
-        _extended(schema, [value])
-    except SettingsError as error:
-        return str(error)
-    return None
 
 
 def _fitting(schema: Any, values: list[Any]) -> int:
