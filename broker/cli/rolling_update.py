@@ -15,7 +15,7 @@ from rich.console import Console
 from broker.cli.cluster import open_cluster, open_log, run
 from broker.cli.listing import JsonOption, show_rows
 from broker.cli.rolling.conductor import Conductor, Figures
-from broker.cli.rolling.host_plan import HostPlan, Step, check_hosts, read_plan
+from broker.cli.rolling.host_plan import HostPlan, Step, check_data, check_hosts, read_plan
 from broker.cli.rolling.members import Members
 from broker.cli.rolling.terraform import Terraform
 from storage.errors import SettingsError
@@ -55,6 +55,14 @@ ProgramOption = Annotated[
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", help="To wait for a host.", min=1)
 ]
+DeleteOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--delete",
+        metavar="ADDRESS",
+        help="A resource that keeps data, such as a volume, which may be deleted.",
+    ),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show the steps, change nothing.")]
 ApproveOption = Annotated[
     bool, typer.Option("--auto-approve", help="Do not ask before the first step.")
@@ -71,6 +79,7 @@ def rolling_update(
     resource: ResourceOption = _RESOURCE,
     program: ProgramOption = "terraform",
     timeout_s: TimeoutOption = _TIMEOUT_S,
+    delete: DeleteOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Apply a change of Terraform's to a cluster's hosts, one host after the other.
@@ -79,6 +88,9 @@ def rolling_update(
     that host alone, waits until it serves and every partition has a leader, and goes on to the
     next. Hosts that are to go are drained, removed and unregistered first; new ones come before any
     is replaced. Whatever else differs is applied with them or at the end.
+
+    A step that would touch more than it shows is not applied. What keeps data, such as a volume of
+    a host that stays, a bucket or a key, is deleted only if --delete names it, and never replaced.
 
     It stops at the first failure, and Ctrl-C stops it; run again, it goes on. Two runs at once do
     not harm: Terraform locks its state, and no host is drained while another is down.
@@ -97,7 +109,8 @@ def rolling_update(
     with tempfile.TemporaryDirectory(prefix="lakehead-plan-") as scratch:
         terraform = Terraform(program, folder, Path(scratch), options)
         try:
-            run(_update(terraform, path, resource, timeout_s, _Console(), approved, figures))
+            named = frozenset(delete or ())
+            run(_update(terraform, path, resource, named, timeout_s, approved, figures))
         finally:
             if figures:
                 show_rows([_figures_row(one) for one in figures], _FIGURE_COLUMNS, as_json)
@@ -113,20 +126,28 @@ async def _update(
     terraform: Terraform,
     path: str,
     resource: str,
+    named: frozenset[str],
     timeout_s: float,
-    console: "_Console",
     approved: Callable[[list[Step]], bool],
     done: list[Figures],
 ) -> None:
     """Do what the user approves of; each step's figures are in `done` once it is."""
+    console = _Console()
     with _cancelled_by_sigterm():
         with console.busy("terraform plan"):
             saved = await terraform.plan()
         plan = read_plan(saved.content, resource)
         check_hosts(plan, resource)
+        check_data(plan, named)
         async with _members(path or _store(plan), timeout_s) as members:
             conductor = Conductor(
-                terraform, members, plan, resource=resource, say=console.say, note=console.note
+                terraform,
+                members,
+                plan,
+                resource=resource,
+                named=named,
+                say=console.say,
+                note=console.note,
             )
             steps = conductor.steps()
             if steps and not approved(steps):

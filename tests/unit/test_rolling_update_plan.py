@@ -1,15 +1,18 @@
 """From Terraform's plan to steps, and what of the cluster's state says that a host may go."""
 
+import re
 from typing import Any
 
 import pytest
 from immutables import Map
 
 from broker.cli.rolling.host_plan import (
+    KEEPS_DATA,
     NO_HOST,
     Action,
     Host,
     Step,
+    check_data,
     check_hosts,
     plan_steps,
     read_plan,
@@ -129,26 +132,112 @@ def test_hosts_go_before_all_else_and_come_before_any_is_replaced() -> None:
     assert steps[1].targets[1:] == ('aws_ebs_volume.wal["b-0"]',)
 
 
-def test_a_plan_that_goes_beyond_its_step_is_not_applied() -> None:
-    step = Step(action=Action.REPLACE, slots=("a-0",))
-    volume = change('aws_ebs_volume.wal["a-1"]', ["delete"], id="vol-1")
+STEP = Step(action=Action.REPLACE, slots=("a-0",), targets=(f'{BROKERS}.aws_instance.host["a-0"]',))
+MINE, OTHER = instance("a-0", REPLACE), instance("a-1", NOTHING)
 
-    def beyond(*changes: dict[str, Any], of: Step = step) -> list[str]:
-        return strays(of, read_plan(planned(*changes), RESOURCE))
 
-    assert beyond(instance("a-0", REPLACE), instance("a-1", NOTHING)) == []
-    assert beyond(instance("a-0", REPLACE), instance("a-1", ["update"])) == [
+def beyond(*changes: dict[str, Any], of: Step = STEP, named: tuple[str, ...] = ()) -> list[str]:
+    return strays(of, read_plan(planned(*changes), RESOURCE), named)
+
+
+def test_a_plan_that_touches_another_host_is_not_applied() -> None:
+    assert beyond(MINE, OTHER) == []
+    assert beyond(MINE, instance("a-1", ["update"])) == [
         f'{BROKERS}.aws_instance.host["a-1"] (update)'
     ]
-    assert beyond(instance("a-0", REPLACE), volume) == ['aws_ebs_volume.wal["a-1"] (delete)']
+    removal = Step(action=Action.REMOVE, slots=("a-1",), targets=('aws_ebs_volume.wal["a-1"]',))
+    assert beyond(instance("a-0", ["delete"]), of=removal) != []
+
+
+@pytest.mark.parametrize("actions", [["delete"], REPLACE, ["create", "delete"]])
+@pytest.mark.parametrize("kind", sorted(KEEPS_DATA | {"aws_iam_role", "aws_security_group"}))
+def test_no_step_deletes_or_replaces_what_it_does_not_show(kind: str, actions: list[str]) -> None:
+    beside = change(f'{kind}.this["a-1"]', actions, id="x")
+    line = f'{kind}.this["a-1"] ({", ".join(actions)})'
+    assert beyond(MINE, OTHER, beside) == [line]
+    for action in Action:
+        assert beyond(beside, of=Step(action=action, slots=("a-0", "a-1"))) == [line]
+
+
+@pytest.mark.parametrize("actions", [["delete"], REPLACE, ["create", "delete"]])
+@pytest.mark.parametrize("kind", sorted(KEEPS_DATA))
+def test_what_keeps_data_stops_the_run_before_its_first_step(kind: str, actions: list[str]) -> None:
+    address = f'{kind}.this["a-1"]'
+    plan = read_plan(planned(MINE, OTHER, change(address, actions, id="x")), RESOURCE)
+    with pytest.raises(SettingsError, match=re.escape(f"{address} ({', '.join(actions)})")):
+        check_data(plan)
+    if actions == ["delete"]:
+        check_data(plan, [address])
+        (*_, finish) = plan_steps(plan)
+        assert finish == Step(action=Action.FINISH, targets=(address,))
+        assert strays(finish, plan, [address])[1:] == [], "but for the host, it is as it is shown"
+    else:
+        with pytest.raises(SettingsError, match="once all nodes are stopped"):
+            check_data(plan, [address])
+
+
+def test_a_new_key_for_volumes_and_hosts_is_not_taken_for_a_change_of_hosts() -> None:
+    key = change('module.storage.aws_kms_key.this["0"]', ["delete"], id="key")
+    volumes = [change(f'aws_ebs_volume.wal["a-{n}"]', REPLACE, id=f"vol-{n}") for n in range(2)]
+    hosts = [instance(f"a-{n}", REPLACE) for n in range(2)]
+    plan = read_plan(planned(*hosts, *volumes, key), RESOURCE)
+    with pytest.raises(SettingsError) as refused:
+        check_data(plan)
+    for address in ('wal["a-0"] (', 'wal["a-1"] (', 'aws_kms_key.this["0"] (delete)'):
+        assert address in str(refused.value)
+
+
+def test_a_removed_host_takes_its_volume_along_and_no_other() -> None:
+    gone, volume = instance("a-1", ["delete"]), 'aws_ebs_volume.wal["a-1"]'
+    mine = change(volume, ["delete"], id="vol-1")
+    other = change('aws_ebs_volume.wal["a-0"]', ["delete"], id="vol-0")
+    plan = read_plan(planned(gone, mine, then="a-0"), RESOURCE)
+    check_data(plan)
+    (removal,) = plan_steps(plan)
+    assert strays(removal, plan) == []
+    assert beyond(gone, mine, other, of=removal) == ['aws_ebs_volume.wal["a-0"] (delete)']
+    assert beyond(gone, change(volume, REPLACE, id="vol-1"), of=removal) != []
+
+
+def test_a_host_that_is_down_keeps_its_log() -> None:
+    """One that EC2 has ended is in no plan any more, and so no step waits for its log."""
+    volume = change('aws_ebs_volume.wal["a-1"]', ["delete"], id="vol-1")
+    plan = read_plan(planned(instance("a-0", NOTHING), volume, then="a-0"), RESOURCE)
+    with pytest.raises(SettingsError, match="--delete ADDRESS"):
+        check_data(plan)
+    assert strays(plan_steps(plan)[0], plan) == ['aws_ebs_volume.wal["a-1"] (delete)']
+
+
+def test_what_a_stopped_apply_left_behind_is_looked_at_too() -> None:
+    left = change('aws_ebs_volume.wal["a-0"]', ["delete"], id="vol-9") | {"deposed": "00ab"}
+    line = 'aws_ebs_volume.wal["a-0"] (deposed 00ab: delete)'
+    assert beyond(MINE, left) == [line]
+    host = instance("a-1", ["delete"]) | {"deposed": "00ab"}
+    plan = read_plan(planned(MINE, OTHER, host), RESOURCE)
+    assert [(step.action, step.slots) for step in plan_steps(plan)] == [
+        (Action.REPLACE, ("a-0",)),
+        (Action.FINISH, ()),
+    ]
+    assert beyond(MINE, host) == [f'{BROKERS}.aws_instance.host["a-1"] (deposed 00ab: delete)']
+
+
+def test_what_hosts_depend_on_is_replaced_by_a_step_that_shows_it() -> None:
+    image = change('terraform_data.ami["x"]', REPLACE, id="ami")
+    plan = read_plan(planned(MINE, OTHER, image), RESOURCE)
+    prepare, replace = plan_steps(plan)
+    assert prepare.action is Action.PREPARE
+    assert 'terraform_data.ami["x"]' in prepare.targets
+    assert beyond(image, OTHER, of=prepare) == []
+    assert replace == STEP
+
+
+def test_a_deletion_of_no_data_is_done_at_the_end() -> None:
     going = change('aws_volume.old["x"]', ["delete"], id="vol-x")
     finish = plan_steps(read_plan(planned(instance("a-0", NOTHING), going), RESOURCE))
     assert finish == [Step(action=Action.FINISH, targets=('aws_volume.old["x"]',))]
     assert beyond(going, of=finish[0]) == []
+    volume = change('aws_ebs_volume.wal["a-1"]', ["delete"], id="vol-1")
     assert beyond(going, volume, of=finish[0]) == ['aws_ebs_volume.wal["a-1"] (delete)']
-    removal = Step(action=Action.REMOVE, slots=("a-1",))
-    assert beyond(instance("a-1", ["delete"]), volume, of=removal) == []
-    assert beyond(instance("a-0", ["delete"]), of=removal) != []
 
 
 def test_nothing_to_do_is_no_step_and_what_is_missing_is_said() -> None:

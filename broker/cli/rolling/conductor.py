@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -42,9 +42,9 @@ class Figures:
 
 
 class Conductor:
-    """Carries out a plan of all, `plan`, whose hosts are instances of `resource`. `say` is told
-    what goes on, `note` what is to be kept of it. Raises LakeheadError: what went wrong, and what
-    to do.
+    """Carries out a plan of all, `plan`, whose hosts are instances of `resource`. What keeps data
+    is deleted if it is `named`, by its address. `say` is told what goes on, `note` what is to be
+    kept of it. Raises LakeheadError: what went wrong, and what to do.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Conductor:
         plan: HostPlan,
         *,
         resource: str,
+        named: Collection[str] = (),
         say: Say,
         note: Say,
     ) -> None:
@@ -61,6 +62,7 @@ class Conductor:
         self._members = members
         self._plan = plan
         self._resource = resource
+        self._named = frozenset(named)
         self._say = say
         self._note = note
         self._others = {
@@ -120,7 +122,7 @@ class Conductor:
         """Return the plan of a step; None: nothing is left of it."""
         saved = await self._terraform.plan(step.targets)
         content = read_plan(saved.content, self._resource)
-        if beyond := strays(step, content):
+        if beyond := strays(step, content, self._named):
             raise LakeheadError(
                 f"Terraform would also change {'; '.join(beyond)}, which is not of this step: "
                 "apply that by itself first, with terraform apply -target"
@@ -157,7 +159,7 @@ class Conductor:
         if not left.pending:
             return None
         began = time.monotonic()
-        if not strays(step, left):
+        if not strays(step, left, self._named):
             await self._terraform.apply(saved, self._say)
             left = read_plan((await self._terraform.plan()).content, self._resource)
         if left.pending:

@@ -12,7 +12,7 @@ is targeted itself only the instances named. So each step names hosts, if only o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -22,6 +22,30 @@ from storage.errors import SettingsError
 NO_HOST = "none of them"
 """A slot that there is not: a step that targets it leaves all hosts alone."""
 _IDLE = {("no-op",), ("read",)}
+KEEPS_DATA = frozenset(
+    {
+        "aws_backup_vault",
+        "aws_cloudwatch_log_group",
+        "aws_dynamodb_table",
+        "aws_ebs_snapshot",
+        "aws_ebs_volume",
+        "aws_efs_file_system",
+        "aws_fsx_openzfs_file_system",
+        "aws_glue_catalog_database",
+        "aws_glue_catalog_table",
+        "aws_kms_external_key",
+        "aws_kms_key",
+        "aws_kms_replica_key",
+        "aws_network_interface",
+        "aws_s3_bucket",
+        "aws_s3_directory_bucket",
+        "aws_s3_object",
+        "aws_s3tables_table_bucket",
+        "aws_secretsmanager_secret",
+        "aws_ssm_parameter",
+    }
+)
+"""Types of resources whose end loses what no apply brings back: records, keys, addresses."""
 
 
 class Action(Enum):
@@ -29,7 +53,9 @@ class Action(Enum):
 
     REMOVE = "remove"
     PREPARE = "prepare"
-    """Everything that hosts may need and that changes none: policies, new volumes, new hosts."""
+    """Everything that hosts may need and that changes none: policies, new volumes, new hosts; and
+    what is replaced, since hosts may depend on it, and would bring it along unnamed.
+    """
     REPLACE = "replace"
     FINISH = "finish"
     """What is left then: a dashboard that names all hosts, what is not needed any more."""
@@ -53,9 +79,15 @@ class Change:
     address: str
     slot: str
     actions: tuple[str, ...]
-    values: frozenset[str]
+    key: str = ""
+    """The key of its instance, which is the slot of many a resource that is no host."""
+    keeps_data: bool = False
+    """Whether its type is one of KEEPS_DATA."""
+    deposed: str = ""
+    """The key of an object that an apply left behind when it was stopped; empty: none."""
+    values: frozenset[str] = frozenset()
     """Every text in what it was."""
-    resource_id: str
+    resource_id: str = ""
 
     @property
     def is_idle(self) -> bool:
@@ -75,7 +107,8 @@ class Change:
     @property
     def words(self) -> str:
         """Return what happens to it: `aws_instance.host["a-0"] (delete, create)`."""
-        return f"{self.address} ({', '.join(self.actions)})"
+        left = f"deposed {self.deposed}: " if self.deposed else ""
+        return f"{self.address} ({left}{', '.join(self.actions)})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +186,8 @@ def plan_steps(plan: HostPlan, *, down: frozenset[str] = frozenset()) -> list[St
     beside = [
         change.address
         for change in plan.pending
-        if change.actions in {("create",), ("update",)} and change.address not in following
-        if not change.slot
+        if not (change.slot or change.is_deletion or change.deposed)
+        if change.address not in following and not (change.keeps_data and change.is_replacement)
     ]
     if new or beside:
         targets_new = [change.address for change in new] or [_nobody(plan)]
@@ -169,20 +202,43 @@ def plan_steps(plan: HostPlan, *, down: frozenset[str] = frozenset()) -> list[St
     return steps
 
 
-def strays(step: Step, plan: HostPlan) -> list[str]:
-    """Return what the plan of a step does beyond the step, in words: other hosts, and deletions
-    that are not of it. Such a plan is not to be applied.
+def check_data(plan: HostPlan, named: Collection[str] = ()) -> None:
+    """Raise SettingsError if a plan ends what keeps data, and is not to.
+
+    What is `named`, by its address, may be deleted; so may what has the slot of a host that the
+    same plan removes, since the step waits until its log holds nothing. Of a host that is gone
+    already nothing is known. Nothing is replaced by another, empty one: a rolling update cannot
+    know that what is in it is elsewhere too.
     """
+    if ends := [change.words for change in _data_ends(plan, named)]:
+        raise SettingsError(
+            f"Terraform would end what keeps data: {'; '.join(ends)}. Nothing was changed. To keep "
+            "it, take back what causes this; to delete it all the same, name each deletion with "
+            "--delete ADDRESS; a replacement is for terraform apply, once all nodes are stopped"
+        )
+
+
+def strays(step: Step, plan: HostPlan, named: Collection[str] = ()) -> list[str]:
+    """Return what the plan of a step does beyond the step, in words: other hosts, deletions and
+    replacements that are not of it, and what keeps data (see `check_data`). Such a plan is not to
+    be applied.
+    """
+    ends = list(_data_ends(plan, named))
     return [
         change.words
         for change in plan.pending
         if (change.slot and change.slot not in step.slots)
-        or (change.is_deletion and not _may_delete(step, change))
+        or ((change.is_deletion or change.is_replacement) and change.address not in step.targets)
+        or change in ends
     ]
 
 
-def _may_delete(step: Step, change: Change) -> bool:
-    return step.action is Action.REMOVE or change.address in step.targets
+def _data_ends(plan: HostPlan, named: Collection[str]) -> Iterator[Change]:
+    removed = {change.slot for change in plan.pending if change.slot and change.is_deletion}
+    for change in plan.pending:
+        is_due = change.is_deletion and (change.key in removed or change.address in named)
+        if change.keeps_data and not is_due and (change.is_deletion or change.is_replacement):
+            yield change
 
 
 def _slots(changes: Sequence[Change]) -> tuple[str, ...]:
@@ -191,9 +247,10 @@ def _slots(changes: Sequence[Change]) -> tuple[str, ...]:
 
 def _changes(plan: Mapping[str, Any], resource: str) -> Iterator[Change]:
     for found in plan.get("resource_changes", ()):
-        if found.get("mode") != "managed" or "deposed" in found:
+        if found.get("mode") != "managed":
             continue
-        is_host = f"{found['type']}.{found['name']}" == resource
+        # What a stopped apply left of a host is not the host.
+        is_host = f"{found['type']}.{found['name']}" == resource and "deposed" not in found
         if is_host and not isinstance(found.get("index"), str):
             raise SettingsError(
                 f"{found['address']} has no slot: hosts are made by for_each over their slots"
@@ -203,6 +260,9 @@ def _changes(plan: Mapping[str, Any], resource: str) -> Iterator[Change]:
             address=found["address"],
             slot=found["index"] if is_host else "",
             actions=tuple(found["change"]["actions"]),
+            key=str(found.get("index", "")),
+            keeps_data=found["type"] in KEEPS_DATA,
+            deposed=found.get("deposed", ""),
             values=frozenset(_texts(before)),
             resource_id=str(before.get("id") or ""),
         )
