@@ -17,6 +17,8 @@ from lake.tables.merge_engine import MergeEngine, Progress
 from lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
 from storage.failpoints import failpoint
 
+_ROWS_AT_ONCE = 1 << 20
+
 
 def merge_changes(
     table: Table,
@@ -64,10 +66,9 @@ def planned_merge(
 
 def _held(table: Table, names: list[str], record_keys: Any) -> Any:
     """Some columns of the rows that the table has under these record keys."""
-    dataset = table.handle.to_pyarrow_dataset()
-    fields = [table.schema.field(name) for name in names]
-    found = [pa.schema(fields).empty_table()]
-    for fragment in dataset.get_fragments():
-        rows = fragment.to_table(schema=dataset.schema, columns=names).cast(pa.schema(fields))
+    schema = pa.schema([table.schema.field(name) for name in names])
+    found = [schema.empty_table()]
+    for some in table.batches(_ROWS_AT_ONCE, names):
+        rows = some.cast(schema)
         found.append(rows.filter(pc.is_in(rows.column("_key"), record_keys)))
     return pa.concat_tables(found)

@@ -241,17 +241,24 @@ class TableFiles:
     """Gathers rows and writes them as files of a bounded size, each of one partition.
 
     Rows become a row group as soon as they are enough for one. Those of a partitioned table wait
-    until they are enough for a file, or each partition would have row groups of nothing.
+    until they are enough for a file, or each partition would have row groups of nothing; unless all
+    are `of_one_partition`.
     """
 
     def __init__(
-        self, root: str, partition_columns: tuple[str, ...], *, file_bytes: int = FILE_BYTES
+        self,
+        root: str,
+        partition_columns: tuple[str, ...],
+        *,
+        file_bytes: int = FILE_BYTES,
+        of_one_partition: bool = False,
     ) -> None:
         self._root = root
         self._partition_columns = partition_columns
         self._file_bytes = file_bytes
+        self._waits = bool(partition_columns) and not of_one_partition
         of_file = file_bytes * _MEMORY_RATIO
-        self._held_max = of_file if partition_columns else min(of_file, _ROW_GROUP_BYTES)
+        self._held_max = of_file if self._waits else min(of_file, _ROW_GROUP_BYTES)
         self._held: list[Any] = []
         self._held_bytes = 0
         self._writer: DataFileWriter | None = None
@@ -281,7 +288,7 @@ class TableFiles:
         for part in split_rows(rows, self._partition_columns):
             writer = self._writer or DataFileWriter(self._root, part.rows.schema, part.values)
             writer.add(part.rows)
-            if self._partition_columns or writer.size_bytes >= self._file_bytes:
+            if self._waits or writer.size_bytes >= self._file_bytes:
                 self._write(writer)
             else:
                 self._writer = writer

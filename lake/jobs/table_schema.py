@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from lake.catalog import PartitionLog
+from lake.jobs.table_rewrite import rewrite
 from lake.jobs.table_settings import MaterializeSettings
 from lake.store_reader import ObjectReader
-from lake.tables.data_file import write_data_file
 from lake.tables.ddl import parse_schema
 from lake.tables.delta_table import Table
 from lake.tables.layout import (
@@ -28,13 +28,11 @@ from lake.tables.layout import (
 )
 from lake.tables.made_names import names_of_made, without_made
 from lake.tables.owner import check_topic
-from lake.tables.partitions import split_rows
 from lake.tables.value_sample import sample_records
 from lake.tables.values.changes import CHANGE_FIELDS
 from lake.tables.values.evolution import Evolution, evolve
 from lake.tables.values.formats import open_decoder
 from lake.tables.values.groups import int64_array
-from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 
 
@@ -151,7 +149,7 @@ def follow_values(
     if not more:  # a commit that changes nothing would be made again and again
         return False
     if change.widened:
-        rewrite(table, after, marks)
+        rewrite(table, after, marks, file_bytes=settings.file_bytes)
     else:
         table.add_columns(more)
     return not change.conflicts
@@ -182,34 +180,3 @@ def _words(change: Evolution) -> str:
     words = [f"{name} is new" for name in change.added]
     words += [f"{widening} wider" for widening in change.widened]
     return "; ".join([*words, *map(str, change.conflicts)])
-
-
-def rewrite(table: Table, layout: TableLayout, marks: Mapping[str, int]) -> None:
-    """Write all files of a table anew in a wider schema, and commit them in place of the old ones,
-    with `marks` as they are: so it is refused if rows came meanwhile.
-
-    One file is in memory at a time. Raises TableMoved, TableUnavailable, and what reading and
-    writing files raises.
-    """
-    files = [
-        write_data_file(table.uri, part.rows, part.values)
-        for rows in table.file_rows()
-        for part in split_rows(_cast(rows, layout.schema), layout.partition_columns)
-    ]
-    table.commit(
-        files,
-        marks,
-        modified_ms=SystemClock().now_ms(),
-        notes={"lakehead.rewritten": "wider columns"},
-        replaced_by=layout.schema,
-    )
-
-
-def _cast(rows: Any, schema: Any) -> Any:
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deltalake.table import TableMerger
 
 _SPILL_BYTES = 1 << 30
+_KEYS_AT_ONCE = 1 << 20
 
 
 class DeltaMerge:
@@ -90,9 +91,7 @@ def _held_keys(table: Table, key: str) -> Iterator[Any]:
     if not key:
         return
     kind = table.schema.field(key).type
-    dataset = table.handle.to_pyarrow_dataset()
-    for fragment in dataset.get_fragments():
-        rows = fragment.to_table(schema=dataset.schema, columns=[key])
+    for rows in table.batches(_KEYS_AT_ONCE, [key]):
         yield rows.column(0).cast(kind)
 
 

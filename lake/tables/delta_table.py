@@ -187,22 +187,20 @@ class Table:
         held = {uri.rsplit("/", 1)[-1] for uri in self._handle.file_uris()}
         return all(file.path.rsplit("/", 1)[-1] in held for file in files)
 
-    def file_rows(self) -> Iterator[Any]:
-        """Yield the rows of the table, a file's at a time, with its partition columns."""
+    def files(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Iterator[Any]]:
+        """Yield the rows of each file, with its partition columns, as `batches` does."""
         dataset = self._handle.to_pyarrow_dataset()
         for fragment in dataset.get_fragments():
-            yield fragment.to_table(schema=dataset.schema)
+            yield _rows_in_turn(fragment, dataset.schema, rows_max, columns)
 
-    def batches(self, rows_max: int) -> Iterator[Any]:
-        """Yield the rows of the table as Arrow tables of at most so many, files and row groups in
-        turn: a file that is small because its rows are alike may be too much for memory.
+    def batches(self, rows_max: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Yield the rows of the table, all columns or some, as Arrow tables of at most so many.
+
+        Files and row groups are read in turn, and about one row group is in memory: a file that is
+        small because its rows are alike may be too much for that.
         """
-        dataset = self._handle.to_pyarrow_dataset()
-        for fragment in dataset.get_fragments():
-            for batch in fragment.to_batches(
-                schema=dataset.schema, batch_size=rows_max, batch_readahead=1
-            ):
-                yield pa.Table.from_batches([batch])
+        for batches in self.files(rows_max, columns):
+            yield from batches
 
     def count(self, predicate: Any = None) -> int:
         """Return how many rows a predicate (of `pyarrow.dataset`) selects, without one all."""
@@ -211,6 +209,15 @@ class Table:
     def rows(self, columns: Sequence[str], predicate: Any) -> Any:
         """Return some columns of the rows that a predicate (of `pyarrow.dataset`) selects."""
         return self._handle.to_pyarrow_dataset().to_table(columns=list(columns), filter=predicate)
+
+
+def _rows_in_turn(
+    fragment: Any, schema: Any, rows_max: int, columns: Sequence[str] | None
+) -> Iterator[Any]:
+    # A scan of the whole file reads ahead, and holds several row groups however it is told not to.
+    for group in fragment.split_by_row_group():
+        for batch in group.to_batches(schema=schema, columns=columns, batch_size=rows_max):
+            yield pa.Table.from_batches([batch])
 
 
 def _add_action(file: DataFile, modified_ms: int) -> "AddAction":
