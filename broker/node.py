@@ -57,6 +57,7 @@ from storage.stream.left_logs import LeftLogs
 from storage.tasks import TaskScope
 from storage.wal import WalOwner, WriteAheadLog, open_wal
 from storage.wal.address import locate_wal, public_address
+from storage.wal.deadline import OnStuck
 from storage.wal.holder import HostProcesses, host_name
 
 EXPIRY_S = 600.0
@@ -73,9 +74,15 @@ class Node:
     """One broker. Made by `start_node`; everything runs on one event loop."""
 
     def __init__(
-        self, settings: Settings, clock: Clock, rng: random.Random, store: ObjectStore
+        self,
+        settings: Settings,
+        clock: Clock,
+        rng: random.Random,
+        store: ObjectStore,
+        on_stuck: OnStuck | None = None,
     ) -> None:
         self.settings = settings
+        self._on_stuck = on_stuck
         self.table_places: TablePlaces = TablePlaces(settings)
         self.clock: Clock = clock
         self.rng = rng
@@ -278,6 +285,8 @@ class Node:
                 cluster_id=owner.cluster_id,
                 host_id=settings.host_id,
                 owner=owner,
+                settings=settings.block_wal,
+                on_stuck=self._on_stuck,
             )
             return self.wal
 
@@ -361,7 +370,7 @@ class Node:
         """Serve, and share the work of the cluster."""
         settings, metadata = self.settings, self.engine.metadata
         self.peers.serve()
-        left = LeftLogs(self.engine, settings.wal_uri)
+        left = LeftLogs(self.engine, settings.wal_uri, settings=settings.block_wal)
         self.recoveries = Recoveries(settings.node_id, metadata, self.scope, left.recover)
         self.recoveries.start()
         self.scope.spawn_duty(left.give_back_all, name="give volumes back")
@@ -419,12 +428,20 @@ class Node:
 
 
 async def start_node(
-    settings: Settings, *, clock: Clock | None = None, rng: random.Random | None = None
+    settings: Settings,
+    *,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+    on_stuck: OnStuck | None = None,
 ) -> Node:
-    """Return a node that takes requests. Raises SettingsError and the errors of storage."""
+    """Return a node that takes requests. Raises SettingsError and the errors of storage.
+
+    `on_stuck` is called when the device of its log does not answer: the process may not be able to
+    end in order then.
+    """
     rng = rng or random.SystemRandom()  # it draws the secret of nodes, too
     store = open_store(settings.store_uri)
-    node = Node(settings, clock or SystemClock(), rng, store)
+    node = Node(settings, clock or SystemClock(), rng, store, on_stuck)
     try:
         await check_store(store, rng=rng)
         await node.start()

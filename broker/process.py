@@ -12,6 +12,7 @@ from functools import partial
 import uvloop
 
 from broker.ec2_notices import Ec2Notices
+from broker.forced_end import ForcedEnd
 from broker.node import NodeFailed, start_node
 from broker.observability.event_log import configure_logs
 from broker.settings import Settings
@@ -45,7 +46,8 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     """Run a node until SIGTERM or SIGINT; `on_ready` is given its address, host:port.
 
     The first signal stops it cleanly. A second one, a second or more later, ends the process at
-    once, as if it were killed: what it acknowledged is in the write-ahead log.
+    once, as if it were killed: what it acknowledged is in the write-ahead log. So does a log on a
+    device that does not answer, if the clean stop is not done soon.
 
     Raises SettingsError and the errors of storage at the start, NodeFailed when it cannot go on.
     """
@@ -63,7 +65,7 @@ async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, end.arrived, number)
     notices = Ec2Notices(settings.ec2_notices)
     await notices.check()
-    node = await start_node(settings)
+    node = await start_node(settings, on_stuck=ForcedEnd().begin)
     node.scope.spawn_duty(partial(notices.watch, stop), name="watch for notices of EC2")
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     failed.add_done_callback(lambda _: stop.set())

@@ -12,6 +12,7 @@ from typing import Any
 from storage.errors import SettingsError
 from storage.stream.settings import StorageSettings
 from storage.upkeep.configs import BROKER_DEFAULTS, CLEANER_MEMORY
+from storage.wal.block_settings import BlockWalSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -284,6 +285,13 @@ class Settings:
         unit="bytes",
         least=1 * MIB,
     )
+    wal_device_timeout_ms: int = _setting(
+        5_000,
+        "A write, read or flush of a block write-ahead log that takes longer (large ones: a second "
+        "for each 10 MB more) ends the node, and others take over: its device is stuck.",
+        unit="ms",
+        least=100,
+    )
     upload_size: int = _setting(
         256 * MIB, "Upload to the object store when this much waits.", unit="bytes", least=1 * MIB
     )
@@ -413,6 +421,11 @@ class Settings:
             if int(node) == self.node_id:
                 accepted = int(epoch)
         return accepted
+
+    @property
+    def block_wal(self) -> BlockWalSettings:
+        """What a block write-ahead log is told."""
+        return BlockWalSettings(device_timeout_s=self.wal_device_timeout_ms / 1000)
 
     @property
     def engine(self) -> StorageSettings:

@@ -1,13 +1,13 @@
 """The `lakehead` process: the command line, and an end that no other thread can spoil."""
 
 import atexit
-import os
 import sys
 import threading
 from contextlib import suppress
 from typing import NoReturn
 
 from broker.cli.app import main
+from broker.forced_end import end_now
 
 
 def run() -> NoReturn:
@@ -24,7 +24,7 @@ def run() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # whoever read it has gone, or it is closed
             stream.flush()
-    os._exit(status)
+    end_now(status)
 
 
 def _status() -> int:

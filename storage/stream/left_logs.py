@@ -11,6 +11,7 @@ import structlog
 from storage.errors import SettingsError, StorageError
 from storage.metadata.state import ClusterState, NodeState
 from storage.wal.address import open_wal, take_wal
+from storage.wal.block_settings import BlockWalSettings
 from storage.wal.ebs_address import exclusive_volume, may_have
 from storage.wal.hand_back import hand_back
 from storage.wal.holder import Holder, HostProcesses, Processes
@@ -78,7 +79,8 @@ HandBack = Callable[..., Awaitable[bool]]
 class LeftLogs:
     """Opens what fenced nodes left, for an engine's `take_over`. `wal_uri` is the address of the
     engine's own log, with all its options; `take` fences and opens a block log, `hand_back` gives a
-    volume back, `is_device` tells disks from files, `processes` are those of this machine.
+    volume back, `is_device` tells disks from files, `processes` are those of this machine,
+    `settings` those of block logs.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class LeftLogs:
         hand_back: HandBack = hand_back,
         is_device: Callable[[Path], bool] = Path.is_block_device,
         processes: Processes | None = None,
+        settings: BlockWalSettings | None = None,
     ) -> None:
         self._engine = engine
+        self._settings = settings
         self._wal_uri = wal_uri
         self._take = take
         self._hand_back = hand_back
@@ -187,6 +191,7 @@ class LeftLogs:
             other_hosts=() if own.host_id == node.host_id else sorted(hosts),
             taker=(own.node_id, self._engine.node_epoch),
             judge=lambda holder, waited_s: self._judge(node, holder, waited_s),
+            settings=self._settings,
         )
 
     def _judge(self, dead: NodeState, holder: Holder, waited_s: float) -> Verdict:

@@ -18,6 +18,7 @@ from storage.wal.block_address import (
     take_block_wal,
 )
 from storage.wal.block_settings import BlockWalSettings
+from storage.wal.deadline import OnStuck
 from storage.wal.ebs_address import FOUND, attached, is_ebs, located
 from storage.wal.memory import MemoryWal
 from storage.wal.object.address import open_object_wal
@@ -36,6 +37,7 @@ async def open_wal(
     owner: WalOwner | None = None,
     volumes: Volumes | None = None,
     claim: Claim | None = None,
+    on_stuck: OnStuck | None = None,
 ) -> WriteAheadLog:
     """Open a write-ahead log; the caller then calls `recover()` and `start()`.
 
@@ -50,6 +52,7 @@ async def open_wal(
 
     `rng` makes the id of a new volume. By `claim` (else the owner's) a node has its volume back
     from a host that took it over; without one it is refused. An empty `cluster_id` is not checked.
+    `on_stuck` is called when a device has not answered in time: the process has to end then.
     Raises SettingsError, StorageError (no room), Fenced, UnsupportedFormat, WalCorrupted.
     """
     kind, place, options = _parts(uri)
@@ -74,6 +77,7 @@ async def open_wal(
         incarnation="" if owner is None else owner.incarnation,
         claim=claim if owner is None else owner.claim,
         may_be_new=owner is None or owner.may_be_new,
+        on_stuck=on_stuck,
     )
 
 
@@ -88,6 +92,7 @@ async def take_wal(
     taker: tuple[int, int] | None = None,
     judge: Judge | None = None,
     volumes: Volumes | None = None,
+    settings: BlockWalSettings | None = None,
 ) -> BlockWal:
     """Fence whoever holds the slice of `node_id` in the block WAL at `uri`, and open it.
 
@@ -108,6 +113,7 @@ async def take_wal(
         timeout_s=timeout_s,
         taker=taker,
         judge=judge,
+        settings=settings,
     )
 
 

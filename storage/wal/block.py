@@ -135,20 +135,27 @@ class BlockWal:
         return LogIdentity(header.volume_id.hex(), header.node_epoch, end)
 
     async def recover(self) -> AsyncIterator[WalRecord]:
-        """Yield what was written and not trimmed. Raises WalCorrupted, StorageError, OSError.
+        """Yield what was written and not trimmed. Raises WalCorrupted, WalFailed (it cannot be
+        read), StorageError.
 
         May be repeated until `start()`.
         """
         header = self._store.header
         scan = RingScan(self._device, self._ring, header)
         async with aclosing(scan.records()) as records:
-            async for record in records:
+            while (record := await self._next_of(records)) is not None:
                 yield record
         end = max(scan.end, header.released)  # the second: an epoch began there and wrote nothing
         start = sector_up(end) + (0 if header.is_clean else header.window_length)
         self._recovered_end = scan.end
         self._released = start
         self._block = Block.none_at(start)
+
+    async def _next_of(self, records: AsyncIterator[WalRecord]) -> WalRecord | None:
+        try:
+            return await anext(records, None)
+        except OSError as error:
+            raise write_failure(f"{self._device.name}: a read failed", error) from error
 
     async def start(self, *, epoch: int, listener: WalListener) -> None:
         """Begin `epoch` beyond what was recovered, durably. Raises Fenced, WalFailed."""

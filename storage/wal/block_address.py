@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import structlog
 
@@ -18,6 +20,7 @@ from storage.wal import disk
 from storage.wal.block import BlockWal
 from storage.wal.block_format import SLICES_MAX, sector_down
 from storage.wal.block_settings import BlockWalSettings
+from storage.wal.deadline import Deadline, DeadlineDevice, DeviceStuck, OnStuck
 from storage.wal.device import FileDevice, IoThreads
 from storage.wal.holder import host_name
 from storage.wal.protocol import Claim
@@ -34,6 +37,8 @@ from storage.wal.volume import (
     volume_image,
 )
 from storage.wal.volume_file import ensure_file, explained, grow_file
+
+T = TypeVar("T")
 
 SIZE_DEFAULT = 1024 * 1024 * 1024
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -98,7 +103,7 @@ class BlockAddress:
 class _Place:
     """An open device, and its reservation if it is a disk that has one."""
 
-    device: FileDevice
+    device: DeadlineDevice
     reservation: Reservation | None
     is_disk: bool
 
@@ -114,8 +119,10 @@ async def open_block_wal(
     incarnation: str = "",
     claim: Claim | None = None,
     may_be_new: bool = True,
+    on_stuck: OnStuck | None = None,
 ) -> BlockWal:
     """Open the slice of a node; file, format and slice are made if need be, and if it `may_be_new`.
+    `on_stuck` is called when the device has missed a deadline.
 
     Raises WrongLog (there is none, and it may not be new), SettingsError, StorageError,
     UnsupportedFormat, WalCorrupted; each says in one line what to do.
@@ -150,22 +157,16 @@ async def open_block_wal(
             may_be_new=may_be_new,
         )
 
-    threads = _threads(settings)
-    place: _Place | None = None
-    try:
-        if not may_be_new and not await threads.run(address.path.exists):
+    opening = _Opening(address, settings, on_stuck)
+    async with opening.explained():
+        is_there = await opening.run(address.path.exists, "a look for the file")
+        if not may_be_new and not is_there:
             raise WrongLog(f"{address.path} does not exist")
-        await _prepare_file(address, threads, image(address.size))
-        place = await _open_place(address, threads)
+        await _prepare_file(address, opening.threads, image(address.size))
+        place = await opening.open_place()
+        if on_stuck is not None:
+            place.device.watch_submissions()
         return await prepare_and_open(place)
-    except BaseException as error:
-        await (place.device if place else threads).close()
-        if isinstance(error, OSError):
-            raise explained(address.path, address.size, error) from error
-        raise
-    finally:
-        if place is not None and place.reservation is not None:
-            await place.reservation.close()
 
 
 async def take_block_wal(
@@ -182,10 +183,9 @@ async def take_block_wal(
 ) -> BlockWal:
     """Fence whoever holds the slice of `node_id` there, and return its log; see `take_slice`."""
     host_id = host_id or host_name()
-    threads = _threads(settings)
-    place: _Place | None = None
-    try:
-        place = await _open_place(address, threads)
+    opening = _Opening(address, settings)
+    async with opening.explained():
+        place = await opening.open_place()
         if place.is_disk and place.reservation is None and not address.is_exclusive:
             owner = (await Volume.read(place.device, cluster_id=cluster_id)).header.host_id
             if owner not in {"", host_id}:
@@ -205,14 +205,6 @@ async def take_block_wal(
             taker=taker,
             judge=judge,
         )
-    except BaseException as error:
-        await (place.device if place else threads).close()
-        if isinstance(error, OSError):
-            raise explained(address.path, address.size, error) from error
-        raise
-    finally:
-        if place is not None and place.reservation is not None:
-            await place.reservation.close()
 
 
 def parse_size(text: str, uri: str) -> int:
@@ -224,8 +216,95 @@ def parse_size(text: str, uri: str) -> int:
     return size & -4096
 
 
-def _threads(settings: BlockWalSettings | None) -> IoThreads:
-    return IoThreads((settings or BlockWalSettings()).writes_in_flight_max + 1)
+class _Opening:
+    """The way to an open device: threads for calls that block, and a deadline on each of them.
+
+    Threads that a device which does not answer has, it keeps until it does. Such a device is not
+    opened again before: a taker tries every few seconds, for as long as it takes.
+    """
+
+    _stuck: ClassVar[dict[Path, IoThreads]] = {}
+
+    def __init__(
+        self,
+        address: BlockAddress,
+        settings: BlockWalSettings | None,
+        on_stuck: OnStuck | None = None,
+    ) -> None:
+        settings = settings or BlockWalSettings()
+        self._address = address
+        self._check_answering()
+        self.threads = IoThreads(settings.writes_in_flight_max + 1)
+        self._on_stuck = on_stuck
+        self._deadline = Deadline(str(address.path), settings.device_timeout_s, self._missed)
+        self._place: _Place | None = None
+
+    async def run(self, call: Callable[[], T], what: str) -> T:
+        """Run a call that blocks, on a thread. Raises what it raises, DeviceStuck."""
+        running = self.threads.run(call)
+        self._deadline.watch(running, what)
+        return await running
+
+    async def open_place(self) -> _Place:
+        """Open the device. Raises OSError, SettingsError."""
+        path, address = self._address.path, self._address
+        device = await self.run(lambda: FileDevice.open(path, self.threads), "opening it")
+        place = _Place(DeadlineDevice(device, self._deadline), None, is_disk=False)
+        self._place = place
+        place.is_disk = await self.run(path.is_block_device, "a look at its kind")
+        if place.is_disk and address.reserves and not address.is_exclusive:
+            place.reservation = await self.run(
+                lambda: IoctlReservation.open(path, self._reserve, aborts=address.aborts),
+                "opening it",
+            )
+        elif place.is_disk and not address.is_exclusive:
+            _log.warning(
+                "wal_without_reservation",
+                device=device.name,
+                meaning="nothing keeps another host that has this disk from writing to it",
+            )
+        return place
+
+    @asynccontextmanager
+    async def explained(self) -> AsyncIterator[None]:
+        """Close what was opened if the body fails, and say in one line what to do."""
+        path, size = self._address.path, self._address.size
+        try:
+            yield
+        except BaseException as error:
+            await self._close()
+            if isinstance(error, OSError):
+                raise explained(path, size, error) from error
+            raise
+        finally:
+            if self._place is not None and self._place.reservation is not None:
+                await self._place.reservation.close()
+
+    async def _reserve(self, call: Callable[[], int]) -> int:
+        return await self.run(call, "a call of its reservation")
+
+    async def _close(self) -> None:
+        if self._place is not None:
+            await self._place.device.close()
+        else:
+            with suppress(DeviceStuck, TimeoutError):
+                async with self._deadline.limit("the end of what is under way"):
+                    await self.threads.close()
+
+    def _missed(self, reason: str) -> None:
+        self._stuck[self._address.path] = self.threads
+        if self._on_stuck is not None:
+            self._on_stuck(reason)
+
+    def _check_answering(self) -> None:
+        path = self._address.path
+        if (before := self._stuck.get(path)) is not None:
+            if not before.has_ended:
+                raise StorageError(
+                    f"{path} does not answer: an earlier call has not returned yet. Look at the "
+                    "volume and the kernel's log"
+                )
+            del self._stuck[path]
 
 
 async def _prepare_file(
@@ -246,27 +325,6 @@ async def _prepare_file(
         ) from None
     if address.grow and not await threads.run(path.is_block_device):
         await threads.run(lambda: grow_file(path, address.size))
-
-
-async def _open_place(address: BlockAddress, threads: IoThreads) -> _Place:
-    path = address.path
-    device = await threads.run(lambda: FileDevice.open(path, threads))
-    place = _Place(device, None, await threads.run(path.is_block_device))
-    if place.is_disk and address.reserves and not address.is_exclusive:
-        try:
-            place.reservation = await threads.run(
-                lambda: IoctlReservation.open(path, threads.run, aborts=address.aborts)
-            )
-        except BaseException:
-            await device.close()
-            raise
-    elif place.is_disk and not address.is_exclusive:
-        _log.warning(
-            "wal_without_reservation",
-            device=device.name,
-            meaning="nothing keeps another host that has this disk from writing to it",
-        )
-    return place
 
 
 async def _format_if_given(

@@ -21,6 +21,8 @@ class BlockWalSettings:
     record_size_max: int = 112 * _MIB
     pending_size_max: int = 256 * _MIB
     """What may be appended and not released: the memory that the log takes."""
+    device_timeout_s: float = 5.0
+    """Seconds after which a write, read or flush that has not returned ends the log."""
 
     def fitted_to(self, ring_length: int) -> BlockWalSettings:
         """Return settings under which any record finds room once a ring is trimmed."""

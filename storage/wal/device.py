@@ -43,7 +43,8 @@ class WalDevice(Protocol):
     def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
         """Start a write; the future is done when the bytes are durable.
 
-        The buffer is page-aligned and left alone until then, even if the future is cancelled.
+        The buffer is page-aligned and left alone until then, even if the future is cancelled, or
+        failed by a caller that waits no longer: what the write still does counts for nothing.
         """
 
     async def read(self, offset: int, length: int) -> memoryview:
@@ -85,6 +86,8 @@ class IoThreads:
             threading.Thread(target=self._work, name=f"wal-io-{i}", daemon=True)
             for i in range(count)
         ]
+        self.has_ended = False
+        """Whether all calls have returned, after `close`."""
         for thread in self._threads:
             thread.start()
 
@@ -94,19 +97,27 @@ class IoThreads:
         self._jobs.put(lambda: self._perform(call, future))
         return future
 
-    async def close(self) -> None:
-        """Wait until all calls have returned."""
-        ended = self._loop.create_future()
+    async def close(self, then: Callable[[], None] = lambda: None) -> None:
+        """Wait until all calls have returned, and `then` on a thread. Cancelled, this goes on
+        without a caller: a call that is stuck uses its descriptor until it returns.
+        """
+        await asyncio.shield(self.end(then))
+
+    def end(self, then: Callable[[], None]) -> asyncio.Future[None]:
+        """Take no more calls; the future is done when all have returned, and `then` as well."""
+        ended: asyncio.Future[None] = self._loop.create_future()
         for _ in self._threads:
             self._jobs.put(None)
 
         def join() -> None:
             for thread in self._threads:
                 thread.join()
-            self._loop.call_soon_threadsafe(ended.set_result, None)
+            then()
+            self.has_ended = True
+            self._tell(_resolve, ended, None)
 
         threading.Thread(target=join, name="wal-io-end", daemon=True).start()
-        await asyncio.shield(ended)
+        return ended
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -116,9 +127,13 @@ class IoThreads:
         try:
             result = call()
         except Exception as error:  # noqa: BLE001 - the root of a thread: handed to who waits
-            self._loop.call_soon_threadsafe(_reject, future, error)
+            self._tell(_reject, future, error)
         else:
-            self._loop.call_soon_threadsafe(_resolve, future, result)
+            self._tell(_resolve, future, result)
+
+    def _tell(self, settle: Callable[..., None], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop was closed: a call was stuck, and left behind
+            self._loop.call_soon_threadsafe(settle, *arguments)
 
 
 class FileDevice:
@@ -185,16 +200,17 @@ class FileDevice:
         fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, unlocked)
 
     async def close(self) -> None:
-        """Close the file after the last call has returned."""
+        """Close the file after the last call has returned, even if this is cancelled before."""
         if self._closed:
             return
         self._closed = True
         try:
             if self._aio is not None:
                 await self._aio.close()
-            await self._threads.close()
         finally:
-            os.close(self._fd)
+            # By a thread: one that is stuck in a call must not find another file behind its number.
+            ended = self._threads.end(lambda: os.close(self._fd))
+        await asyncio.shield(ended)
 
     def _write(self, offset: int, buffer: memoryview) -> None:
         if self.is_direct:
@@ -249,6 +265,11 @@ def write_failure(what: str, error: BaseException) -> WalFailed | Fenced:
             advice = ": the disk below it is full: make room, then start again"
         case errno.EROFS | errno.EACCES:
             advice = ": it has become read-only: repair and remount it, then start again"
+        case errno.ETIMEDOUT:
+            advice = (
+                ": the device does not answer: look at the volume and the kernel's log; the "
+                "process may be unable to end before the device does"
+            )
         case errno.EIO:
             advice = ": the device reports an error: look at the kernel's log, then start again"
         case _:

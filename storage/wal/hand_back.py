@@ -10,6 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.aws.volumes import Volumes, this_instance
+from storage.wal.block_settings import BlockWalSettings
+from storage.wal.deadline import Deadline, DeadlineDevice
 from storage.wal.device import FileDevice, IoThreads
 from storage.wal.ebs_address import exclusive_volume
 from storage.wal.volume import Volume, header_lock
@@ -38,11 +40,17 @@ async def hand_back(wal: str, *, cluster_id: str, volumes: Volumes | None = None
 
 async def _is_unused(path: Path, cluster_id: str) -> bool:
     threads = IoThreads(_THREADS)
-    device: FileDevice | None = None
+    deadline = Deadline(str(path), BlockWalSettings().device_timeout_s)
+    device: DeadlineDevice | None = None
     try:
-        device = await threads.run(lambda: FileDevice.open(path, threads))
+        opening = threads.run(lambda: FileDevice.open(path, threads))
+        deadline.watch(opening, "opening it")
+        device = DeadlineDevice(await opening, deadline)
         async with header_lock(device):
             volume = await Volume.read(device, cluster_id=cluster_id)
             return all(device.lock(entry.start, entry.length) for entry in volume.header.slices)
     finally:
-        await (device or threads).close()
+        if device is not None:
+            await device.close()
+        else:  # it could not be opened: threads that are stuck in that end by themselves
+            threads.end(lambda: None)

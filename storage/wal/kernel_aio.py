@@ -63,6 +63,7 @@ class KernelAio:
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._writes: dict[int, _Write] = {}
         self._next = 0
+        self._idle: asyncio.Future[None] | None = None
         self._loop.add_reader(self._eventfd, self._collect)
 
     def write(self, offset: int, buffer: memoryview) -> asyncio.Future[None]:
@@ -97,10 +98,12 @@ class KernelAio:
         return future
 
     async def close(self) -> None:
-        """Wait for the writes under way and let go."""
-        while self._writes:
-            await asyncio.wait([write.future for write in self._writes.values()])
-            await asyncio.sleep(0)
+        """Wait for the writes under way and let go. Cancelled, it leaves all as it is: the kernel
+        has the buffers of a write that is stuck.
+        """
+        if self._writes:
+            self._idle = self._loop.create_future()
+            await self._idle
         self._loop.remove_reader(self._eventfd)
         os.close(self._eventfd)
         self._call(self._calls.destroy, self._context)
@@ -122,6 +125,8 @@ class KernelAio:
         ended = memoryview(self._events)[: count * _EVENT.size]
         for number, _, result, _ in _EVENT.iter_unpack(ended):
             self._finish(self._writes.pop(number), result)
+        if not self._writes and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
 
     @staticmethod
     def _finish(write: _Write, result: int) -> None:

@@ -9,6 +9,7 @@ file `control` takes commands, one per write:
     fail-flush N CODE   the N-th flush from now fails, and as Linux does, the next one succeeds
     read-only           every write from now on fails with EROFS
     ignore-flush        flushes say they are done and do nothing: the disk lies
+    hang FILE           no call to the disk returns any more while FILE is there, signals or not
     heal                none of this from now on
 
 Usage: lying_disk.py MOUNTPOINT SIZE [refuse-direct]
@@ -19,6 +20,8 @@ import os
 import random
 import stat
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from fuse import FUSE, FuseOSError
@@ -45,6 +48,7 @@ class LyingDisk:
         self.writes_left = self.flushes_left = -1
         self.write_error = self.flush_error = errno.EIO
         self.is_read_only = self.ignores_flush = False
+        self.hangs_by: Path | None = None
 
     def command(self, words: list[str]) -> None:
         match words:
@@ -58,10 +62,18 @@ class LyingDisk:
                 self.is_read_only = True
             case ["ignore-flush"]:
                 self.ignores_flush = True
+            case ["hang", file]:
+                self.hangs_by = Path(file)
             case ["heal"]:
                 self.heal()
             case _:
                 raise FuseOSError(errno.EINVAL)
+
+    def wait_while_it_hangs(self) -> None:
+        """The kernel's process waits in a call that no signal ends."""
+        while self.hangs_by is not None and self.hangs_by.exists():
+            time.sleep(0.01)
+        self.hangs_by = None
 
     def crash(self, rng: random.Random) -> None:
         share = rng.choice([0.0, 0.3, 0.7, 1.0])
@@ -94,12 +106,15 @@ class LyingDisk:
         pass
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+        if path == "/wal":
+            self.wait_while_it_hangs()
         return bytes(self.cache[offset : offset + size]) if path == "/wal" else b""
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
         if path == "/control":
             self.command(data.decode().split())
             return len(data)
+        self.wait_while_it_hangs()
         if self.is_read_only:
             raise FuseOSError(errno.EROFS)
         self.writes_left -= 1

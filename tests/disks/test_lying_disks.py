@@ -5,94 +5,28 @@ missing; needs root or fusermount, and libfuse2.
 """
 
 import asyncio
-import ctypes.util
 import errno
 import os
 import random
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage.errors import SettingsError, WalCorrupted, WalFailed
-from storage.wal import BlockWal, open_wal
 from storage.wal.block_format import SECTOR, SLICES_START
-from storage.wal.volume import volume_image
-from tests.support.waiting import wait_until
+from tests.disks.mounted_disk import Disk, MakeDisk, disks, skip_without_fuse
 from tests.support.wal_tools import RING_START, Listener, append_released, recovered, started
 
 SIZE = 2 * 1024 * 1024
-LYING_DISK = Path(__file__).with_name("lying_disk.py")
-
-if not Path("/dev/fuse").exists() or ctypes.util.find_library("fuse") is None:
-    pytest.skip("needs /dev/fuse and libfuse2", allow_module_level=True)
-pytest.importorskip("fuse", reason="needs fusepy")
-
-
-class Disk:
-    """A mounted lying disk that carries an empty volume."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "wal"
-        self._control = folder / "control"
-
-    def tell(self, *words: object) -> None:
-        fd = os.open(self._control, os.O_WRONLY)
-        try:
-            os.write(fd, " ".join(str(word) for word in words).encode())
-        finally:
-            os.close(fd)
-
-    def write(self, offset: int, data: bytes) -> None:
-        fd = os.open(self.path, os.O_WRONLY | os.O_DSYNC)
-        try:
-            os.pwrite(fd, data, offset)
-        finally:
-            os.close(fd)
-
-    async def open(self) -> BlockWal:
-        wal = await open_wal(f"block:{self.path}", rng=random.Random(1))
-        assert isinstance(wal, BlockWal)
-        return wal
-
-    async def lose_power(self, wal: BlockWal, seed: int) -> None:
-        """What is not durable is gone, and so is the process: its late writes count for nothing."""
-        self.tell("crash", seed)
-        await wal.close()
-        self.tell("heal")
-
-
-MakeDisk = Callable[..., Disk]
+skip_without_fuse()
 
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[MakeDisk]:
     """A function that mounts a disk; it goes when the test ends."""
-    mounted: list[tuple[Path, subprocess.Popen[bytes]]] = []
-
-    def make(*options: str) -> Disk:
-        folder = tmp_path / f"mount-{len(mounted)}"
-        folder.mkdir()
-        process = subprocess.Popen([sys.executable, LYING_DISK, folder, str(SIZE), *options])
-        mounted.append((folder, process))
-        wait_until(lambda: folder.is_mount() or process.poll() is not None, deadline_s=20)
-        if process.poll() is not None:
-            pytest.skip("FUSE is not allowed here")
-        disk = Disk(folder)
-        image = volume_image(
-            volume_id=b"v" * 16, capacity=SIZE, node_id=0, host_id="", cluster_id=""
-        )
-        for offset, sector in image:
-            disk.write(offset, sector)
-        return disk
-
-    yield make
-    for folder, process in mounted:
-        subprocess.run(["umount", "--lazy", folder], timeout=20, check=False)
-        process.terminate()
-        process.wait(timeout=20)
+    with disks(tmp_path, SIZE) as make:
+        yield make
 
 
 @pytest.fixture(params=["O_DIRECT", "fdatasync"])

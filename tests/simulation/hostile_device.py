@@ -99,6 +99,19 @@ class Attachment:
         self._writes_before_error: int | None = None
         self._error = errno.EIO
         self._is_lost = False
+        self._hangs = False
+        self._stuck: list[Callable[[], None]] = []
+
+    def hang(self) -> None:
+        """Let nothing return any more: what is in flight, and what is still to come."""
+        self._hangs = True
+
+    def heal(self) -> None:
+        """Let all that was stuck return."""
+        self._hangs = False
+        for stuck in self._stuck:
+            stuck()
+        self._stuck.clear()
 
     def fail_write(self, after: int, error: int) -> None:
         """Let the write after the next `after` ones fail, its bytes partly written."""
@@ -158,6 +171,9 @@ class Attachment:
     def _complete(self, future: asyncio.Future[None], fails: bool) -> None:
         if future not in self._in_flight:
             return
+        if self._hangs:
+            self._stuck.append(lambda: self._complete(future, fails))
+            return
         offset, data = self._in_flight.pop(future)
         if self._is_lost:
             _finish(future, OSError(errno.EBADE, "reservation conflict"))
@@ -170,7 +186,14 @@ class Attachment:
 
     async def _pause(self) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._later(lambda: _finish(done, None))
+
+        def end() -> None:
+            if self._hangs:
+                self._stuck.append(end)
+            else:
+                _finish(done, None)
+
+        self._later(end)
         await done
 
     def _later(self, act: Callable[[], object]) -> None:

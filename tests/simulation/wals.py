@@ -9,6 +9,7 @@ from typing import Protocol
 
 from storage.errors import SettingsError
 from storage.wal import BlockWalSettings, MemoryWal, WriteAheadLog
+from storage.wal.deadline import Deadline, DeadlineDevice
 from storage.wal.object.batching import BatchingSettings
 from storage.wal.object.log import ObjectWal
 from storage.wal.object.settings import ObjectWalSettings
@@ -60,6 +61,9 @@ class NodeWal(Protocol):
     def slow_down(self) -> None:
         """Let writes of the present process take long, if they can."""
 
+    def hang(self) -> None:
+        """Let no call of the present process to a device return any more, if it has one."""
+
     def lose_power(self) -> None:
         """Lose what a power loss loses, beyond what a dead process does."""
 
@@ -87,15 +91,15 @@ class DiskWal:
         """See `NodeWal`."""
 
         async def open_wal(_: WalOwner) -> WriteAheadLog:
-            return await open_slice(self._attach(life), node_id=0, settings=self._settings)
+            return await open_slice(self._bounded(life), node_id=0, settings=self._settings)
 
         return open_wal
 
     async def take(self, life: Life, owner: WalOwner) -> WriteAheadLog | None:
         """See `NodeWal`: to attach the disk is to preempt who had it."""
-        attachment = self._attach(life)
+        device = self._bounded(life)
         return await take_slice(
-            attachment, node_id=0, host_id="", cluster_id="", settings=self._settings
+            device, node_id=0, host_id="", cluster_id="", settings=self._settings
         )
 
     async def wrong_log(self, rng: random.Random) -> NodeWal | None:
@@ -112,6 +116,12 @@ class DiskWal:
         if rng.random() < (0.5 if self._snapshot is None else 0.1):
             self._snapshot = self._platter.copy()
 
+    def _bounded(self, life: Life) -> DeadlineDevice:
+        attachment = self._attach(life)
+        return DeadlineDevice(
+            attachment, Deadline(attachment.name, self._settings.device_timeout_s)
+        )
+
     def _attach(self, life: Life) -> Attachment:
         attachment = self._platter.attach(life.name)
         life.on_death.append(attachment.lose)
@@ -127,6 +137,11 @@ class DiskWal:
         """See `NodeWal`."""
         if self._platter.attached is not None:
             self._platter.attached.slowness = 100.0
+
+    def hang(self) -> None:
+        """See `NodeWal`."""
+        if self._platter.attached is not None:
+            self._platter.attached.hang()
 
     def lose_power(self) -> None:
         """See `NodeWal`."""
@@ -168,6 +183,9 @@ class ProcessWal:
         self._wal.break_with(OSError(errno.EIO, "simulated"))
 
     def slow_down(self) -> None:
+        """See `NodeWal`."""
+
+    def hang(self) -> None:
         """See `NodeWal`."""
 
     def lose_power(self) -> None:
@@ -224,6 +242,9 @@ class BucketWal:
         """See `NodeWal`: there is nothing of its own to break."""
 
     def slow_down(self) -> None:
+        """See `NodeWal`."""
+
+    def hang(self) -> None:
         """See `NodeWal`."""
 
     def lose_power(self) -> None:

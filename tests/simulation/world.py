@@ -228,7 +228,7 @@ class World:
 
     async def _end(self, node: Node, one: Incarnation) -> None:
         rng = self.rng
-        match rng.choice(["kill", "stop", "pause", "zombie", "twin", "break", "slow"]):
+        match rng.choice(["kill", "stop", "pause", "zombie", "twin", "break", "slow", "hang"]):
             case "stop" if one.is_serving:
                 self.trace.add(one.name, "is told to stop")
                 one.begin(one.stop(), "stop")
@@ -256,6 +256,10 @@ class World:
                 self.trace.add(one.name, "gets a slow WAL")
                 node.wal.slow_down()
                 await self._wait_dead(one, rng.uniform(0.1, 10.0))
+            case "hang":
+                self.trace.add(one.name, "gets a WAL that does not answer")
+                node.wal.hang()
+                await self._wait_dead(one, rng.uniform(0.1, 20.0))
             case _:
                 pass
         self._kill(one)

@@ -214,7 +214,7 @@ async def test_a_read_error_in_recovery_is_not_the_end_of_the_log() -> None:
     device, ends = await written()
     wal = await open_small(device)
     device.reads_fail = True
-    with pytest.raises(OSError, match="simulated"):
+    with pytest.raises(WalFailed, match="simulated"):
         await recovered(wal)
     with pytest.raises(RuntimeError):
         await wal.start(epoch=2, listener=Listener())
