@@ -35,10 +35,10 @@ def claim(
 ) -> None:
     """Take a free slot of this machine's zone, and print its settings as variables.
 
-    On EC2 only, by the network interfaces with the tags lakehead:cluster, lakehead:slot and
-    lakehead:node-id. A machine that has a slot keeps it; EC2 is not asked where FILE names one
-    whose address is here. The variables are read by lakehead start: node.id, host.id, broker.rack,
-    advertised.host.
+    On EC2 only, by the network interfaces with the tags lakehead:bucket, lakehead:cluster,
+    lakehead:slot and lakehead:node-id. A machine that has a slot keeps it; EC2 is not asked where
+    FILE names one whose address is here. The variables are read by lakehead start: node.id,
+    host.id, broker.rack, advertised.host.
     """
     configure_logs("info")
     if write is not None and (address := kept_address(write)):

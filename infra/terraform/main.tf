@@ -73,6 +73,7 @@ module "brokers" {
   slots             = { for slot, host in local.slots : slot => { zone = host.zone, subnet_id = module.network.subnet_ids[host.zone], node_id = host.node_id } }
   instance_type     = var.instance_type
   ami_id            = var.ami_id
+  ami_release       = var.ami_release
   root_gib          = var.root_gib
   nodes_per_host    = var.nodes_per_host
   node_ids_per_host = local.node_ids_per_host
@@ -160,6 +161,7 @@ module "observability" {
 
   name               = var.name
   tags               = local.tags
+  bucket             = module.storage.bucket
   slots              = toset(keys(local.slots))
   instance_ids       = module.brokers.instance_ids
   group              = var.scaling == null ? null : { name = var.name, min = var.scaling.min, max = var.scaling.max }

@@ -30,6 +30,7 @@ module "elastic" {
 
   name                  = var.name
   tags                  = local.tags
+  bucket                = module.storage.bucket
   slots                 = { for slot, host in local.group_slots : slot => { zone = host.zone, subnet_id = module.network.subnet_ids[host.zone], node_id = host.node_id } }
   hosts                 = { min = var.scaling.min, max = var.scaling.max }
   instance_types        = distinct(concat([var.instance_type], var.scaling.more_instance_types))

@@ -161,6 +161,17 @@ variable "ami_id" {
   }
 }
 
+variable "ami_release" {
+  description = "Without ami_id: any text, such as 2026-11. A change of it takes the newest Amazon Linux 2023, which replaces hosts; null: that of the first apply stays."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.ami_release == null || var.ami_id == null
+    error_message = "ami_release is for Amazon's image: with ami_id, change that instead."
+  }
+}
+
 variable "root_gib" {
   description = "Size of a host's root volume in GiB."
   type        = number

@@ -1,7 +1,8 @@
 """The slots of a cluster whose machines come and go: a stable address and stable node ids each.
 
-A slot is a network interface with the tags `lakehead:cluster`, `lakehead:slot` (such as `a-0`) and
-`lakehead:node-id` (the first of its node ids), made once and kept. An instance that starts takes
+A slot is a network interface with the tags `lakehead:bucket` and `lakehead:cluster` (as its
+instances have them), `lakehead:slot` (such as `a-0`) and `lakehead:node-id` (the first of its node
+ids), made once and kept. An instance that starts takes
 the lowest slot of its zone that is free, by attaching the interface to itself. EC2 lets an
 interface be with one instance only, and an instance have one interface at an index: so nobody
 shares a slot, and nobody has two, whatever answers are lost. Nothing is ever detached: a slot is
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from zlib import crc32
@@ -23,7 +24,7 @@ import structlog
 from storage.aws.client import AwsRefused, AwsUnanswered
 from storage.aws.instance import Instance
 from storage.aws.interfaces import Boto3NetworkInterfaces, NetworkInterface, NetworkInterfaces
-from storage.aws.volumes import CLUSTER_TAG, SLOT_TAG, instance_metadata
+from storage.aws.volumes import CLUSTER_TAG, CLUSTER_TAGS, SLOT_TAG, instance_metadata
 from storage.errors import SettingsError, StorageError
 
 NODE_ID_TAG = "lakehead:node-id"
@@ -80,18 +81,18 @@ class SlotClaims:
         EC2 did not answer, or the slot's address did not appear on this machine).
         """
         instance = await self._metadata()
-        cluster = (instance.tags or {}).get(CLUSTER_TAG, "")
-        if not cluster:
+        tags = {name: (instance.tags or {}).get(name, "") for name in CLUSTER_TAGS}
+        if missing := [name for name, value in tags.items() if not value]:
             raise SettingsError(
-                f"{instance.instance_id} shows no tag {CLUSTER_TAG} in its metadata: have its "
+                f"{instance.instance_id} shows no tag {missing[0]} in its metadata: have its "
                 "launch template set it, and turn tags in metadata on"
             )
-        slot = await self._claimed(instance, cluster)
+        slot = await self._claimed(instance, tags)
         await self._wait_address(slot)
         _log.info("slot_claimed", slot=slot.name, node_id=slot.node_id, address=slot.address)
         return slot
 
-    async def _claimed(self, instance: Instance, cluster: str) -> Slot:
+    async def _claimed(self, instance: Instance, tags: Mapping[str, str]) -> Slot:
         calls = self._interfaces(instance.region)
         # Instances that start together would else ask, and lose, in step.
         random, pause_s = Random(crc32(instance.instance_id.encode())), _PAUSE_MIN_S
@@ -99,17 +100,17 @@ class SlotClaims:
         try:
             async with asyncio.timeout(self._wait_s):
                 while True:
-                    outcome = await _step(calls, instance, cluster)
+                    outcome = await _step(calls, instance, tags)
                     if isinstance(outcome, Slot):
                         return outcome
                     if outcome != reason:
-                        _log.warning("slot_waited_for", cluster=cluster, reason=outcome)
+                        _log.warning("slot_waited_for", cluster=tags[CLUSTER_TAG], reason=outcome)
                     reason = outcome
                     await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
                     pause_s = min(2 * pause_s, _PAUSE_MAX_S)
         except TimeoutError:
             raise StorageError(
-                f"no slot of cluster {cluster} could be had in {instance.zone} within "
+                f"no slot of cluster {tags[CLUSTER_TAG]} could be had in {instance.zone} within "
                 f"{self._wait_s:.0f} s: {reason}"
             ) from None
 
@@ -145,16 +146,16 @@ def has_address(address: str) -> bool:
     return True
 
 
-async def _step(calls: NetworkInterfaces, instance: Instance, cluster: str) -> Slot | str:
+async def _step(
+    calls: NetworkInterfaces, instance: Instance, tags: Mapping[str, str]
+) -> Slot | str:
     """Look, and try what is free. Return the slot that is ours, or what is waited for."""
     try:
-        found = await calls.interfaces({CLUSTER_TAG: cluster})
+        found = await calls.interfaces(tags)
         slots = [one for one in found if SLOT_TAG in one.tags and one.zone == instance.zone]
         if not slots:
-            return (
-                f"there is no interface in {instance.zone} with {CLUSTER_TAG}={cluster} and a tag "
-                f"{SLOT_TAG}"
-            )
+            named = " ".join(f"{name}={value}" for name, value in tags.items())
+            return f"there is no interface in {instance.zone} with {named} and a tag {SLOT_TAG}"
         ours = [one for one in slots if one.instance_id == instance.instance_id]
         if ours:
             slot = _slot(ours[0])

@@ -1,7 +1,8 @@
 """The EBS volumes of an instance: found by their tags, and attached where they are not.
 
-A volume is known by the tags `lakehead:cluster` and `lakehead:wal`, the latter the name of the slot
-whose log it carries. Nothing is ever detached from another instance that may run. One that does
+A volume is known by the tags `lakehead:bucket`, `lakehead:cluster` and `lakehead:wal`, the last the
+name of the slot whose log it carries. Names of clusters may meet in an account, those of buckets
+may not. Nothing is ever detached from another instance that may run. One that does
 not, by EC2's own word, loses a volume that only one instance can have. An instance gives back such
 a volume that it took over: then it is free for the slot's own one.
 """
@@ -27,7 +28,10 @@ from storage.errors import SettingsError, StorageError
 
 T = TypeVar("T")
 
-CLUSTER_TAG, WAL_TAG, SLOT_TAG = "lakehead:cluster", "lakehead:wal", "lakehead:slot"
+BUCKET_TAG, CLUSTER_TAG = "lakehead:bucket", "lakehead:cluster"
+CLUSTER_TAGS = (BUCKET_TAG, CLUSTER_TAG)
+"""What tells a cluster's things from those of all others, on its instances too."""
+WAL_TAG, SLOT_TAG = "lakehead:wal", "lakehead:slot"
 DEVICE_TAG = "lakehead:device"
 SHARED_MAX = 16
 """Instances that may have one volume at once."""
@@ -115,7 +119,7 @@ class InstanceVolumes:
         else:
             own = await self._tags()
             slot = name or _tag(instance, own, SLOT_TAG)
-            tags = {CLUSTER_TAG: _tag(instance, own, CLUSTER_TAG), WAL_TAG: slot}
+            tags = {name: _tag(instance, own, name) for name in CLUSTER_TAGS} | {WAL_TAG: slot}
             found = await self._asked(lambda: ec2.volumes(tags=tags))
             what = " ".join(f"{tag}={value}" for tag, value in tags.items())
         found = [volume for volume in found if volume.state not in {"deleting", "deleted"}]

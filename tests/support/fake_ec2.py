@@ -35,13 +35,15 @@ class FakeEc2:
         self.zone_of[instance_id] = zone
         self.state_of[instance_id] = "running"
 
-    def add_volume(self, volume_id: str, *, is_shared: bool, slot: str = "a-0") -> None:
+    def add_volume(
+        self, volume_id: str, *, is_shared: bool, slot: str = "a-0", bucket: str = "b"
+    ) -> None:
         self.table[volume_id] = EbsVolume(
             volume_id=volume_id,
             zone="z-1a",
             state="available",
             is_shared=is_shared,
-            tags={"lakehead:cluster": "c", "lakehead:wal": slot},
+            tags={"lakehead:bucket": bucket, "lakehead:cluster": "c", "lakehead:wal": slot},
         )
 
     def holders(self, volume_id: str) -> list[str]:

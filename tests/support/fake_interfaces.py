@@ -29,13 +29,16 @@ class FakeInterfaces:
     trouble: Trouble = lambda call, is_after: None
     calls: list[str] = field(default_factory=list)
 
-    def add_slot(self, name: str, node_id: int, zone: str = "z-1a", cluster: str = "c") -> None:
+    def add_slot(
+        self, name: str, node_id: int, zone: str = "z-1a", cluster: str = "c", bucket: str = "b"
+    ) -> None:
         tags = {
+            "lakehead:bucket": bucket,
             "lakehead:cluster": cluster,
             "lakehead:slot": name,
             "lakehead:node-id": str(node_id),
         }
-        interface_id = f"eni-{cluster}-{name}"
+        interface_id = f"eni-{bucket}-{cluster}-{name}"
         self.table[interface_id] = NetworkInterface(
             interface_id=interface_id, zone=zone, address=f"10.0.0.{node_id}", tags=tags
         )

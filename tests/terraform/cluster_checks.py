@@ -258,6 +258,10 @@ def check_alarms(cluster: Cluster) -> None:
         expected[one["InstanceId"]].add("StatusCheckFailed_AttachedEBS")
     expected |= {one["VolumeId"]: {"VolumeQueueLength"} for one in cluster.volumes.values()}
     assert seen == expected
-    body = watch.get_dashboard(DashboardName=NAME)["DashboardBody"]
+    named = f"{NAME}-{cluster.bucket}"
+    assert all(
+        one["AlarmName"].startswith(f"{named}-") for one in watch.describe_alarms()["MetricAlarms"]
+    )
+    body = watch.get_dashboard(DashboardName=named)["DashboardBody"]
     assert all(one["InstanceId"] in body for one in hosts)
     assert all(one["VolumeId"] in body for one in cluster.volumes.values())

@@ -40,6 +40,7 @@ from tests.terraform.recording.calls import Need, read_needs
 from tests.terraform.recording.ec2_calls import (
     INSTANCE,
     INTERFACE,
+    OF_CLUSTER,
     TAGS,
     VOLUME,
     ask_all,
@@ -188,7 +189,15 @@ def test_every_call_to_ec2_is_among_the_recorded(ec2_calls: list[AwsCall]) -> No
 
 @pytest.mark.parametrize("run", sorted(EC2_OF_RUNS & RENDERED.keys()))
 @pytest.mark.parametrize("other", [VOLUME, INSTANCE, INTERFACE])
-@pytest.mark.parametrize("tags", [{}, {"lakehead:cluster": "another"}], ids=["untagged", "another"])
+@pytest.mark.parametrize(
+    "tags",
+    [
+        pytest.param({}, id="untagged"),
+        pytest.param({**OF_CLUSTER, "lakehead:cluster": "another"}, id="another name"),
+        pytest.param({**OF_CLUSTER, "lakehead:bucket": "another"}, id="the same name"),
+        pytest.param({"lakehead:cluster": "lakehead"}, id="no bucket"),
+    ],
+)
 def test_what_belongs_to_another_cluster_is_left_alone(
     run: str, other: str, tags: dict[str, str], ec2_calls: list[AwsCall]
 ) -> None:

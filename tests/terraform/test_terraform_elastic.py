@@ -78,13 +78,14 @@ def check_that_others_come(aws: Emulator, got: dict[str, Slot]) -> dict[str, Slo
 
 def made_group(aws: Emulator, hosts: int, slots: int) -> None:
     """Make slots in a zone and a group there, by hand."""
-    ec2, cluster = aws.client("ec2"), {"Key": "lakehead:cluster", "Value": "c"}
+    ec2 = aws.client("ec2")
+    cluster = [{"Key": f"lakehead:{name}", "Value": "c"} for name in ("bucket", "cluster")]
     vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
     in_vpc = {"VpcId": vpc, "AvailabilityZone": f"{REGION}a", "CidrBlock": "10.42.0.0/24"}
     subnet = ec2.create_subnet(**in_vpc)["Subnet"]["SubnetId"]
     for number in range(slots):
         named = [
-            cluster,
+            *cluster,
             {"Key": "lakehead:slot", "Value": f"a-{number}"},
             {"Key": "lakehead:node-id", "Value": str(100 * number)},
         ]
@@ -102,7 +103,7 @@ def made_group(aws: Emulator, hosts: int, slots: int) -> None:
         DefaultInstanceWarmup=120,
         VPCZoneIdentifier=subnet,
         LaunchTemplate={"LaunchTemplateName": "hosts", "Version": "1"},
-        Tags=[cluster | {"PropagateAtLaunch": True}],
+        Tags=[one | {"PropagateAtLaunch": True} for one in cluster],
     )
 
 

@@ -80,6 +80,36 @@ def test_providers_are_pinned(folder: Path) -> None:
     assert ('provider "aws"' in versions) == (folder.parent.name == "examples")
 
 
+def resources(folder: Path, kind: str) -> dict[str, str]:
+    """Return the resources and data sources of a type, by name, with what is in them."""
+    text = "".join(file.read_text() for file in sorted(folder.glob("*.tf")))
+    found = re.findall(
+        rf'^(?:resource|data) "{kind}" "(\w+)" {{\n(.*?)^}}', text, re.MULTILINE | re.DOTALL
+    )
+    return dict(found)
+
+
+@pytest.mark.parametrize("folder", MODULES)
+def test_images_are_found_when_they_are_deprecated(folder: Path) -> None:
+    # EC2 leaves deprecated images out of lists, also where a filter names one by its id.
+    for name, body in resources(folder, "aws_ami").items():
+        assert "include_deprecated = true" in body, name
+
+
+@pytest.mark.parametrize("folder", MODULES)
+def test_what_is_overwritten_without_a_word_is_named_by_the_bucket(folder: Path) -> None:
+    """PutMetricAlarm and PutDashboard replace what another cluster of that name has."""
+    named = {
+        "aws_cloudwatch_metric_alarm": "alarm_name",
+        "aws_cloudwatch_dashboard": "dashboard_name",
+        "aws_cloudwatch_log_group": "name",
+        "aws_cloudwatch_composite_alarm": "alarm_name",
+    }
+    for kind, argument in named.items():
+        for name, body in resources(folder, kind).items():
+            assert re.search(rf"{argument} += .*local\.unique", body), f"{kind}.{name}"
+
+
 def test_user_data_is_cloud_config_and_short_enough_for_ec2() -> None:
     text = user_data()
     assert text.startswith("#cloud-config\n")

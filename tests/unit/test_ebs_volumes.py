@@ -22,6 +22,7 @@ from tests.simulation.loop import simulate
 from tests.support.fake_ec2 import FakeDevices, FakeEc2
 
 T = TypeVar("T")
+OF_CLUSTER = {"lakehead:bucket": "b", "lakehead:cluster": "c"}
 VOLUME = "vol-0123456789abcdef0"
 
 
@@ -51,7 +52,7 @@ def run(coro: Coroutine[Any, Any, T]) -> T:
 def test_a_volume_is_found_by_slot_by_the_instances_own_slot_and_by_id() -> None:
     ec2 = world(is_shared=True)
     ec2.add_volume("vol-00000001", is_shared=True, slot="a-1")
-    tags = {"lakehead:cluster": "c", "lakehead:slot": "a-1"}
+    tags = {"lakehead:bucket": "b", "lakehead:cluster": "c", "lakehead:slot": "a-1"}
     volumes = volumes_of(ec2, "i-0", tags)
     assert run(volumes.find("a-0")).volume_id == VOLUME
     assert run(volumes.find("")).volume_id == "vol-00000001"
@@ -60,17 +61,20 @@ def test_a_volume_is_found_by_slot_by_the_instances_own_slot_and_by_id() -> None
 
 def test_tags_that_the_metadata_service_does_not_tell_are_asked_of_ec2() -> None:
     ec2 = world(is_shared=True)
-    ec2.tags_of["i-0"] = {"lakehead:cluster": "c", "lakehead:slot": "a-0"}
+    ec2.tags_of["i-0"] = {"lakehead:bucket": "b", "lakehead:cluster": "c", "lakehead:slot": "a-0"}
     assert run(volumes_of(ec2, "i-0", None).find("")).volume_id == VOLUME
 
 
 @pytest.mark.parametrize(
     ("name", "tags", "line"),
     [
-        ("a-9", {"lakehead:cluster": "c"}, "there are: none"),
-        ("a-0", {"lakehead:cluster": "other"}, "there are: none"),
-        ("a-0", None, "no tag lakehead:cluster"),
-        ("", {"lakehead:cluster": "c"}, "no tag lakehead:slot"),
+        ("a-9", OF_CLUSTER, "there are: none"),
+        ("a-0", {**OF_CLUSTER, "lakehead:cluster": "other"}, "there are: none"),
+        ("a-0", {**OF_CLUSTER, "lakehead:bucket": "other"}, "there are: none"),
+        ("a-0", {"lakehead:cluster": "c"}, "no tag lakehead:bucket"),
+        ("a-0", {"lakehead:bucket": "b"}, "no tag lakehead:cluster"),
+        ("a-0", None, "no tag lakehead:bucket"),
+        ("", OF_CLUSTER, "no tag lakehead:slot"),
         ("vol-xyz", {}, "no id of an EBS volume"),
         ("vol-0123456789abcdef1", {}, "there are: none"),
     ],
@@ -82,11 +86,20 @@ def test_a_volume_that_is_not_found_is_one_clear_line(
         run(volumes_of(world(is_shared=True), "i-0", tags).find(name))
 
 
+@pytest.mark.parametrize("bucket", ["b", "another"])
+def test_of_two_clusters_of_one_name_each_finds_its_own_volume(bucket: str) -> None:
+    ec2 = world(is_shared=True)
+    ec2.add_volume("vol-00000001", is_shared=True, bucket="another")
+    tags = {"lakehead:bucket": bucket, "lakehead:cluster": "c", "lakehead:slot": "a-0"}
+    found = [run(volumes_of(ec2, "i-0", tags).find(name)).volume_id for name in ("a-0", "")]
+    assert found == [VOLUME if bucket == "b" else "vol-00000001"] * 2
+
+
 def test_two_volumes_of_one_slot_are_refused_with_both_names() -> None:
     ec2 = world(is_shared=True)
     ec2.add_volume("vol-00000001", is_shared=True)
     with pytest.raises(SettingsError, match=f"{VOLUME}, vol-00000001"):
-        run(volumes_of(ec2, "i-0", {"lakehead:cluster": "c"}).find("a-0"))
+        run(volumes_of(ec2, "i-0", OF_CLUSTER).find("a-0"))
 
 
 def test_nodes_of_one_host_attach_its_volume_at_once_and_all_get_it() -> None:

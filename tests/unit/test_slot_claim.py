@@ -21,7 +21,8 @@ INTERFACES = """<DescribeNetworkInterfacesResponse><networkInterfaceSet>{}</netw
 </DescribeNetworkInterfacesResponse>"""
 INTERFACE = """<item><networkInterfaceId>eni-{number}</networkInterfaceId>
 <availabilityZone>{zone}</availabilityZone><privateIpAddress>127.0.0.{number}</privateIpAddress>
-{attachment}<tagSet><item><key>lakehead:cluster</key><value>c</value></item>
+{attachment}<tagSet><item><key>lakehead:bucket</key><value>b</value></item>
+<item><key>lakehead:cluster</key><value>c</value></item>
 <item><key>lakehead:slot</key><value>a-{number}</value></item>
 <item><key>lakehead:node-id</key><value>{number}00</value></item></tagSet></item>"""
 ATTACHMENT = """<attachment><instanceId>{}</instanceId><deviceIndex>1</deviceIndex>
@@ -48,7 +49,7 @@ def ec2(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answers]:
 def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeImds]:
     with serve_imds() as served:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", served.endpoint)
-        served.tag(cluster="c", group="c")
+        served.tag(bucket="b", cluster="c", group="c")
         yield served
 
 
@@ -83,7 +84,10 @@ def test_a_machine_takes_the_lowest_slot_that_nobody_has_and_its_nodes_read_it(
     done = lakehead("slot", "claim", "--write", str(file))
     assert done.returncode == 0, done.stderr
     assert done.stdout == "slot a-3 of c: node 300 at 127.0.0.3\n"
-    assert ec2.asked[0]["Filter.1.Name"] == "tag:lakehead:cluster"
+    assert [ec2.asked[0][f"Filter.{n}.Name"] for n in (1, 2)] == [
+        "tag:lakehead:bucket",
+        "tag:lakehead:cluster",
+    ]
     assert [one["NetworkInterfaceId"] for one in ec2.asked[1:]] == ["eni-2", "eni-3"]
     assert {(one["InstanceId"], one["DeviceIndex"]) for one in ec2.asked[1:]} == {("i-0a", "1")}
 

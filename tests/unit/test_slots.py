@@ -17,7 +17,7 @@ from storage.errors import LakeheadError, SettingsError, StorageError
 from tests.simulation.loop import simulate
 from tests.support.fake_interfaces import FakeInterfaces
 
-TAGS = {"lakehead:cluster": "c", "lakehead:group": "c"}
+TAGS = {"lakehead:bucket": "b", "lakehead:cluster": "c", "lakehead:group": "c"}
 
 
 def world(slots: int, zone: str = "z-1a") -> FakeInterfaces:
@@ -89,21 +89,49 @@ def test_where_none_becomes_free_it_ends_in_time_with_one_line() -> None:
     assert len(ec2.calls) < 40
 
 
-@pytest.mark.parametrize("tags", [None, {}, {"lakehead:group": "c"}])
-def test_an_instance_without_the_tag_of_a_cluster_is_told_so(tags: dict[str, str] | None) -> None:
-    with pytest.raises(SettingsError, match="shows no tag lakehead:cluster"):
+@pytest.mark.parametrize(
+    ("tags", "missing"),
+    [
+        (None, "bucket"),
+        ({}, "bucket"),
+        ({"lakehead:group": "c"}, "bucket"),
+        ({"lakehead:cluster": "c"}, "bucket"),
+        ({"lakehead:bucket": "b"}, "cluster"),
+    ],
+)
+def test_an_instance_without_a_tag_of_its_cluster_is_refused(
+    tags: dict[str, str] | None, missing: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"shows no tag lakehead:{missing}"):
         claim(world(1), "i-0", tags=tags)
 
 
+def test_two_clusters_of_one_name_never_take_slots_of_each_other() -> None:
+    ec2 = world(1)
+    ec2.add_slot("a-0", 0, bucket="another")
+    other = {**TAGS, "lakehead:bucket": "another"}
+    claim(ec2, "i-0")
+    claim(ec2, "i-1", tags=other)
+    assert [ec2.table[f"eni-{bucket}-c-a-0"].instance_id for bucket in ("b", "another")] == [
+        "i-0",
+        "i-1",
+    ]
+    for tags in (TAGS, other):
+        with pytest.raises(StorageError, match="all 1 slots there are in use"):
+            claim(ec2, "i-2", tags=tags, wait_s=5)
+
+
 def test_a_zone_without_slots_is_named() -> None:
-    with pytest.raises(StorageError, match="no interface in z-1a with lakehead:cluster=c"):
+    with pytest.raises(
+        StorageError, match="no interface in z-1a with lakehead:bucket=b lakehead:cluster=c"
+    ):
         claim(world(2, zone="z-1b"), "i-0", wait_s=5)
 
 
 def test_an_interface_without_a_node_id_is_named() -> None:
     ec2 = world(1)
-    ec2.table["eni-c-a-0"].tags.pop("lakehead:node-id")  # type: ignore[attr-defined]
-    with pytest.raises(SettingsError, match="interface eni-c-a-0 needs a tag lakehead:node-id"):
+    ec2.table["eni-b-c-a-0"].tags.pop("lakehead:node-id")  # type: ignore[attr-defined]
+    with pytest.raises(SettingsError, match="interface eni-b-c-a-0 needs a tag lakehead:node-id"):
         claim(ec2, "i-0")
 
 

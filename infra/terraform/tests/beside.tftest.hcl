@@ -102,6 +102,23 @@ run "alarms" {
     condition     = module.observability[0].alarms == 5
     error_message = "status of host and Airflow, CPU, the volume and its queue: ${module.observability[0].alarms}"
   }
+  assert {
+    condition     = module.observability[0].alarms == length(module.observability[0].alarm_names)
+    error_message = "as many are paid for as there are"
+  }
+}
+
+# Of two clusters of one name in an account, none may overwrite what the other one has. Dashboards are
+# the account's, whatever the region.
+run "alarms_and_dashboard_of_two_clusters_of_one_name_differ" {
+  variables {
+    wal_mode = "gp3"
+    bucket   = "another-bucket"
+  }
+  assert {
+    condition     = length([for name in concat(module.observability[0].alarm_names, [module.observability[0].dashboard]) : name if !strcontains(name, "another-bucket")]) == 0
+    error_message = join(" ", module.observability[0].alarm_names)
+  }
 }
 
 run "a_group_of_hosts_is_watched_as_one" {
@@ -110,6 +127,7 @@ run "a_group_of_hosts_is_watched_as_one" {
   }
   variables {
     name               = "lakehead"
+    bucket             = "lake-bucket"
     tags               = {}
     slots              = []
     instance_ids       = {}

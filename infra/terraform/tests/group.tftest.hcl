@@ -6,13 +6,14 @@ mock_provider "aws" {
 
 variables {
   name  = "lake"
-  tags  = { "lakehead:cluster" = "lake" }
+  tags  = { "lakehead:cluster" = "lake", "lakehead:bucket" = "lake-bucket" }
   hosts = { min = 2, max = 8 }
   slots = {
     a-0 = { zone = "us-east-1a", subnet_id = "subnet-a", node_id = 0 }
     a-1 = { zone = "us-east-1a", subnet_id = "subnet-a", node_id = 200 }
     b-0 = { zone = "us-east-1b", subnet_id = "subnet-b", node_id = 100 }
   }
+  bucket                = "lake-bucket"
   instance_types        = ["m7i.large", "m6i.large"]
   on_demand_base        = 2
   spot_percent          = 75
@@ -29,12 +30,23 @@ variables {
   instance_profile_name = "lake-broker"
 }
 
+run "an_image_that_is_deprecated_is_found" {
+  command = plan
+  module {
+    source = "./modules/elastic"
+  }
+  assert {
+    condition     = data.aws_ami.this.include_deprecated
+    error_message = "EC2 lists deprecated images for those who want them only"
+  }
+}
+
 run "the_group" {
   module {
     source = "./modules/elastic"
   }
   assert {
-    condition     = aws_network_interface.slot["a-1"].tags == tomap({ Name = "lake-a-1", "lakehead:cluster" = "lake", "lakehead:slot" = "a-1", "lakehead:node-id" = "200" })
+    condition     = aws_network_interface.slot["a-1"].tags == tomap({ Name = "lake-a-1", "lakehead:cluster" = "lake", "lakehead:bucket" = "lake-bucket", "lakehead:slot" = "a-1", "lakehead:node-id" = "200" })
     error_message = "an interface says which slot it is"
   }
   assert {

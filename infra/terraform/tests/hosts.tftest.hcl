@@ -72,6 +72,48 @@ run "a_host_without_a_volume" {
   expect_failures = [aws_instance.host]
 }
 
+# By `terraform_data`, which is not mocked: the image of the first apply, until the text changes.
+run "the_first_image" {
+  module {
+    source = "./modules/brokers"
+  }
+  assert {
+    condition     = output.ami_id == "ami-0123456789abcdef0"
+    error_message = output.ami_id
+  }
+}
+
+run "a_newer_image_is_not_taken" {
+  module {
+    source = "./modules/brokers"
+  }
+  override_data {
+    target = data.aws_ssm_parameter.al2023
+    values = { insecure_value = "ami-0123456789abcdef1" }
+  }
+  assert {
+    condition     = output.ami_id == "ami-0123456789abcdef0"
+    error_message = output.ami_id
+  }
+}
+
+run "a_newer_image_is_taken_for_the_asking" {
+  module {
+    source = "./modules/brokers"
+  }
+  variables {
+    ami_release = "2026-11"
+  }
+  override_data {
+    target = data.aws_ssm_parameter.al2023
+    values = { insecure_value = "ami-0123456789abcdef1" }
+  }
+  assert {
+    condition     = output.ami_id == "ami-0123456789abcdef1"
+    error_message = output.ami_id
+  }
+}
+
 run "a_host" {
   module {
     source = "./modules/brokers"

@@ -709,3 +709,12 @@ run "a_name_for_hosts_that_come_and_go" {
   }
   expect_failures = [var.bootstrap]
 }
+
+run "a_release_of_amazons_image_beside_another_image" {
+  command = plan
+  variables {
+    ami_id      = "ami-0123456789abcdef0"
+    ami_release = "2026-11"
+  }
+  expect_failures = [var.ami_release]
+}

@@ -12,12 +12,12 @@ from pathlib import Path
 from storage.aws.ec2 import Boto3Ec2
 from storage.aws.interfaces import Boto3NetworkInterfaces
 from storage.aws.lifecycle import Boto3ScalingGroups
-from tests.terraform.policy_cases import ACCOUNT, KEY, REGION, Case
+from tests.terraform.policy_cases import ACCOUNT, BUCKET, KEY, REGION, Case
 from tests.terraform.recording.aws_door import AwsCall
 
 SOURCES = Path(__file__).resolve().parents[3] / "storage" / "aws"
 VOLUME, INSTANCE, INTERFACE, GROUP = "vol-1", "i-1", "eni-1", "lakehead"
-OF_CLUSTER = {"lakehead:cluster": "lakehead"}
+OF_CLUSTER = {"lakehead:bucket": BUCKET, "lakehead:cluster": "lakehead"}
 TAGS: Mapping[str, Mapping[str, str]] = {
     VOLUME: {**OF_CLUSTER, "lakehead:wal": "a-0"},
     INSTANCE: {**OF_CLUSTER, "lakehead:slot": "a-0"},

@@ -74,7 +74,7 @@ data "aws_ssm_parameter" "al2023" {
 # Keeps the image of the first apply, so that a release of Amazon's does not replace hosts.
 resource "terraform_data" "ami" {
   input            = local.ami_id
-  triggers_replace = [var.ami_id, data.aws_ec2_instance_type.this.supported_architectures]
+  triggers_replace = concat([var.ami_id, data.aws_ec2_instance_type.this.supported_architectures], var.ami_release == null ? [] : [var.ami_release])
 
   lifecycle {
     ignore_changes = [input]

@@ -2,6 +2,8 @@
 # volumes of its cluster.
 
 locals {
+  # Names of clusters may meet in an account; names of buckets are one cluster's alone.
+  of_cluster    = { "aws:ResourceTag/lakehead:cluster" = var.name, "aws:ResourceTag/lakehead:bucket" = var.bucket }
   bucket_arn    = "arn:${data.aws_partition.current.partition}:s3:::${var.bucket}"
   wheel_from_s3 = startswith(var.lakehead_wheel, "s3://")
   wheel_place   = local.wheel_from_s3 ? split("/", trimprefix(var.lakehead_wheel, "s3://")) : ["none"]
@@ -60,7 +62,7 @@ locals {
       Effect    = "Allow"
       Action    = var.wal_mode == "gp3" ? ["ec2:AttachVolume", "ec2:DetachVolume"] : ["ec2:AttachVolume"]
       Resource  = ["${local.ec2_arn}:volume/*", "${local.ec2_arn}:instance/*"]
-      Condition = { StringEquals = { "aws:ResourceTag/lakehead:cluster" = var.name } }
+      Condition = { StringEquals = local.of_cluster }
     },
     # To attach an encrypted volume, EC2 takes a grant of its key in the name of who attaches.
     {

@@ -24,6 +24,12 @@ variable "ami_id" {
   default     = null
 }
 
+variable "ami_release" {
+  description = "A text whose change takes the newest Amazon Linux 2023; null: that of the first apply stays."
+  type        = string
+  default     = null
+}
+
 variable "root_gib" {
   description = "Size of the root volume in GiB."
   type        = number

@@ -36,8 +36,11 @@ data "aws_ec2_instance_type" "each" {
   }
 }
 
-# The image's own name of its root volume; only its size and encryption are ours.
+# The image's own name of its root volume; only its size and encryption are ours. The image of the
+# first apply is kept, so it is deprecated sooner or later, and EC2 then leaves it out of lists.
 data "aws_ami" "this" {
+  include_deprecated = true
+
   filter {
     name   = "image-id"
     values = [var.ami_id]

@@ -18,7 +18,7 @@ locals {
         for kind in ["instance", "network-interface"] :
         "arn:${data.aws_partition.current.partition}:ec2:${data.aws_region.current.name}:${data.aws_caller_identity.current.account_id}:${kind}/*"
       ]
-      Condition = { StringEquals = { "aws:ResourceTag/lakehead:cluster" = var.name } }
+      Condition = { StringEquals = { "aws:ResourceTag/lakehead:cluster" = var.name, "aws:ResourceTag/lakehead:bucket" = var.bucket } }
     },
     {
       Sid      = "GroupIsTold"

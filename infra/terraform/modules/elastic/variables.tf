@@ -8,6 +8,11 @@ variable "tags" {
   type        = map(string)
 }
 
+variable "bucket" {
+  description = "Bucket of the cluster, by which its interfaces and instances are known."
+  type        = string
+}
+
 variable "slots" {
   description = "Places for hosts, more than there will be hosts at once: zone, subnet and the id of the first node."
   type        = map(object({ zone = string, subnet_id = string, node_id = number }))

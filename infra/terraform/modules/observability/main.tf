@@ -2,6 +2,10 @@
 # pages: what finds them and what to be alarmed by comes as files for a Prometheus of yours.
 
 locals {
+  # An alarm of a name that is there is overwritten, and dashboards are the whole account's, of all
+  # regions: so both carry what only one cluster in the world has, its bucket.
+  unique = "${var.name}-${var.bucket}"
+
   targets = flatten([
     for slot in sort(tolist(var.slots)) : [
       for node in range(var.nodes_per_host) : "${var.addresses[slot]}:${var.metrics_port + node}"
@@ -83,7 +87,7 @@ data "aws_region" "current" {}
 
 resource "aws_cloudwatch_metric_alarm" "host" {
   for_each            = local.instances
-  alarm_name          = "${var.name}-${each.key}-status"
+  alarm_name          = "${local.unique}-${each.key}-status"
   alarm_description   = "Host ${each.key} of ${var.name} fails EC2's status checks, or tells nothing. Its nodes are taken over with an object WAL; see docs/operations.md, A machine is gone."
   namespace           = "AWS/EC2"
   metric_name         = "StatusCheckFailed"
@@ -102,7 +106,7 @@ resource "aws_cloudwatch_metric_alarm" "host" {
 # A volume that is stuck, not one that is slow: appends to its WAL wait.
 resource "aws_cloudwatch_metric_alarm" "volume" {
   for_each            = length(var.volume_ids) > 0 ? var.slots : toset([])
-  alarm_name          = "${var.name}-${each.key}-volume"
+  alarm_name          = "${local.unique}-${each.key}-volume"
   alarm_description   = "Host ${each.key} of ${var.name} cannot reach a volume of its: producers of its nodes wait. EC2's health dashboard tells more; a stop and start moves the instance."
   namespace           = "AWS/EC2"
   metric_name         = "StatusCheckFailed_AttachedEBS"
@@ -121,7 +125,7 @@ resource "aws_cloudwatch_metric_alarm" "volume" {
 # More writes than the volume is paid for wait in its queue.
 resource "aws_cloudwatch_metric_alarm" "queue" {
   for_each            = length(var.volume_ids) > 0 ? var.slots : toset([])
-  alarm_name          = "${var.name}-${each.key}-wal-queue"
+  alarm_name          = "${local.unique}-${each.key}-wal-queue"
   alarm_description   = "Writes to the WAL volume of ${each.key} of ${var.name} queue: raise wal_volume.iops."
   namespace           = "AWS/EBS"
   metric_name         = "VolumeQueueLength"
@@ -138,7 +142,7 @@ resource "aws_cloudwatch_metric_alarm" "queue" {
 
 resource "aws_cloudwatch_metric_alarm" "group" {
   for_each            = local.group_alarms
-  alarm_name          = "${var.name}-${each.key}"
+  alarm_name          = "${local.unique}-${each.key}"
   alarm_description   = "The group of hosts of ${var.name}: ${each.value.why}."
   namespace           = "AWS/AutoScaling"
   metric_name         = each.value.metric
@@ -156,7 +160,7 @@ resource "aws_cloudwatch_metric_alarm" "group" {
 
 resource "aws_cloudwatch_metric_alarm" "cpu" {
   for_each            = var.slots
-  alarm_name          = "${var.name}-${each.key}-cpu"
+  alarm_name          = "${local.unique}-${each.key}-cpu"
   alarm_description   = "Host ${each.key} of ${var.name} is at the end of its CPU: add hosts, or choose a larger instance type."
   namespace           = "AWS/EC2"
   metric_name         = "CPUUtilization"
@@ -172,6 +176,6 @@ resource "aws_cloudwatch_metric_alarm" "cpu" {
 }
 
 resource "aws_cloudwatch_dashboard" "this" {
-  dashboard_name = var.name
+  dashboard_name = local.unique
   dashboard_body = jsonencode({ widgets = concat(local.host_widgets, local.volume_widgets, local.group_widgets) })
 }

@@ -28,6 +28,16 @@ output "alarms" {
   value       = length(local.instances) + (length(var.volume_ids) > 0 ? 3 : 1) * length(var.slots) + length(local.group_alarms)
 }
 
+output "alarm_names" {
+  description = "Names of the alarms."
+  value = sort([
+    for alarm in concat(
+      values(aws_cloudwatch_metric_alarm.host), values(aws_cloudwatch_metric_alarm.volume), values(aws_cloudwatch_metric_alarm.queue),
+      values(aws_cloudwatch_metric_alarm.group), values(aws_cloudwatch_metric_alarm.cpu),
+    ) : alarm.alarm_name
+  ])
+}
+
 output "dashboard_json" {
   description = "What the dashboard shows."
   value       = aws_cloudwatch_dashboard.this.dashboard_body

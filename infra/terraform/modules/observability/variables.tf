@@ -8,6 +8,11 @@ variable "tags" {
   type        = map(string)
 }
 
+variable "bucket" {
+  description = "Bucket of the cluster: part of the names of alarms and dashboard."
+  type        = string
+}
+
 variable "slots" {
   description = "Slots of the hosts."
   type        = set(string)
