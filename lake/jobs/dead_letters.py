@@ -7,15 +7,15 @@ has left letters there, and the next run adds only those that are missing.
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
+from lake.jobs.table_item import TableFiles
 from lake.jobs.table_settings import MaterializeSettings
-from lake.tables.data_file import DataFile, read_data_file, write_data_file
+from lake.tables.data_file import DataFile, read_row_groups
 from lake.tables.delta_table import Table, create_table, open_table
 from lake.tables.layout import DEAD_LETTERS
 from lake.tables.merge_engine import progress_marks
 from lake.tables.owner import check_topic, owner_marks
+from lake.tables.record_places import PLACE, RecordPlaces, among_places
 from storage.clock import SystemClock
 from storage.errors import SettingsError
 from storage.failpoints import failpoint
@@ -86,15 +86,11 @@ def commit_letters(
 
 
 def _missing_letters(uri: str, letters: Table, files: Sequence[DataFile]) -> list[DataFile]:
-    """The dead letters of `files` that the table does not hold yet, in one new file or none."""
-    written = pa.concat_tables([read_data_file(uri, file.path) for file in files])
-    place = ("_partition", "_offset")
-    lowest = pc.min(written.column("_offset"))
-    held = letters.rows(place, ds.field("_offset") >= lowest).to_pydict()
-    known = set(zip(held["_partition"], held["_offset"], strict=True))
-    found = zip(*(written.column(name).to_pylist() for name in place), strict=True)
-    missing = [row for row, at in enumerate(found) if at not in known]
-    if not missing:
-        return []
-    rows = written.take(pa.array(missing, pa.int64())).cast(DEAD_LETTERS)
-    return [write_data_file(uri, rows)]
+    """The dead letters of `files` that the table does not hold yet, in new files or none."""
+    each = [places for file in files for places in read_row_groups(uri, file.path, PLACE)]
+    held = RecordPlaces(letters.rows(PLACE, among_places(pa.concat_tables(each))))
+    missing = TableFiles(uri, ())
+    for file in files:
+        for rows in read_row_groups(uri, file.path):
+            missing.add(rows.filter(pa.array(~held.has(rows))).cast(DEAD_LETTERS))
+    return list(missing.finish())

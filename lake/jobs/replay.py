@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from lake.catalog import Catalog
 from lake.jobs.dead_letters import check_letters
-from lake.jobs.replay_changes import each_place, letter_columns, merge_of_letters
+from lake.jobs.replay_changes import letter_columns, merge_of_letters
 from lake.jobs.table_item import TableFiles
 from lake.jobs.table_run import log_key
 from lake.jobs.table_schema import allowed_change, follow_values, given_schema, table_layout
@@ -30,6 +29,7 @@ from lake.tables.layout import DEAD_LETTERS, METADATA, VALUE, TableLayout, Table
 from lake.tables.left_out import count_marks
 from lake.tables.merge_engine import open_merge_engine
 from lake.tables.owner import check_topic
+from lake.tables.record_places import PLACE, RecordPlaces, among_places
 from lake.tables.upsert import Merge
 from lake.tables.values.changes import OP
 from lake.tables.values.decoder import ErrorClass, ValueDecoder
@@ -152,7 +152,7 @@ class _Replay:
                 self._look_at_changes(batch, made, left)
             else:
                 self._leave(batch, [(fault.row, fault.reason) for fault in made.faults], left)
-                self._gather(made.rows)
+                self._gather(made.rows, size=made.rows.nbytes)
             if self._gathered_bytes >= _ROUND_BYTES:
                 self._end_round()
         self._end_round()
@@ -164,10 +164,10 @@ class _Replay:
         failpoint("replay_letters_committed")
         return result
 
-    def _gather(self, made: Any) -> None:
+    def _gather(self, made: Any, *, size: int) -> None:
         if made.num_rows:
             self._gathered.append(made)
-            self._gathered_bytes += made.nbytes
+            self._gathered_bytes += size
 
     def _end_round(self) -> None:
         """Have what was gathered in the table."""
@@ -179,6 +179,7 @@ class _Replay:
             self._commit_changes(gathered)
         else:
             self._commit_rows(gathered)
+        pa.default_memory_pool().release_unused()
 
     def _follow_declaration(self) -> None:
         """Have the table the columns that are declared now, as the next `materialize` would; in a
@@ -220,26 +221,26 @@ class _Replay:
 
     def _commit_rows(self, made: Any) -> None:
         """Share rows out: new ones, and those that the table has already."""
-        held = self._held(made)
-        fresh = [row for row, place in enumerate(each_place(made)) if place not in held]
+        is_fresh = ~self._held(made).has(made)
+        count = int(is_fresh.sum())
         result = self._result
         self._result = replace(
             result,
             letters=result.letters + made.num_rows,
-            replayed=result.replayed + len(fresh),
-            already_rows=result.already_rows + made.num_rows - len(fresh),
+            replayed=result.replayed + count,
+            already_rows=result.already_rows + made.num_rows - count,
         )
         settings = self._settings
-        if settings.dry_run or not fresh:
+        if settings.dry_run or not count:
             return
         self._guard.check()
         rows = TableFiles(
             settings.table, self._layout.partition_columns, file_bytes=settings.file_bytes
         )
-        rows.add(made.take(pa.array(fresh, pa.int64())))
+        rows.add(made if count == made.num_rows else made.filter(pa.array(is_fresh)))
         self._commit(self._table, rows.finish(), self._counts(), replaced_by=None)
         self._table = self._table.refreshed()
-        self.committed += len(fresh)
+        self.committed += count
         failpoint("replay_rows_committed")
 
     def _leave(self, letters: Any, bad: Sequence[tuple[int, str]], left: TableFiles) -> None:
@@ -266,10 +267,10 @@ class _Replay:
 
     def _look_at_changes(self, letters: Any, made: TableRows, left: TableFiles) -> None:
         """Share letters out: changes, and letters still."""
-        rows = {place: row for row, place in enumerate(each_place(letters))}
+        rows = {place: row for row, place in enumerate(_each_place(letters))}
         bad = {fault.row: fault.reason for fault in made.faults}
         is_kept = []
-        for place, op in zip(each_place(made.rows), made.rows.column(OP).to_pylist(), strict=True):
+        for place, op in zip(_each_place(made.rows), made.rows.column(OP).to_pylist(), strict=True):
             partition, offset = place
             if offset < self._starts[partition]:
                 bad[rows[place]] = _GONE
@@ -278,8 +279,8 @@ class _Replay:
             is_kept.append(rows[place] not in bad)
         self._leave(letters, sorted(bad.items()), left)
         columns = made.rows.select(letter_columns(self._layout.spec.keys))
-        changes = columns.filter(pa.array(is_kept, pa.bool_()))
-        self._gather(changes)
+        # Of the changes of these keys that the topic has, values are in memory too.
+        self._gather(columns.filter(pa.array(is_kept, pa.bool_())), size=made.rows.nbytes)
 
     def _commit_changes(self, changes: Any) -> None:
         """Have the table the changes that decide."""
@@ -297,7 +298,7 @@ class _Replay:
         merge = merge_of_letters(
             self._settings, self._reader, self._catalog, self._table, self._layout, changes
         )
-        count, decide = len(set(each_place(changes))), len(set(each_place(merge.source)))
+        count, decide = len(RecordPlaces(changes)), len(RecordPlaces(merge.source))
         self._result = replace(
             self._result,
             letters=self._result.letters + count,
@@ -324,15 +325,9 @@ class _Replay:
         if after is None or after.schema != before:
             raise _SchemaFollowed
 
-    def _held(self, made: Any) -> set[tuple[int, int]]:
+    def _held(self, made: Any) -> RecordPlaces:
         """Which of these rows the table has."""
-        partitions = pc.unique(made.column("_partition").combine_chunks())
-        offsets = made.column("_offset").combine_chunks()
-        first, last = (pa.scalar(n, pa.int64()) for n in pc.min_max(offsets).as_py().values())
-        at = ds.field("_offset")
-        is_wanted = (at >= first) & (at <= last) & at.isin(offsets)
-        is_wanted &= ds.field("_partition").isin(partitions)
-        return set(each_place(self._table.rows(("_partition", "_offset"), is_wanted)))
+        return RecordPlaces(self._table.rows(PLACE, among_places(made)))
 
     def _commit(
         self, table: Table, files: Any, counts: Mapping[str, int], *, replaced_by: Any
@@ -353,6 +348,12 @@ class _Replay:
         apps = [app_id(*key) for key in self._keys]
         marks = {app: table.marked(app) for app in apps if table.marked(app) >= 0}
         return {**marks, self._mark: table.marked(self._mark) + step} if step else marks
+
+
+def _each_place(rows: Any) -> Iterator[tuple[int, int]]:
+    """Yield the partition and offset that each row is from."""
+    columns = (rows.column(name).to_pylist() for name in ("_partition", "_offset"))
+    return zip(*columns, strict=True)
 
 
 def _batches(letters: Table) -> Iterator[Any]:

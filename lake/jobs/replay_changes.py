@@ -33,11 +33,14 @@ from lake.record_reader import read_records
 from lake.store_reader import StoreReader, store_reader
 from lake.tables.delta_table import Table, app_id
 from lake.tables.layout import DECODED, TableLayout
+from lake.tables.record_places import RecordPlaces
 from lake.tables.upsert import Merge, change_schema, identity, is_named_by_key, newest
 from lake.tables.values.changes import OP
 from lake.tables.values.formats import open_decoder
 
-_HELD_BYTES = 64 << 20
+_HELD_BYTES = 128 << 20
+"""Twice a round of letters: less is hardly overtaken."""
+_LOOKED_AT_BYTES = 8 << 20
 
 
 def letter_columns(keys: Sequence[str]) -> list[str]:
@@ -72,10 +75,10 @@ class LetterKeys:
         found = places.join(self.rows, names, join_type="left semi").column("_place")
         is_chosen = np.zeros(changes.num_rows, np.bool_)
         is_chosen[np.asarray(found)] = True
-        by_key = pc.and_(
-            is_named_by_key(changes, keys), pc.is_in(changes.column("_key"), self.record_keys)
-        )
-        is_chosen |= np.asarray(pc.fill_null(by_key, False))
+        nameless = pc.fill_null(is_named_by_key(changes, keys), False)
+        if keys and pc.any(nameless).as_py():
+            by_key = pc.and_(nameless, pc.is_in(changes.column("_key"), self.record_keys))
+            is_chosen |= np.asarray(pc.fill_null(by_key, False))
         is_chosen |= np.asarray(pc.equal(changes.column(OP), "t"))
         return changes.filter(pa.array(is_chosen))
 
@@ -93,29 +96,37 @@ def merge_of_letters(
 
     Raises what reading objects raises.
     """
-    keys = layout.spec.keys
-    wanted = LetterKeys.of(letters, keys)
-    work = partial(_changes_in, settings, layout, wanted)
     splits = _splits(settings, reader, catalog, table, letters)
-    schema = change_schema(layout.schema)
-    held = schema.empty_table()
-    for _, changes in run_in_threads(work, splits, workers=settings.workers):
-        held = pa.concat_tables([held, changes])
-        if held.nbytes > _HELD_BYTES:
-            held = newest(held, keys)
-    merge = planned_merge(table, held, layout.schema, keys, is_history=False)
+    # No name for all changes: what has been overtaken is not in memory any more.
+    merge = planned_merge(
+        table,
+        _changes_of_letters(settings, layout, letters, splits),
+        layout.schema,
+        layout.spec.keys,
+        is_history=False,
+    )
     # Not all that the table has is offered, so a truncate says nothing of the rest.
     clauses = tuple(c for c in merge.clauses if not c.verb.endswith("_missing"))
-    source = merge.source
-    asked = set(each_place(letters))
-    is_asked = [place in asked for place in each_place(source)]
-    return replace(merge, source=source.filter(pa.array(is_asked, pa.bool_())), clauses=clauses)
+    is_asked = RecordPlaces(letters).has(merge.source)
+    source = merge.source if is_asked.all() else merge.source.filter(pa.array(is_asked))
+    return replace(merge, source=source, clauses=clauses)
 
 
-def each_place(rows: Any) -> Iterator[tuple[int, int]]:
-    """Yield the partition and offset that each row is from."""
-    columns = (rows.column(name).to_pylist() for name in ("_partition", "_offset"))
-    return zip(*columns, strict=True)
+def _changes_of_letters(
+    settings: MaterializeSettings, layout: TableLayout, letters: Any, splits: Sequence[Split]
+) -> Any:
+    """What the splits have of the letters' keys; where it is much, without what is overtaken."""
+    keys = layout.spec.keys
+    work = partial(_changes_in, settings, layout, LetterKeys.of(letters, keys))
+    held = change_schema(layout.schema).empty_table()
+    bytes_max = _HELD_BYTES
+    for _, changes in run_in_threads(work, splits, workers=settings.workers):
+        held = pa.concat_tables([held, changes])
+        if held.nbytes > bytes_max:
+            held = newest(held, keys)
+            bytes_max = max(bytes_max, 2 * held.nbytes)
+    pa.default_memory_pool().release_unused()
+    return held
 
 
 def _splits(
@@ -160,12 +171,27 @@ def _changes_in(
     values = open_decoder(layout.spec)
     keys = layout.spec.keys
 
-    def chosen() -> Iterator[Any]:
+    def changes() -> Iterator[Any]:
         decoder = RecordDecoder(DECODED, invalid=PassedOver())
         for batch in read_records(store_reader(settings.path), split.ranges, decoder):
             made = layout.table_rows(
                 batch, values, new_schema_is_fault=settings.evolution == "dead_letter"
             )
-            yield wanted.chosen(made.rows, keys)
+            yield made.rows
 
-    return pa.concat_tables([change_schema(layout.schema).empty_table(), *chosen()])
+    chosen = [wanted.chosen(some, keys) for some in _gathered(changes())]
+    return pa.concat_tables([change_schema(layout.schema).empty_table(), *chosen])
+
+
+def _gathered(pieces: Iterator[Any]) -> Iterator[Any]:
+    """Yield rows, many at a time: to look for keys among very many costs by these, not by rows."""
+    held: list[Any] = []
+    size = 0
+    for rows in pieces:
+        held.append(rows)
+        size += rows.nbytes
+        if size >= _LOOKED_AT_BYTES:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)

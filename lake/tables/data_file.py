@@ -136,6 +136,15 @@ def read_data_file(root: str, path: str) -> Any:
     return pq.read_table(pa.BufferReader(reader.run(reader.store.get(path))))
 
 
+def read_row_groups(root: str, path: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """Yield the rows of a file that was written below `root`, all columns or some, by row group."""
+    reader = store_reader(root)
+    file = pq.ParquetFile(pa.BufferReader(reader.run(reader.store.get(path))))
+    names = None if columns is None else list(columns)
+    for group in range(file.num_row_groups):
+        yield file.read_row_group(group, columns=names)
+
+
 def create_file(root: str, path: str, pieces: Sequence[memoryview]) -> None:
     """Create a file below `root`, durably, under a name that is ours alone.
 

@@ -163,7 +163,8 @@ def new_rows(merge: Merge, held: Iterable[Any]) -> Any:
     for some in held:
         if pc.any(pc.is_in(some, keys)).as_py():
             return None
-    return merge.source.filter(pc.equal(merge.source.column(OP), _PUT))
+    is_put = pc.equal(merge.source.column(OP), _PUT)
+    return merge.source if pc.all(is_put).as_py() else merge.source.filter(is_put)
 
 
 def _last_of_each(changes: Any, names: Sequence[str]) -> Any:

@@ -4,14 +4,18 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import lake.jobs.replay as replay_job
 from lake.jobs.declared_tables import DeclaredTables
 from lake.jobs.replay import ReplayResult
+from lake.jobs.replay_changes import LetterKeys
 from storage.errors import SettingsError
 from storage.failpoints import KILLED
 from tests.integration.test_upsert_tables import bring_up, declare, event, record, row
@@ -122,6 +126,49 @@ def test_a_run_that_is_killed_between_its_commits_is_taken_up(tmp_path: Path) ->
     replay(root)
     assert held(table) == model
     assert letters_left(table) == 0
+
+
+def test_a_round_is_bounded_by_the_values_of_its_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by their keys alone: the values are in memory when they are merged."""
+    monkeypatch.setattr(replay_job, "_LETTERS_AT_ONCE", 4)
+    monkeypatch.setattr(replay_job, "_ROUND_BYTES", 100_000)
+    root, rounds, widened = tmp_path / "store", 3, 1
+    values = [b'{"id": %d, "n": %d, "text": "%s"}' % (n, 1 << 40, b"x" * 20_000) for n in range(24)]
+    write_topic(root, "people", {0: [record(b"%d" % n, v) for n, v in enumerate(values)]})
+    declared(root, "id bigint, n int, text string", keys="id")
+    table = bring_up(root, "people").table
+    declared(root, "id bigint, n bigint, text string", keys="id")
+    before = DeltaTable(table).version()
+    result = replay(root)
+    assert (result.letters, result.replayed, result.left) == (24, 24, 0)
+    assert DeltaTable(table).version() - before == rounds + widened
+    assert held(table) == dict.fromkeys(range(24), 1 << 40)
+
+
+def test_keys_of_letters_are_looked_for_among_many_records_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look for a million keys costs as much for ten records as for a million."""
+    looks: list[int] = []
+    chosen = LetterKeys.chosen
+
+    def counted(wanted: LetterKeys, changes: Any, keys: Sequence[str]) -> Any:
+        looks.append(changes.num_rows)
+        return chosen(wanted, changes, keys)
+
+    monkeypatch.setattr(LetterKeys, "chosen", counted)
+    root, model = tmp_path / "store", Model()
+    for start in range(0, 400, 40):
+        write(root, start, model, start=start, count=40)
+    declared(root, "id bigint, n int")
+    table = bring_up(root, "people").table
+    declared(root, "id bigint, n bigint")
+    replay(root)
+    assert held(table) == model
+    assert sum(looks) > 300
+    assert len(looks) <= 2
 
 
 def test_a_letter_whose_record_is_gone_stays(tmp_path: Path) -> None:
