@@ -49,8 +49,15 @@ REBUILD_ALONE = {"rebuild_bridged", "rebuild_copied", "rebuild_published"}
 """Fail-points that only rebuilding the catalog comes to: test_rebuild_crashes."""
 CLUSTER_ALONE = {"hand_over_stopped", "left_log_opened", "left_log_committed"}
 """Fail-points that a node alone never comes to: test_takeover_processes."""
+AT_FIRST_START = (
+    *("log_begun", "metadata_entry_planned", "metadata_entry_put", "node_registered"),
+    *("wal_file_filled", "wal_header_written", "wal_objects_committed", "wal_sealed"),
+)
+"""Fail-points that the first start of a cluster comes to."""
+FIRST_START_ALONE = {"wal_file_filled"}
 TRIES = 4
 """Whether a kill leaves something to recover is a matter of moments."""
+CHAIN = 5
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -63,6 +70,27 @@ def failpoints() -> list[str]:
                 found.update(re.findall(r'\bfailpoint\("(\w+)"\)', source.read_text()))
     alone = SWEEP_ALONE | MAINTENANCE_ALONE | MERGE_ALONE | REBUILD_ALONE | CLUSTER_ALONE
     return sorted(found - alone)
+
+
+def flags_of(name: str) -> Sequence[str]:
+    """The flags with which a broker comes to the fail-point."""
+    if name in NEED_MANY_ENTRIES:
+        return MANY_ENTRIES
+    return OBJECT_WAL if name in OBJECT_WAL_ALONE else BLOCK_WAL
+
+
+def chains() -> list[tuple[Sequence[str], Sequence[str]]]:
+    """Return flags and fail-points that one broker comes to with them, a few at a time: several
+    share what a broker and its clients cost at the start.
+    """
+    by_flags: dict[Sequence[str], list[str]] = {}
+    for name in sorted(set(failpoints()) - FIRST_START_ALONE):
+        by_flags.setdefault(flags_of(name), []).append(name)
+    return [
+        (flags, names[start : start + CHAIN])
+        for flags, names in by_flags.items()
+        for start in range(0, len(names), CHAIN)
+    ]
 
 
 class Campaign:
@@ -158,33 +186,44 @@ def test_there_are_failpoints() -> None:
     assert len(failpoints()) >= 8
 
 
-@pytest.mark.parametrize("name", failpoints())
-def test_a_kill_at_every_failpoint(tmp_path: Path, name: str) -> None:
-    """Die at the place whenever it is come to: as a new cluster, recovering, at work, stopping."""
-    flags = OBJECT_WAL if name in OBJECT_WAL_ALONE else BLOCK_WAL
-    flags = MANY_ENTRIES if name in NEED_MANY_ENTRIES else flags
+@pytest.mark.parametrize("name", AT_FIRST_START)
+def test_a_cluster_that_dies_while_it_is_made_is_made_by_the_next_start(
+    tmp_path: Path, name: str
+) -> None:
+    with campaign(tmp_path, flags_of(name)) as running:
+        assert die_while_starting(running, name), f"{name} was not reached"
+        running.broker.start()
+        create_topic(running.broker.bootstrap, TOPIC, PARTITIONS)
+        log = read_log(running.broker.bootstrap, TOPIC, PARTITIONS)
+        assert log == {partition: [] for partition in range(PARTITIONS)}
+
+
+@pytest.mark.parametrize(("flags", "names"), chains())
+def test_kills_at_every_failpoint_one_after_the_other(
+    tmp_path: Path, flags: Sequence[str], names: Sequence[str]
+) -> None:
+    """Die at each place while recovering from the kill before it, at work, or stopping."""
     with campaign(tmp_path, flags) as running:
-        deaths = [die_while_starting(running, name)]
-        if running.broker.is_running:
-            running.broker.kill()
         running.broker.start()
         running.start_clients()
-        for _ in range(TRIES):
-            running.wait_progress(100)
-            running.broker.kill()
-            deaths.append(die_while_starting(running, name))
-            if running.broker.is_running:
-                deaths.append(die_at_work(running))
-            if running.broker.is_running:
-                deaths.append(running.broker.stop() == KILLED)
-            if any(deaths):
-                break
-            running.broker.start()
-        assert any(deaths), f"{name} was not reached"
-        running.broker.kill()
+        for name in names:
+            assert any(die_at(running, name) for _ in range(TRIES)), f"{name} was not reached"
         running.broker.start()
         running.wait_progress(100)
         running.check()
+
+
+def die_at(running: Campaign, name: str) -> bool:
+    """Kill the broker if it runs, then run it towards the fail-point: whether that ended it."""
+    if running.broker.is_running:
+        running.wait_progress(100)
+        running.broker.kill()
+    if die_while_starting(running, name) or die_at_work(running):
+        return True
+    if running.broker.stop() == KILLED:
+        return True
+    running.broker.start()
+    return False
 
 
 def die_while_starting(running: Campaign, name: str) -> bool:
