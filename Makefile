@@ -117,11 +117,11 @@ sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch o
 integration: $(STAMP) ## Tests with real clients and real processes, the slow ones too
 	@SLOW=1 $(BIN)/python -m pytest -q tests/integration
 
-crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n, STREAM_KILLS=n
-	@SLOW=1 CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} STREAM_KILLS=$${STREAM_KILLS:-30} \
+crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n, STREAM_KILLS=n, JOB_KILLS=n
+	@SLOW=1 CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} STREAM_KILLS=$${STREAM_KILLS:-30} JOB_KILLS=$${JOB_KILLS:-50} \
 		$(BIN)/python -m pytest -q tests/spark/test_stream_kills.py \
 		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py tests/integration/test_s3_outages.py \
-		tests/integration/test_request_memory.py \
+		tests/integration/test_request_memory.py tests/integration/test_materialize_crashes.py \
 		tests/integration/test_transactions_over_kills.py
 
 chaos: $(STAMP) ## A cluster of processes under faults, judged by the history checker; SECONDS=60, SEED=1, WAL=block or object

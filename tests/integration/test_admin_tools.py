@@ -50,7 +50,6 @@ def test_what_is_wrong_with_a_topic_is_said(tools: Tools) -> None:
     assert "x" not in tools("kafka-topics", "--list").split()
 
 
-@pytest.mark.slow
 def test_configs_are_set_shown_and_reset(tools: Tools) -> None:
     tools("kafka-topics", "--create", "--topic", "configured")
     configs = ("kafka-configs", "--entity-type", "topics", "--entity-name", "configured")
@@ -79,7 +78,6 @@ def test_records_are_deleted_from_the_start(tools: Tools, tmp_path: Path) -> Non
     assert "trimmed:0:30" in tools("kafka-get-offsets", "--topic", "trimmed", "--time", "-1")
 
 
-@pytest.mark.slow
 def test_groups_are_described_reset_and_deleted(tools: Tools) -> None:
     tools("kafka-topics", "--create", "--topic", "read", "--partitions", "1")
     lines = "".join(f"{number}\n" for number in range(30))
@@ -103,7 +101,6 @@ def _offset_of_readers(described: str) -> str:
     return next(line for line in described.splitlines() if "readers" in line).split()[3]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("formatter", "marks"),
     [

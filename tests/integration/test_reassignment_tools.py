@@ -7,17 +7,21 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from bench.apache_kafka import tools as own_jvm
 from storage.metadata.records import AssignStreams
 from tests.support.kafka_tools import require_kafka_tools, run
 from tests.support.node_cluster import NodeCluster, node_cluster
 
-TOOL_S = 60.0
 
-
-async def tool(cluster: NodeCluster, name: str, *arguments: str) -> str:
-    """Run a tool beside the nodes; one that fails fails the test."""
+async def tool(
+    cluster: NodeCluster, name: str, *arguments: str, runs_beside_others: bool = False
+) -> str:
+    """Run a tool beside the nodes; one that fails fails the test. One that runs beside other tools
+    has a JVM of its own.
+    """
     at = ("--bootstrap-server", f"127.0.0.1:{cluster.nodes[1].advertised_port}")
-    done = await asyncio.to_thread(run, name, *at, *arguments, timeout_s=TOOL_S)
+    runs = own_jvm.run if runs_beside_others else run
+    done = await asyncio.to_thread(runs, name, *at, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -96,10 +100,15 @@ async def test_java_clients_go_on_while_everything_moves(tmp_path: Path) -> None
                 cluster,
                 *("kafka-verifiable-producer", *count, "--throughput", "500"),
                 *("--command-config", str(config)),
+                runs_beside_others=True,
             )
         )
         consuming = asyncio.create_task(
-            tool(cluster, "kafka-verifiable-consumer", *count, "--group-id", "g", "--verbose")
+            tool(
+                cluster,
+                *("kafka-verifiable-consumer", *count, "--group-id", "g", "--verbose"),
+                runs_beside_others=True,
+            )
         )
         moved = await move_until(cluster, producing)
         sent, read = events(await producing), events(await consuming)

@@ -1,16 +1,23 @@
 """Apache Kafka's own command-line tools for tests: `run("kafka-topics", "--bootstrap-server", …)`.
 
-A test that needs them calls `require_kafka_tools()` first, which skips it where Kafka's jars cannot
-be had.
+They run one after the other in one JVM of the test process: a JVM for each takes two seconds of a
+core. A test that needs them calls `require_kafka_tools()` first, which skips it where Kafka's jars
+cannot be had.
 """
+
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 from bench.apache_kafka.jars import jars_directory
-from bench.apache_kafka.tools import MAIN_CLASSES, command, run
+from bench.apache_kafka.tools import MAIN_CLASSES
 from bench.maven import MissingTool
+from tests.tools.one_jvm import OneJvm
 
-__all__ = ["MAIN_CLASSES", "Tools", "command", "require_kafka_tools", "run"]
+__all__ = ["MAIN_CLASSES", "Tools", "require_kafka_tools", "run"]
 
 
 def require_kafka_tools() -> None:
@@ -19,6 +26,22 @@ def require_kafka_tools() -> None:
         jars_directory()
     except MissingTool as missing:
         pytest.skip(str(missing))
+
+
+def run(tool: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a tool to its end: exit status, stdout and stderr.
+
+    Raises ServerFailed if the JVM ends.
+    """
+    done = _jvm().run(tool, arguments, stdin or "")
+    return subprocess.CompletedProcess((tool, *arguments), done.status, done.output, done.errors)
+
+
+@cache
+def _jvm() -> OneJvm:
+    """The JVM of this process; it ends when its standard input does."""
+    folder = Path(tempfile.mkdtemp(prefix="kafka-tools-"))
+    return OneJvm(folder / "jvm.log").__enter__()
 
 
 class Tools:
