@@ -54,7 +54,7 @@ locals {
     )
     cross_zone = local.gib_second * local.month_seconds * (1 + var.expected_traffic.readers) * (1 - 1 / length(var.zones)) * var.prices.cross_zone_gib
     fixed = (
-      (var.kms_key_arn == null ? var.prices.kms_key : 0)
+      (local.own_kms_key ? var.prices.kms_key : 0)
       + (var.scaling == null ? 0 : local.host_count * var.prices.detailed_monitoring)
       + (var.secrets ? 2 * var.prices.secret : 0)
       + (var.observability ? module.observability[0].alarms * var.prices.alarm + var.prices.dashboard : 0)

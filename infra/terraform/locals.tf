@@ -4,6 +4,8 @@ locals {
   tags      = merge(local.own_tags, { "lakehead:bucket" = module.storage.bucket })
   block_wal = var.wal_mode != "object"
 
+  own_kms_key = var.own_kms_key == null ? var.kms_key_arn == null : var.own_kms_key
+
   # A new host per zone comes after all that there are, so no host's node ids ever change.
   node_ids_per_host = 100
   slots = merge([

@@ -26,6 +26,7 @@ module "storage" {
   tags                 = local.own_tags
   bucket               = var.bucket
   kms_key_arn          = var.kms_key_arn
+  own_kms_key          = local.own_kms_key
   force_destroy        = var.force_destroy
   abort_multipart_days = var.abort_multipart_days
   access_log_bucket    = var.access_log_bucket
@@ -61,7 +62,7 @@ module "wal" {
   takers         = var.wal_takers
   # The provider cannot change this alone on an io2 volume (it sends a ModifyVolume that modifies nothing).
   final_snapshot = var.wal_mode == "io2-multi-attach" || !var.force_destroy
-  kms_key_arn    = module.storage.kms_key_arn
+  kms_key_arn    = var.kms_key_arn
   instance_ids   = module.brokers.instance_ids
 }
 
@@ -91,6 +92,8 @@ module "brokers" {
   settings          = merge({ "table.roots" = "s3://${module.storage.bucket}/${var.tables_prefix}" }, var.settings)
   lakehead_wheel    = var.lakehead_wheel
   session_manager   = var.session_manager
+
+  volume_kms_key_arn = var.kms_key_arn
 }
 
 module "bootstrap" {
@@ -143,6 +146,7 @@ module "airflow" {
     architecture             = module.brokers.architecture
     instance_type            = coalesce(var.airflow_host.instance_type, var.instance_type)
     root_gib                 = var.airflow_host.root_gib
+    volume_kms_key_arn       = var.kms_key_arn
     port                     = var.airflow_host.port
     parallelism              = var.airflow_host.parallelism
     dags                     = var.airflow_host.dags

@@ -269,19 +269,34 @@ variable "tables_prefix" {
 }
 
 variable "force_destroy" {
-  description = "Whether destroy may delete the bucket with all data in it. False: destroy is refused while there is an object."
+  description = "Whether destroy may delete the bucket with all data in it, and the cluster's own key. False: destroy is refused."
   type        = bool
   default     = false
 }
 
 variable "kms_key_arn" {
-  description = "KMS key for bucket, volumes and secrets; null: a new one."
+  description = "KMS key for what is written from now on: bucket, secrets, new volumes; null: a key of the cluster's own for bucket and secrets, and the account's key of EBS for volumes. own_kms_key belongs to it."
   type        = string
   default     = null
 
   validation {
     condition     = var.kms_key_arn == null ? true : can(regex("^arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/.+$", var.kms_key_arn))
     error_message = "kms_key_arn is the ARN of a key (not of an alias), such as arn:aws:kms:us-east-1:123456789012:key/..., or null."
+  }
+}
+
+variable "own_kms_key" {
+  description = "Whether the cluster has a KMS key of its own beside kms_key_arn: true if it began without kms_key_arn, as what was written then is read by that key alone. Null: it has one if there is no kms_key_arn."
+  type        = bool
+  default     = null
+
+  validation {
+    condition     = var.kms_key_arn == null || var.own_kms_key != null
+    error_message = "kms_key_arn is given. If the cluster began without it, add own_kms_key = true: all that was written until now stays readable by the cluster's own key. If it begins with kms_key_arn, add own_kms_key = false."
+  }
+  validation {
+    condition     = var.kms_key_arn != null || var.own_kms_key != false
+    error_message = "own_kms_key = false needs kms_key_arn: without a key of its own the cluster needs one of yours."
   }
 }
 

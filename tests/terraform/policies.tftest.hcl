@@ -10,7 +10,6 @@ variables {
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
   zones          = ["us-east-1a"]
   observability  = false
-  force_destroy  = true # else a guard asks AWS whether the bucket is empty
 }
 
 run "object" {
@@ -43,6 +42,7 @@ run "scaling" {
 
 run "express" {
   variables {
-    wal_express = true
+    wal_express   = true
+    force_destroy = true
   }
 }

@@ -86,6 +86,11 @@ def _keys(services: tuple[str, ...]) -> Iterator[Case]:
         elsewhere = {"kms:ViaService": "s3.eu-west-1.amazonaws.com"}
         yield Case("the key in another region", action, KEY, elsewhere)
         yield Case("another key", action, OTHER_KEY, THROUGH_S3)
+        for place in ("arn:aws:s3:::other", f"{BUCKET_ARN}-2", f"{BUCKET_ARN}-2/lakehead/x"):
+            of_other = {**THROUGH_S3, "kms:EncryptionContext:aws:s3:arn": place}
+            yield Case("another key, for another bucket", action, OTHER_KEY, of_other)
+        of_ours = {"kms:EncryptionContext:aws:s3:arn": BUCKET_ARN}
+        yield Case("another key, without S3", action, OTHER_KEY, of_ours)
     for action in ("Encrypt", "ReEncryptFrom", "CreateGrant", "PutKeyPolicy", "DisableKey"):
         yield Case("the key itself", f"kms:{action}", KEY, THROUGH_S3)
     yield Case("the key itself", "kms:ScheduleKeyDeletion", KEY)
@@ -156,13 +161,28 @@ def _airflow() -> Iterator[Case]:
 
 _SECRETS = f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret"
 _THROUGH_SECRETS = {"kms:ViaService": f"secretsmanager.{REGION}.amazonaws.com"}
+EARLIER_KEYS = tuple(
+    Case(
+        "what was written by a key that the cluster had before",
+        f"kms:{action}",
+        f"arn:aws:kms:{REGION}:{account}:key/11111111-0000-0000-0000-000000000000",
+        {**THROUGH_S3, "kms:EncryptionContext:aws:s3:arn": place},
+    )
+    for action in ("Decrypt", "GenerateDataKey")
+    for account in (ACCOUNT, "210987654321")
+    for place in (BUCKET_ARN, f"{BUCKET_ARN}/lakehead/data/a/0-0-0")
+)
+"""With a bucket key S3 names the bucket to KMS, else the object (S3's user guide, SSE-KMS)."""
+
 STATED: Mapping[str, tuple[Case, ...]] = {
     "broker": (
+        *EARLIER_KEYS,
         Case("user data: aws s3 cp", "s3:ListBucket", PACKAGES, {"s3:prefix": "lakehead/"}),
         Case("user data: aws s3 cp", "s3:GetObject", f"{PACKAGES}/lakehead/lakehead-1.0.whl"),
     ),
-    "spark": (),
+    "spark": EARLIER_KEYS,
     "airflow": (
+        *EARLIER_KEYS,
         Case("user data: aws s3 cp", "s3:ListBucket", PACKAGES, {"s3:prefix": "lakehead/airflow/"}),
         Case("user data: aws s3 cp", "s3:GetObject", f"{PACKAGES}/lakehead/airflow/x.whl"),
         Case("user data", "secretsmanager:PutSecretValue", f"{_SECRETS}:lakehead/airflow-AbCdEf"),

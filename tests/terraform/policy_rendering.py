@@ -103,7 +103,7 @@ def main() -> int:
     """Render, and compare with the file or write it. Status 1: it is not current."""
     with tempfile.TemporaryDirectory(prefix="lakehead-policies-") as folder:
         try:
-            settings = environment(Path(folder))
+            settings = environment(Path(folder)) | {"LAKEHEAD_MAY_END": "cluster"}
             terraform = Terraform(folder=copied(Path(folder)), environment=settings)
             terraform.init()
             found = written(render(terraform))

@@ -51,6 +51,8 @@ from tests.terraform.recording.ec2_calls import (
 RENDERED = rendered()
 RECORDED = read_needs()
 KEY_POLICY: Policy = RENDERED["object"]["module.storage.aws_kms_key.this[0]"]
+FREE_KEY_POLICY: Policy = RENDERED["express"]["module.storage.aws_kms_key.this[0]"]
+"""The key's policy once `force_destroy` was applied."""
 BUCKET_POLICY: Policy = RENDERED["object"]["module.storage.aws_s3_bucket_policy.this"]
 POLICIES: dict[tuple[str, str], Policy] = {
     (run, who): {
@@ -179,6 +181,20 @@ def test_no_statement_is_about_everything(run: str, who: str) -> None:
             assert "*" not in action, statement
             # Descriptions know no resources.
             assert statement["Resource"] != "*" or action.startswith("ec2:Describe")
+
+
+def test_the_key_of_a_bucket_that_may_hold_data_is_deleted_by_no_role() -> None:
+    """Whatever tries it: another apply, a destroy, an administrator at the console."""
+    everything = {"Effect": "Allow", "Action": "*", "Resource": "*"}
+    admin: Policy = {"Version": "2012-10-17", "Statement": [everything]}
+    for name in ("admin", "terraform", "atlantis"):
+        role = f"arn:aws:iam::{ACCOUNT}:role/{name}"
+        for action in ("kms:ScheduleKeyDeletion", "kms:PutKeyPolicy", "kms:DescribeKey"):
+            asked = Request(action=action, resource=KEY, principal=role)
+            kept = action == "kms:ScheduleKeyDeletion"
+            expected = Decision.EXPLICIT_DENY if kept else Decision.ALLOWED
+            assert decide_by_key(asked, [admin], KEY_POLICY) is expected
+            assert decide_by_key(asked, [admin], FREE_KEY_POLICY) is Decision.ALLOWED
 
 
 def test_every_call_to_ec2_is_among_the_recorded(ec2_calls: list[AwsCall]) -> None:

@@ -74,7 +74,7 @@ run "a_package_by_https_needs_no_permission" {
     lakehead_wheel = "https://packages.example/lakehead-1.0-py3-none-any.whl"
   }
   assert {
-    condition     = length(jsondecode(output.broker_policy_json).Statement) == 3
+    condition     = length(jsondecode(output.broker_policy_json).Statement) == 4
     error_message = "no statement about a package in S3"
   }
 }

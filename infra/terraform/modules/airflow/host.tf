@@ -199,7 +199,7 @@ resource "aws_instance" "airflow" {
     volume_type = "gp3"
     volume_size = var.host.root_gib
     encrypted   = true
-    kms_key_id  = var.kms_key_arn
+    kms_key_id  = var.host.volume_kms_key_arn
   }
 
   tags = merge(var.tags, { Name = "${var.name}-airflow" })

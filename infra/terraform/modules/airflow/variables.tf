@@ -47,6 +47,7 @@ variable "host" {
     architecture             = string
     instance_type            = string
     root_gib                 = number
+    volume_kms_key_arn       = optional(string)
     port                     = number
     parallelism              = number
     dags                     = string

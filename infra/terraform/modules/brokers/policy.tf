@@ -31,6 +31,18 @@ locals {
       Resource  = var.kms_key_arn
       Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" } }
     },
+    # Objects keep the key that they were written with. So what may be read does not hang on a list of
+    # keys, which can be too short, but on the bucket, which S3 names to KMS with every object.
+    {
+      Sid      = "EarlierKeysThroughS3"
+      Effect   = "Allow"
+      Action   = ["kms:GenerateDataKey", "kms:Decrypt"]
+      Resource = "arn:${data.aws_partition.current.partition}:kms:${data.aws_region.current.name}:*:key/*"
+      Condition = {
+        StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" }
+        StringLike   = { "kms:EncryptionContext:aws:s3:arn" = [local.bucket_arn, "${local.bucket_arn}/*"] }
+      }
+    },
   ]
   wheel_statements = [
     {
@@ -64,12 +76,14 @@ locals {
       Resource  = ["${local.ec2_arn}:volume/*", "${local.ec2_arn}:instance/*"]
       Condition = { StringEquals = local.of_cluster }
     },
-    # To attach an encrypted volume, EC2 takes a grant of its key in the name of who attaches.
+    # To attach an encrypted volume, EC2 takes a grant of its key in the name of who attaches. A volume
+    # keeps its key, so it may be an earlier one, or the account's own for EBS; which volumes there are
+    # to attach, the statement above says.
     {
       Sid      = "GrantForVolumes"
       Effect   = "Allow"
       Action   = ["kms:CreateGrant"]
-      Resource = var.kms_key_arn
+      Resource = "arn:${data.aws_partition.current.partition}:kms:${data.aws_region.current.name}:*:key/*"
       Condition = {
         Bool = { "kms:GrantIsForAWSResource" = "true" }
         StringEquals = {

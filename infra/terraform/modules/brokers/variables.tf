@@ -61,8 +61,14 @@ variable "prefix" {
 }
 
 variable "kms_key_arn" {
-  description = "KMS key of bucket and volumes."
+  description = "KMS key of what is written to the bucket."
   type        = string
+}
+
+variable "volume_kms_key_arn" {
+  description = "KMS key of root volumes; null: the account's key of EBS."
+  type        = string
+  default     = null
 }
 
 variable "wal_uris" {

@@ -35,6 +35,18 @@ locals {
       Resource  = var.kms_key_arn
       Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" } }
     },
+    # Objects keep the key that they were written with. So what may be read does not hang on a list of
+    # keys, which can be too short, but on the bucket, which S3 names to KMS with every object.
+    {
+      Sid      = "EarlierKeysThroughS3"
+      Effect   = "Allow"
+      Action   = ["kms:GenerateDataKey", "kms:Decrypt"]
+      Resource = "arn:${local.partition}:kms:${data.aws_region.current.name}:*:key/*"
+      Condition = {
+        StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" }
+        StringLike   = { "kms:EncryptionContext:aws:s3:arn" = [local.bucket_arn, "${local.bucket_arn}/*"] }
+      }
+    },
   ]
   glue_statements = [
     {

@@ -1,6 +1,18 @@
 locals {
   kms_key_arn = var.kms_key_arn == null ? aws_kms_key.this[0].arn : var.kms_key_arn
 
+  # KMS itself refuses to delete the key of a bucket that may hold data, to whatever it is that tries:
+  # a changed variable, a destroy, a console. A key that waits for its deletion decrypts nothing.
+  key_statements = [
+    {
+      Sid       = "KeptAsLongAsData"
+      Effect    = "Deny"
+      Principal = "*"
+      Action    = "kms:ScheduleKeyDeletion"
+      Resource  = "*"
+    },
+  ]
+
   tls_only_policy_json = jsonencode({
     Version = "2012-10-17"
     Statement = [{
@@ -21,10 +33,11 @@ data "aws_partition" "current" {}
 
 data "aws_caller_identity" "current" {}
 
+# Of the bucket alone, so that nothing that outlives a destroy, such as a snapshot, needs it.
 resource "aws_kms_key" "this" {
-  count                   = var.kms_key_arn == null ? 1 : 0
+  count                   = var.own_kms_key ? 1 : 0
   depends_on              = [aws_s3_bucket.this] # a name that is taken is found out before
-  description             = "Lakehead ${var.name}: bucket and volumes"
+  description             = "Lakehead ${var.name}: bucket ${var.bucket}"
   enable_key_rotation     = true
   deletion_window_in_days = 30
   tags                    = merge(var.tags, { Name = var.name })
@@ -32,13 +45,16 @@ resource "aws_kms_key" "this" {
   # The account's IAM policies decide who may use the key, as with AWS's own default.
   policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [{
-      Sid       = "AccountDecides"
-      Effect    = "Allow"
-      Principal = { AWS = "arn:${data.aws_partition.current.partition}:iam::${data.aws_caller_identity.current.account_id}:root" }
-      Action    = "kms:*"
-      Resource  = "*"
-    }]
+    Statement = concat(
+      [{
+        Sid       = "AccountDecides"
+        Effect    = "Allow"
+        Principal = { AWS = "arn:${data.aws_partition.current.partition}:iam::${data.aws_caller_identity.current.account_id}:root" }
+        Action    = "kms:*"
+        Resource  = "*"
+      }],
+      [for statement in local.key_statements : statement if !var.force_destroy],
+    )
   })
 }
 

@@ -4,8 +4,18 @@ output "bucket" {
 }
 
 output "kms_key_arn" {
-  description = "ARN of the key that encrypts bucket and volumes."
+  description = "ARN of the key that encrypts what is written to the bucket."
   value       = local.kms_key_arn
+}
+
+output "own_kms_key_arn" {
+  description = "ARN of the cluster's own key; null without one."
+  value       = one(aws_kms_key.this[*].arn)
+}
+
+output "own_kms_key_policy_json" {
+  description = "Policy of the cluster's own key; null without one."
+  value       = one(aws_kms_key.this[*].policy)
 }
 
 output "bucket_policy_json" {

@@ -14,13 +14,19 @@ variable "bucket" {
 }
 
 variable "kms_key_arn" {
-  description = "KMS key that encrypts bucket and volumes; null: a new one."
+  description = "KMS key that encrypts what is written to the bucket; null: the cluster's own."
   type        = string
   default     = null
 }
 
+variable "own_kms_key" {
+  description = "Whether the cluster has a key of its own, which is kept as long as there may be data that it encrypted."
+  type        = bool
+  default     = true
+}
+
 variable "force_destroy" {
-  description = "Whether destroy may delete a bucket with data in it."
+  description = "Whether destroy may delete a bucket with data in it, and the key of its own that encrypts the data."
   type        = bool
   default     = false
 }

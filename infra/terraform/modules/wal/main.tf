@@ -24,6 +24,7 @@ locals {
 }
 
 resource "aws_ebs_volume" "wal" {
+  #checkov:skip=CKV_AWS_189:by a key of yours where there is one; else by AWS's own, since snapshots outlive the cluster and its key
   for_each             = var.slots
   availability_zone    = each.value.zone
   type                 = local.multi_attach ? "io2" : "gp3"
@@ -40,6 +41,11 @@ resource "aws_ebs_volume" "wal" {
     "lakehead:wal"    = each.key
     "lakehead:device" = local.device_names[each.value.number]
   })
+
+  # A volume has one key for its life: another one would put an empty volume in its place.
+  lifecycle {
+    ignore_changes = [kms_key_id]
+  }
 }
 
 resource "aws_volume_attachment" "taker" {

@@ -4,7 +4,7 @@ output "volume_ids" {
 }
 
 output "volumes" {
-  description = "What each volume is: zone, type, size in GiB, IOPS, multi-attach, tags, whether it leaves a snapshot."
+  description = "What each volume is: zone, type, size in GiB, IOPS, multi-attach, key, tags, whether it leaves a snapshot."
   value = {
     for slot, volume in aws_ebs_volume.wal : slot => {
       zone         = volume.availability_zone
@@ -13,6 +13,7 @@ output "volumes" {
       iops         = volume.iops
       multi_attach = volume.multi_attach_enabled
       encrypted    = volume.encrypted
+      kms_key_arn  = volume.kms_key_id
       tags         = volume.tags
 
       final_snapshot = volume.final_snapshot

@@ -39,8 +39,9 @@ variable "final_snapshot" {
 }
 
 variable "kms_key_arn" {
-  description = "KMS key of the volumes."
+  description = "KMS key of new volumes; null: the account's key of EBS, which nothing deletes."
   type        = string
+  default     = null
 }
 
 variable "instance_ids" {
