@@ -179,7 +179,7 @@ boot-test: $(STAMP) ## Terraform's user data boots in a QEMU guest, or with CONT
 	@timeout 7200 $(BIN)/python -m tests.boot $(if $(CONTAINER),container)
 
 tf-cycle: $(STAMP) ## Terraform: every example applied to an emulated AWS, looked at by boto3, changed, destroyed (moto: cached)
-	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_rolling_steps.py
+	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py
 
 roll-test: $(STAMP) ## Hosts made by a real Terraform are replaced, added and removed one after the other under load (needs terraform; some ten minutes)
 	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -s --timeout 900 tests/rolling

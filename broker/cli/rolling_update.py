@@ -136,7 +136,10 @@ async def _update(
     with _cancelled_by_sigterm():
         with console.busy("terraform plan"):
             saved = await terraform.plan()
-        plan = read_plan(saved.content, resource)
+            plan = read_plan(saved.content, resource)
+            if outdated := plan.outdated():
+                saved = await terraform.plan(replaced=outdated)
+                plan = read_plan(saved.content, resource)
         check_hosts(plan, resource)
         check_data(plan, named)
         async with _members(path or _store(plan), timeout_s) as members:

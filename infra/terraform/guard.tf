@@ -1,31 +1,91 @@
-# `terraform destroy` begins here, as this is made last. S3 would refuse too, but only in the end, when
-# hosts and volumes, with what was not uploaded yet, are gone.
+# Refusals that a plan cannot make: of what the configuration has no more, only a provisioner of destroy
+# is told. It needs a shell and nothing else, so that it holds in every pipeline.
+
+locals {
+  hosts_to_replace = sort([for slot, revision in module.brokers.revisions : slot if revision.now != revision.next])
+}
+
+# Said with every plan, since an apply leaves these hosts as they are.
+check "hosts_are_as_configured" {
+  assert {
+    condition     = length(local.hosts_to_replace) == 0
+    error_message = "An apply replaces no host. Made of another image, instance type, release or settings than the configuration has now: ${join(", ", local.hosts_to_replace)}. Replace them one after the other: lakehead rolling-update, or terraform apply with -replace='...aws_instance.host[\"${join("", slice(concat(local.hosts_to_replace, [""]), 0, 1))}\"]', and the next one when all serve."
+  }
+}
+
+# `terraform destroy` begins here, as this is made last. S3 and KMS would refuse too, but only in the
+# end, when hosts and volumes, with what was not uploaded yet, are gone.
 resource "terraform_data" "guard" {
   input = {
     bucket = module.storage.bucket
-    region = data.aws_region.current.name
     force  = tostring(var.force_destroy)
   }
   triggers_replace = [module.storage.bucket]
   depends_on       = [module.storage, module.network, module.security, module.wal, module.brokers, module.elastic, module.bootstrap, module.lake, module.airflow, module.observability]
 
+  lifecycle {
+    precondition {
+      condition     = alltrue([for mode in values(module.brokers.wal_modes) : mode == var.wal_mode])
+      error_message = "Hosts run with another wal_mode, and their logs may hold records that are nowhere else. Set wal_mode back; or stop all nodes cleanly (systemctl stop lakehead, on every host), then apply with -replace='...aws_instance.host[\"SLOT\"]' for every host."
+    }
+  }
+
   provisioner "local-exec" {
     when  = destroy
     quiet = true
     environment = {
-      BUCKET     = self.input.bucket
-      FORCE      = self.input.force
-      AWS_REGION = self.input.region
-      AWS_PAGER  = ""
+      BUCKET = self.input.bucket
+      FORCE  = self.input.force
     }
     command = <<-EOT
       [ "$FORCE" = true ] && exit 0
-      if ! count=$(aws s3api list-objects-v2 --bucket "$BUCKET" --max-keys 1 --query KeyCount --output text); then
-        echo "Nothing was destroyed: the AWS CLI cannot say whether bucket $BUCKET is empty. Let it list the bucket, or apply force_destroy = true first." >&2
-        exit 1
-      fi
-      [ "$count" = 0 ] && exit 0
-      echo "Nothing was destroyed: bucket $BUCKET holds data. To delete the data too, apply force_destroy = true first." >&2
+      case " $LAKEHEAD_MAY_END " in *" cluster "*) exit 0 ;; esac
+      echo "Nothing was destroyed: bucket $BUCKET may hold data. To delete the data too, and the cluster's own key, apply force_destroy = true first." >&2
+      exit 1
+    EOT
+  }
+}
+
+# A host that is not wanted any more goes with its log, and several go at once: fewer hosts, another
+# zone, scaling. `lakehead rolling-update` drains them, waits for their logs, and says which may end.
+resource "terraform_data" "kept_host" {
+  for_each = local.slots
+  input = {
+    slot     = each.key
+    force    = tostring(var.force_destroy)
+    instance = module.brokers.instance_ids[each.key]
+    volume   = local.block_wal ? module.wal[0].volume_ids[each.key] : ""
+  }
+
+  provisioner "local-exec" {
+    when  = destroy
+    quiet = true
+    environment = {
+      SLOT  = self.input.slot
+      FORCE = self.input.force
+    }
+    command = <<-EOT
+      [ "$FORCE" = true ] && exit 0
+      case " $LAKEHEAD_MAY_END " in *" $SLOT "* | *" cluster "*) exit 0 ;; esac
+      echo "Host $SLOT was kept: an apply would end it, and others with it, undrained and with what its log holds. Use lakehead rolling-update; or drain it and set LAKEHEAD_MAY_END=$SLOT in the environment of terraform apply." >&2
+      exit 1
+    EOT
+  }
+}
+
+resource "terraform_data" "kept_group" {
+  count      = var.scaling == null ? 0 : 1
+  input      = { force = tostring(var.force_destroy) }
+  depends_on = [module.elastic]
+
+  provisioner "local-exec" {
+    when        = destroy
+    quiet       = true
+    environment = { FORCE = self.input.force }
+    command     = <<-EOT
+      [ "$FORCE" = true ] && exit 0
+      case " $LAKEHEAD_MAY_END " in *" group "* | *" cluster "*) exit 0 ;; esac
+      echo "The group of hosts was kept: an apply would end all of them at once. Keep scaling; or, when the cluster may be away, set LAKEHEAD_MAY_END=group in the environment of terraform apply." >&2
       exit 1
     EOT
   }

@@ -93,7 +93,7 @@ output "prometheus_policy_json" {
 }
 
 output "hosts" {
-  description = "Each host: zone, host.id, first node id, how many nodes, address, instance, WAL. `lakehead rolling-update` goes by it."
+  description = "Each host: zone, host.id, first node id, how many nodes, address, instance, WAL, and the tag lakehead:revision that an instance made today would have. `lakehead rolling-update` goes by it."
   value = {
     for slot, host in local.slots : slot => {
       zone     = host.zone
@@ -103,8 +103,19 @@ output "hosts" {
       address  = module.brokers.private_ips[slot]
       instance = module.brokers.instance_ids[slot]
       wal      = local.wal_uris[slot]
+      revision = module.brokers.revisions[slot].next
     }
   }
+}
+
+output "hosts_to_replace" {
+  description = "Hosts that were made of another image, instance type, release or settings than the configuration has now. `lakehead rolling-update` replaces them."
+  value       = local.hosts_to_replace
+}
+
+output "kms_keys" {
+  description = "Keys of the bucket: that of what is written now, and the cluster's own (null without one). Earlier keys of yours are needed as long as an object or a snapshot has them."
+  value       = { current = module.storage.kms_key_arn, own = module.storage.own_kms_key_arn }
 }
 
 output "interface_endpoints" {

@@ -104,7 +104,8 @@ class Conductor:
         if step.action in {Action.REMOVE, Action.REPLACE}:
             await self._drain(step, hosts)
         times.append(time.monotonic())
-        await self._terraform.apply(saved, self._say)
+        going = step.slots if step.action is Action.REMOVE else ()
+        await self._terraform.apply(saved, self._say, may_end=going)
         times.append(time.monotonic())
         await self._settle(step, hosts)
         times.append(time.monotonic())
@@ -122,6 +123,10 @@ class Conductor:
         """Return the plan of a step; None: nothing is left of it."""
         saved = await self._terraform.plan(step.targets)
         content = read_plan(saved.content, self._resource)
+        outdated = [one for one in content.outdated(self._plan.then) if one in step.targets]
+        if outdated and step.action is Action.REPLACE:
+            saved = await self._terraform.plan(step.targets, replaced=outdated)
+            content = read_plan(saved.content, self._resource)
         if beyond := strays(step, content, self._named):
             raise LakeheadError(
                 f"Terraform would also change {'; '.join(beyond)}, which is not of this step: "

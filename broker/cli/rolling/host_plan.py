@@ -21,6 +21,8 @@ from storage.errors import SettingsError
 
 NO_HOST = "none of them"
 """A slot that there is not: a step that targets it leaves all hosts alone."""
+REVISION = "lakehead:revision"
+"""The tag of a host that tells of what it was made, where no apply changes hosts that are there."""
 _IDLE = {("no-op",), ("read",)}
 KEEPS_DATA = frozenset(
     {
@@ -70,6 +72,8 @@ class Host:
     slot: str
     host_id: str
     node_ids: tuple[int, ...] = ()
+    revision: str = ""
+    """The tag REVISION of an instance that is made now; empty: every difference is in plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,8 @@ class Change:
     """The key of its instance, which is the slot of many a resource that is no host."""
     keeps_data: bool = False
     """Whether its type is one of KEEPS_DATA."""
+    revision: str = ""
+    """Of what it was made, as its tag REVISION says."""
     deposed: str = ""
     """The key of an object that an apply left behind when it was stopped; empty: none."""
     values: frozenset[str] = frozenset()
@@ -124,6 +130,18 @@ class HostPlan:
     def pending(self) -> list[Change]:
         """Return what happens at all."""
         return [change for change in self.changes if not change.is_idle]
+
+    def outdated(self, then: Mapping[str, Host] | None = None) -> list[str]:
+        """Return the addresses of hosts that are there and were made of something else than they
+        would be now (`then`: as another plan says it), which an apply does not change.
+        """
+        wanted = {slot: h.revision for slot, h in (then or self.then).items() if h.revision}
+        return [
+            change.address
+            for change in self.changes
+            if change.slot in wanted and change.revision != wanted[change.slot]
+            if not (change.is_deletion or change.actions == ("create",))
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +280,7 @@ def _changes(plan: Mapping[str, Any], resource: str) -> Iterator[Change]:
             actions=tuple(found["change"]["actions"]),
             key=str(found.get("index", "")),
             keeps_data=found["type"] in KEEPS_DATA,
+            revision=str((before.get("tags") or {}).get(REVISION, "")) if is_host else "",
             deposed=found.get("deposed", ""),
             values=frozenset(_texts(before)),
             resource_id=str(before.get("id") or ""),
@@ -307,7 +326,12 @@ def _host(slot: str, found: Mapping[str, Any]) -> Host:
     node_ids: Sequence[int] = ()
     if isinstance(first, int) and isinstance(count, int):
         node_ids = range(first, first + count)
-    return Host(slot=slot, host_id=str(found["host_id"]), node_ids=tuple(node_ids))
+    return Host(
+        slot=slot,
+        host_id=str(found["host_id"]),
+        node_ids=tuple(node_ids),
+        revision=str(found.get("revision") or ""),
+    )
 
 
 def _texts(value: Any) -> Iterator[str]:

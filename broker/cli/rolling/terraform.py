@@ -18,6 +18,8 @@ from typing import Any
 
 from storage.errors import LakeheadError, SettingsError
 
+MAY_END = "LAKEHEAD_MAY_END"
+"""The variable that guards of the module read: slots of hosts that may go."""
 LOCK_TIMEOUT = "60s"
 """How long Terraform waits for another run that has the state's lock."""
 _POLL_S = 0.2
@@ -51,24 +53,32 @@ class Terraform:
         self._variables = tuple(variables)
         self._runs = 0
 
-    async def plan(self, targets: Sequence[str] = ()) -> SavedPlan:
-        """Return a plan of everything, or of some addresses and what they depend on. Raises
-        TerraformFailed, SettingsError.
+    async def plan(self, targets: Sequence[str] = (), *, replaced: Sequence[str] = ()) -> SavedPlan:
+        """Return a plan of everything, or of some addresses and what they depend on; what is
+        `replaced` is even where nothing of it differs. Raises TerraformFailed, SettingsError.
         """
         file = self._scratch / f"plan-{self._runs}"
         options = (f"-lock-timeout={LOCK_TIMEOUT}", f"-out={file}", *self._variables)
-        await self._run("plan", *options, *(f"-target={one}" for one in targets))
+        chosen = [f"-target={one}" for one in targets] + [f"-replace={one}" for one in replaced]
+        await self._run("plan", *options, *chosen)
         shown = await self._run("show", str(file), plain=True)
         return SavedPlan(file=file, content=json.loads(shown.read_bytes()))
 
-    async def apply(self, plan: SavedPlan, say: Say) -> None:
+    async def apply(self, plan: SavedPlan, say: Say, *, may_end: Sequence[str] = ()) -> None:
         """Do what a plan says; Terraform refuses one that is out of date. `say` is told how it
-        goes. Raises TerraformFailed.
+        goes; `may_end` are the slots of hosts that guards in the configuration are to let go.
+        Raises TerraformFailed.
         """
-        await self._run("apply", f"-lock-timeout={LOCK_TIMEOUT}", str(plan.file), say=say)
+        arguments = (f"-lock-timeout={LOCK_TIMEOUT}", str(plan.file))
+        await self._run("apply", *arguments, say=say, may_end=may_end)
 
     async def _run(
-        self, command: str, *arguments: str, plain: bool = False, say: Say | None = None
+        self,
+        command: str,
+        *arguments: str,
+        plain: bool = False,
+        say: Say | None = None,
+        may_end: Sequence[str] = (),
     ) -> Path:
         self._runs += 1
         log = self._scratch / f"{self._runs}-{command}"
@@ -78,7 +88,7 @@ class Terraform:
                 process = await asyncio.create_subprocess_exec(
                     *(self._program, command, *options, *arguments),
                     cwd=self._folder,
-                    env=os.environ | {"TF_IN_AUTOMATION": "1"},
+                    env=os.environ | {"TF_IN_AUTOMATION": "1", MAY_END: " ".join(may_end)},
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,

@@ -49,6 +49,15 @@ locals {
   }
 }
 
+# What would stop or replace a running instance, in a few letters: of what it is made.
+locals {
+  revisions = {
+    for slot in keys(var.slots) : slot => substr(sha256(jsonencode([
+      var.ami_id == null ? local.architecture : var.ami_id, var.instance_type, var.volume_kms_key_arn, local.user_data[slot],
+    ])), 0, 12)
+  }
+}
+
 data "aws_region" "current" {}
 
 data "aws_ec2_instance_type" "this" {
@@ -87,6 +96,11 @@ resource "aws_network_interface" "host" {
   security_groups = [var.security_group_id]
   description     = "Lakehead ${var.name} ${each.key}"
   tags            = merge(var.tags, { Name = "${var.name}-${each.key}", "lakehead:slot" = each.key })
+
+  # It is a running instance's first one, which cannot be taken from it.
+  lifecycle {
+    ignore_changes = [subnet_id]
+  }
 }
 
 resource "aws_instance" "host" {
@@ -115,16 +129,26 @@ resource "aws_instance" "host" {
     volume_type = "gp3"
     volume_size = var.root_gib
     encrypted   = true
-    kms_key_id  = var.kms_key_arn
+    kms_key_id  = var.volume_kms_key_arn
   }
 
   tags = merge(var.tags, {
     Name               = "${var.name}-${each.key}"
     "lakehead:slot"    = each.key
     "lakehead:node-id" = tostring(each.value.node_id)
+
+    "lakehead:revision" = local.revisions[each.key]
+    "lakehead:wal-mode" = var.wal_mode
   })
 
   lifecycle {
+    # An apply changes all hosts at once, so it may change none that is there in a way that stops it. A
+    # host has what is new when it is replaced, by `lakehead rolling-update` or by -replace.
+    ignore_changes = [
+      ami, instance_type, user_data, ebs_optimized, network_interface, root_block_device[0].kms_key_id,
+      tags["lakehead:revision"], tags["lakehead:wal-mode"], tags_all["lakehead:revision"], tags_all["lakehead:wal-mode"],
+    ]
+
     # Named here so that volumes are made before the hosts that look for them, and go after them.
     precondition {
       condition     = length(var.wal_volume_ids) == 0 || contains(keys(var.wal_volume_ids), each.key)

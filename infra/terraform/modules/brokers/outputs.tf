@@ -3,6 +3,21 @@ output "instance_ids" {
   value       = { for slot, instance in aws_instance.host : slot => instance.id }
 }
 
+output "revisions" {
+  description = "Of each slot, of what its instance is made (now), and of what one made today would be (next)."
+  value = {
+    for slot, instance in aws_instance.host : slot => {
+      now  = lookup(instance.tags_all, "lakehead:revision", local.revisions[slot])
+      next = local.revisions[slot]
+    }
+  }
+}
+
+output "wal_modes" {
+  description = "WAL mode that each slot's instance was made for."
+  value       = { for slot, instance in aws_instance.host : slot => lookup(instance.tags_all, "lakehead:wal-mode", var.wal_mode) }
+}
+
 output "private_ips" {
   description = "Address of each slot; it stays when the instance is replaced."
   value       = { for slot, interface in aws_network_interface.host : slot => interface.private_ip }

@@ -1,0 +1,85 @@
+"""No change of keys and no destroy makes unreadable what was written, on an AWS of this machine.
+`make tf-cycle` runs this.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.terraform.emulator import Emulator
+from tests.terraform.test_terraform_cycle import BUCKET, HOST, VOLUME, Place, place, put_object
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+KEY = "module.lakehead.module.storage.aws_kms_key.this[0]"
+
+
+def key_of_yours(aws: Emulator) -> str:
+    arn: str = aws.client("kms").create_key(Description="of the platform team")["KeyMetadata"][
+        "Arn"
+    ]
+    return arn
+
+
+def volume_keys(aws: Emulator) -> dict[str, str]:
+    found = aws.client("ec2").describe_volumes(
+        Filters=[{"Name": "tag-key", "Values": ["lakehead:wal"]}]
+    )
+    return {one["VolumeId"]: one["KmsKeyId"] for one in found["Volumes"]}
+
+
+def bring_key(where: Place, arn: str, *, own: bool | None) -> None:
+    """Change the configuration as a platform team does that has a key for everything."""
+    line = "" if own is None else f"  own_kms_key = {str(own).lower()}\n"
+    where.terraform.override("key", f'module "lakehead" {{\n  kms_key_arn = "{arn}"\n{line}}}\n')
+
+
+def test_a_key_of_yours_brought_later_leaves_first_key_and_volumes(tmp_path: Path) -> None:
+    with place(tmp_path, "minimal") as where:
+        terraform, aws = where.terraform, where.aws
+        terraform.apply()
+        put_object(aws)
+        first, volumes = where.cluster().key_arn, volume_keys(aws)
+        assert len(volumes) == 2
+        bring_key(where, key_of_yours(aws), own=None)
+        assert "add own_kms_key = true" in terraform.refused_plan()
+
+        bring_key(where, mine := key_of_yours(aws), own=True)
+        changes = terraform.plan().changes
+        assert not any("delete" in what for what in changes.values()), changes
+        assert not any(one.startswith((KEY, VOLUME, HOST)) for one in changes), changes
+        terraform.apply_planned()
+        assert where.cluster().key_arn == mine
+        states = {
+            arn: aws.client("kms").describe_key(KeyId=arn)["KeyMetadata"]["KeyState"]
+            for arn in (first, mine)
+        }
+        assert set(states.values()) == {"Enabled"}
+        assert volume_keys(aws) == volumes
+
+        bring_key(where, key_of_yours(aws), own=True)
+        assert not any("delete" in what for what in terraform.plan().changes.values())
+
+
+def test_snapshots_that_a_destroy_leaves_are_not_encrypted_by_the_key_that_it_ends(
+    tmp_path: Path,
+) -> None:
+    with place(tmp_path, "minimal") as where:
+        terraform, aws = where.terraform, where.aws
+        terraform.apply()
+        first = where.cluster().key_arn
+        said = terraform.destroy(codes=(1,)).text
+        assert BUCKET in said
+        assert "force_destroy = true" in said
+        terraform.override("end", 'module "lakehead" {\n  force_destroy = true\n}\n')
+        terraform.apply()
+        terraform.destroy()
+        kms, ec2 = aws.client("kms"), aws.client("ec2")
+        assert kms.describe_key(KeyId=first)["KeyMetadata"]["KeyState"] == "PendingDeletion"
+        left = ec2.describe_snapshots(OwnerIds=["self"])["Snapshots"]
+        ours = [one for one in left if {"Key": "lakehead:bucket", "Value": BUCKET} in one["Tags"]]
+        assert len(ours) == 2
+        assert first not in {one.get("KmsKeyId") for one in ours}
+        for one in ours:
+            made = ec2.create_volume(AvailabilityZone="us-east-1a", SnapshotId=one["SnapshotId"])
+            assert made["Encrypted"]
+            assert made["KmsKeyId"] != first
