@@ -53,7 +53,7 @@ locals {
 locals {
   revisions = {
     for slot in keys(var.slots) : slot => substr(sha256(jsonencode([
-      var.ami_id == null ? local.architecture : var.ami_id, var.instance_type, var.volume_kms_key_arn, local.user_data[slot],
+      var.ami_id == null ? local.architecture : var.ami_id, var.ami_release, var.instance_type, var.volume_kms_key_arn, local.user_data[slot],
     ])), 0, 12)
   }
 }
