@@ -99,6 +99,12 @@ class WalFailed(StorageError):
     """
 
 
+class WalHolderEnding(StorageError):
+    """A process that has been ended still has the log: the kernel keeps it in a call to a device.
+    Start again when it is gone.
+    """
+
+
 class WalClosed(StorageError):
     """The write-ahead log was closed by its owner."""
 

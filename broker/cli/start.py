@@ -15,7 +15,13 @@ from broker.cli.sections import sections, shown_default
 from broker.setting_sources import SETTINGS, Setting, load, unknown_variables, without_effect
 from broker.settings import Settings
 from broker.supervisor.lifeline import is_supervised
-from storage.errors import EntryRejected, Fenced, LakeheadError
+from storage.errors import (
+    EntryRejected,
+    Fenced,
+    LakeheadError,
+    StoreUnavailable,
+    WalHolderEnding,
+)
 
 _KINDS = {"str": "TEXT", "int": "N", "bool": "BOOL"}
 _UNITS = {"bytes": "SIZE", "ms": "MS", "minutes": "MINUTES"}
@@ -113,7 +119,7 @@ def _serve(settings: Settings) -> None:
     """Run a node to its end. Of several on this machine, it says which one it is."""
     from broker.process import run
     from broker.supervisor.lifeline import stop_with_supervisor
-    from broker.supervisor.supervised_node import FENCED
+    from broker.supervisor.supervised_node import FENCED, UNAVAILABLE
 
     if not is_supervised(os.environ):
         run(settings, on_ready=lambda address: _announce(address, settings))
@@ -121,9 +127,10 @@ def _serve(settings: Settings) -> None:
     stop_with_supervisor(os.environ)
     try:
         run(settings, on_ready=lambda address: _announce(address, settings))
-    except (Fenced, EntryRejected) as error:
+    except (Fenced, EntryRejected, WalHolderEnding, StoreUnavailable) as error:
         typer.echo(f"lakehead: node {settings.node_id}: {error}", err=True)
-        raise typer.Exit(FENCED) from error
+        is_store = isinstance(error, StoreUnavailable)
+        raise typer.Exit(UNAVAILABLE if is_store else FENCED) from error
     except LakeheadError as error:
         raise LakeheadError(f"node {settings.node_id}: {error}") from error
 

@@ -26,11 +26,16 @@ class NodeProcess:
         self.pid: int = process.pid
         self._process = process
         self._address: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._is_silent = asyncio.Event()
         scope.spawn(self._read_output(), name=f"output of process {self.pid}")
 
     async def wait_ready(self) -> str | None:
         """Return where the node takes connections, host:port, once it does; None: it ended."""
         return await asyncio.shield(self._address)
+
+    async def wait_ending(self) -> None:
+        """Return when the process has closed its output: it has ended, or ends."""
+        await self._is_silent.wait()
 
     async def wait_ended(self) -> int:
         """Return the exit status; negative: the signal that ended the process."""
@@ -57,6 +62,7 @@ class NodeProcess:
                 self._address.set_result(found["address"])
         if not self._address.done():
             self._address.set_result(None)
+        self._is_silent.set()
 
 
 async def launch(command: NodeCommand, scope: TaskScope) -> NodeProcess:

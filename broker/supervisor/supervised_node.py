@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 
-from broker.supervisor.back_off import BackOff
+from broker.supervisor.back_off import SERVED_WELL_S, BackOff
 from broker.supervisor.placement import NodeCommand
 from storage.clock import Clock
 
@@ -25,7 +25,15 @@ _log = structlog.get_logger("broker.supervisor")
 
 
 FENCED = 75
-"""Exit status of a node that was fenced before it was ready: EX_TEMPFAIL of sysexits.h."""
+"""Exit status of a node that was fenced before it was ready, or whose last process the kernel still
+has: EX_TEMPFAIL of sysexits.h.
+"""
+UNAVAILABLE = 69
+"""Exit status of a node that did not reach the object store: EX_UNAVAILABLE of sysexits.h."""
+ENDING_S = 5.0
+"""A process that has closed its output, or was killed, has ended after this, or cannot end."""
+FAILURES_MAX = 6
+"""A node that has ended badly so often in a row is no node: its machine is not healthy."""
 
 
 class Life(Protocol):
@@ -36,6 +44,9 @@ class Life(Protocol):
     async def wait_ready(self) -> str | None:
         """Return where the node takes connections, host:port; None: it ended before."""
 
+    async def wait_ending(self) -> None:
+        """Return when it has closed its output: it has ended, or ends."""
+
     async def wait_ended(self) -> int:
         """Return the exit status; negative: the signal that ended it."""
 
@@ -45,6 +56,9 @@ class Life(Protocol):
     def kill(self) -> None:
         """End it at once."""
 
+
+OnUnhealthy = Callable[[str], None]
+"""Takes why a node cannot be kept running on this machine. May be called several times."""
 
 Launch = Callable[[NodeCommand], Awaitable[Life]]
 """Starts a process of a node. Raises OSError."""
@@ -62,7 +76,13 @@ class SupervisedNode:
     """Keeps one node running. `run` is its only task; the other methods ask and wait."""
 
     def __init__(
-        self, command: NodeCommand, launch: Launch, clock: Clock, *, stop_timeout_s: float
+        self,
+        command: NodeCommand,
+        launch: Launch,
+        clock: Clock,
+        *,
+        stop_timeout_s: float,
+        on_unhealthy: OnUnhealthy | None = None,
     ) -> None:
         self.node_id = command.node_id
         self.phase = Phase.DOWN
@@ -77,6 +97,10 @@ class SupervisedNode:
         self._launch = launch
         self._clock = clock
         self._stop_timeout_s = stop_timeout_s
+        self._on_unhealthy = on_unhealthy or _ignore
+        self._failures = 0
+        self._is_stuck = False
+        self._patience: asyncio.Timeout | None = None
         self._life: Life | None = None
         self._stopping = asyncio.Event()
         self._is_replaced = False
@@ -93,6 +117,7 @@ class SupervisedNode:
             if self._is_replaced:
                 self._is_replaced = False
                 continue
+            self._judge(status, served_s)
             pause_s = back_off.after(served_s)
             _log.warning("node_restarts", node_id=self.node_id, in_s=pause_s)
             with contextlib.suppress(TimeoutError):
@@ -104,6 +129,7 @@ class SupervisedNode:
     async def _live(self) -> tuple[int, float]:
         """Live one life; return its exit status, and for how many seconds it served clients."""
         self.lives += 1
+        self._is_stuck = False
         self._enter(Phase.STARTING)
         try:
             life = self._life = await self._launch(self._command)
@@ -113,21 +139,61 @@ class SupervisedNode:
             return 1, 0.0
         self._enter(Phase.STARTING)
         _log.info("node_started", node_id=self.node_id, pid=life.pid)
-        served_s = 0.0
-        address = await life.wait_ready()
-        if address is not None:
-            ready_at = self._clock.monotonic()
-            self._became_ready(address)
-            status = await life.wait_ended()
-            served_s = self._clock.monotonic() - ready_at
-        else:
-            status = await life.wait_ended()
+        status, served_s = -signal.SIGKILL, 0.0
+        try:
+            async with asyncio.timeout(None) as self._patience:
+                if (address := await life.wait_ready()) is not None:
+                    ready_at = self._clock.monotonic()
+                    self._became_ready(address)
+                    await life.wait_ending()
+                    served_s = self._clock.monotonic() - ready_at
+                status = await self._reaped(life)
+        except TimeoutError:  # it was killed, and cannot end
+            pass
         is_wanted = self._stopping.is_set() or self._is_replaced
         say = _log.info if is_wanted and status in _CLEAN else _log.error
         say("node_ended", node_id=self.node_id, pid=life.pid, status=status)
         self._life = None
         self._enter(Phase.DOWN)
         return status, served_s
+
+    async def _reaped(self, life: Life) -> int:
+        """Return the exit status of a life that has closed its output. No other life begins before
+        it has ended, since it has the lock of its log.
+        """
+        self._enter(Phase.DOWN)
+        try:
+            async with asyncio.timeout(ENDING_S):
+                return await life.wait_ended()
+        except TimeoutError:
+            self._note_stuck(life)
+        return await life.wait_ended()
+
+    def _note_stuck(self, life: Life) -> None:
+        self._is_stuck = True
+        _log.error(
+            "node_cannot_end",
+            node_id=self.node_id,
+            pid=life.pid,
+            after_s=ENDING_S,
+            meaning="the kernel keeps it in a call to a device, until that returns",
+        )
+        self._on_unhealthy(f"process {life.pid} of node {self.node_id} cannot end")
+
+    def _judge(self, status: int, served_s: float) -> None:
+        """Count lives that ended badly in a row. Some tell nothing of this machine: the node was
+        fenced, or no machine reaches the store.
+        """
+        if served_s >= SERVED_WELL_S:
+            self._failures = 0
+        if status in {FENCED, UNAVAILABLE}:
+            return
+        self._failures += 1
+        if self._failures >= FAILURES_MAX:
+            self._on_unhealthy(
+                f"node {self.node_id} ended {self._failures} times in a row, "
+                f"last with status {status}"
+            )
 
     def _became_ready(self, address: str) -> None:
         if not self.address:  # clients know this port from now on
@@ -151,7 +217,9 @@ class SupervisedNode:
         if self._life is not None:
             life, self._is_replaced = self.lives, True
             await self._end(self._life)
-            await self._wait(lambda: self.is_over or self.lives > life)
+            await self._wait(lambda: self.is_over or self.lives > life or self._is_stuck)
+            if self._is_stuck:
+                return False
         return await self.wait_settled()
 
     async def stop(self) -> None:
@@ -175,11 +243,22 @@ class SupervisedNode:
                 status = await life.wait_ended()
         except TimeoutError:
             life.kill()
-            await life.wait_ended()
             self.ended_badly = f"it did not stop within {self._stop_timeout_s:.0f} s and was killed"
+            await self._await_killed(life)
         else:
             if status not in _CLEAN:
                 self.ended_badly = f"it stopped with status {status}"
+
+    async def _await_killed(self, life: Life) -> None:
+        """Wait for the end of a killed process; to stop for good, give it up if it cannot end."""
+        try:
+            async with asyncio.timeout(ENDING_S):
+                await life.wait_ended()
+        except TimeoutError:
+            self.ended_badly += f", and process {life.pid} cannot end: a device does not answer"
+            self._note_stuck(life)
+            if self._stopping.is_set() and self._patience is not None and self._life is life:
+                self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -189,3 +268,7 @@ class SupervisedNode:
         self.phase = phase
         changed, self._change = self._change, asyncio.Event()
         changed.set()
+
+
+def _ignore(_reason: str) -> None:
+    """Do nothing: no group replaces this machine."""

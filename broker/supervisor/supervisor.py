@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import structlog
 
 from broker.supervisor.placement import NodeCommand
-from broker.supervisor.supervised_node import Launch, SupervisedNode
+from broker.supervisor.supervised_node import Launch, OnUnhealthy, SupervisedNode
 from storage.clock import Clock
 from storage.errors import LakeheadError
 from storage.tasks import TaskScope, task_group
@@ -38,9 +38,16 @@ class Supervisor:
         scope: TaskScope,
         *,
         stop_timeout_s: float,
+        on_unhealthy: OnUnhealthy | None = None,
     ) -> None:
         self.nodes = tuple(
-            SupervisedNode(command, launch, clock, stop_timeout_s=stop_timeout_s)
+            SupervisedNode(
+                command,
+                launch,
+                clock,
+                stop_timeout_s=stop_timeout_s,
+                on_unhealthy=on_unhealthy,
+            )
             for command in commands
         )
         self._scope = scope

@@ -181,6 +181,21 @@ def is_running(name: str) -> bool | None:
     return _start_time(holder.pid) == holder.start_time
 
 
+def is_ending(holder: Holder) -> bool:
+    """Whether a process of this host and container has been ended, and the kernel still has it: a
+    zombie whose other threads live, or one that SIGKILL waits for (`proc(5)`: State, SigPnd).
+    """
+    if holder.pid == 0 or is_running(holder.name) is not True:
+        return False
+    try:
+        lines = Path(f"/proc/{holder.pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    status = {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+    is_killed = int(status.get("SigPnd", "0"), 16) >> (signal.SIGKILL - 1) & 1
+    return bool(is_killed) or status.get("State", "").startswith("Z")
+
+
 def host_name() -> str:
     """Return what tells this host from others: its machine id, else its host name."""
     try:

@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from storage.errors import SettingsError, StorageError, WalCorrupted, WrongLog
+from storage.errors import (
+    SettingsError,
+    StorageError,
+    WalCorrupted,
+    WalHolderEnding,
+    WrongLog,
+)
 from storage.wal.block import BlockWal
 from storage.wal.block_format import (
     HOLDER_OFFSET,
@@ -30,7 +36,7 @@ from storage.wal.block_format import (
 )
 from storage.wal.block_settings import BlockWalSettings
 from storage.wal.device import WalDevice, aligned_buffer
-from storage.wal.holder import Holder, HostProcesses, Processes
+from storage.wal.holder import Holder, HostProcesses, Processes, is_ending
 from storage.wal.protocol import Claim
 from storage.wal.redivision import redivide
 from storage.wal.reservation import Reservation, hold, reservation_key, take
@@ -277,7 +283,8 @@ async def open_slice(
     """Open the WAL of a node on a volume, and lock its slice; the slice is added if there is room.
 
     With a reservation, the device is held for this host first: nothing is written before. Held by
-    another host, it is taken back if `claim` says so. Raises WrongLog (the node has no slice, and
+    another host, it is taken back if `claim` says so. Raises WalHolderEnding (a process that cannot
+    end still has it), WrongLog (the node has no slice, and
     none that `may_be_new` is wanted), Fenced (another host was first),
     SettingsError (not ours, another cluster's, in use, held by another host), WalCorrupted,
     UnsupportedFormat, StorageError, OSError.
@@ -328,8 +335,13 @@ async def read_holder(device: WalDevice, volume: VolumeHeader, entry: SliceEntry
     return Holder.decode(sector, volume.volume_id)
 
 
-def in_use(name: str, holder: Holder | None) -> SettingsError:
+def in_use(name: str, holder: Holder | None) -> SettingsError | WalHolderEnding:
     """Return the refusal of a slice that somebody holds."""
+    if holder is not None and is_ending(holder):
+        return WalHolderEnding(
+            f"{name} is in use by process {holder.pid}, which has been ended and waits for a "
+            "device that does not answer: look at the volume and the kernel's log"
+        )
     by = f"process {holder.pid}" if holder is not None and holder.pid else "another process"
     return SettingsError(f"{name} is in use by {by}: stop it, or name another path for the WAL")
 

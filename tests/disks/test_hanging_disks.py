@@ -19,6 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from broker.cli.cluster import load_state
 from storage.metadata.state import ClusterState
+from storage.wal.holder import Holder, is_ending
 from tests.disks.mounted_disk import Disk, disks, skip_without_fuse
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import IDEMPOTENT, QUICK_RECONNECT
@@ -137,6 +138,7 @@ def test_a_node_on_a_disk_that_hangs_ends_in_time_and_nothing_acknowledged_is_lo
         process = psutil.Process(stuck.server.process.pid)
         assert stuck.is_running, "the kernel keeps the process"
         assert process.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DISK_SLEEP}
+        assert is_ending(Holder.named(cluster.state().nodes[STUCK].process))
         assert "wal_device_stuck" in stuck.log
         produce(OTHER, b"the other node serves")
         assert wait_until(lambda: producer.poll(0.01) >= 0 and len(acknowledged) > 50, LIMIT_S)

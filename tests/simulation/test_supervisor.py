@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,7 +11,14 @@ import pytest
 
 from broker.supervisor.back_off import FIRST_S, LONGEST_S
 from broker.supervisor.placement import NodeCommand
-from broker.supervisor.supervised_node import FENCED, Life, Phase
+from broker.supervisor.supervised_node import (
+    ENDING_S,
+    FAILURES_MAX,
+    FENCED,
+    UNAVAILABLE,
+    Life,
+    Phase,
+)
 from broker.supervisor.supervisor import NodeNotStarted, NodeNotStopped, Supervisor
 from storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
@@ -30,6 +38,10 @@ class Behaviour:
     """Its exit status then."""
     lasts_s: float = FOR_EVER
     stops_s: float = 0.5
+    stuck_s: float = 0.0
+    """From its end until the kernel lets go of it; its connections and output have ended before."""
+    is_silent: bool = True
+    """Whether its output ends with it, and not with the kernel's word."""
 
 
 class SimulatedLife:
@@ -41,11 +53,16 @@ class SimulatedLife:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[str | None] = self._loop.create_future()
         self._ended: asyncio.Future[int] = self._loop.create_future()
+        self._ending: asyncio.Future[None] = self._loop.create_future()
         self._on_end = on_end
+        self._is_over = False
         self._loop.call_later(behaviour.starts_s, self._started)
 
     async def wait_ready(self) -> str | None:
         return await asyncio.shield(self._ready)
+
+    async def wait_ending(self) -> None:
+        await asyncio.shield(self._ending)
 
     async def wait_ended(self) -> int:
         return await asyncio.shield(self._ended)
@@ -60,17 +77,31 @@ class SimulatedLife:
     def _started(self) -> None:
         if self._behaviour.is_refused:
             self._end(self._behaviour.refusal)
-        elif not self._ended.done():
+        elif not self._is_over:
             self._ready.set_result(f"127.0.0.1:{FIRST_PORT + self.pid}")
             if self._behaviour.lasts_s < FOR_EVER:
                 self._loop.call_later(self._behaviour.lasts_s, self._end, -9)
 
     def _end(self, status: int) -> None:
-        if self._ended.done():
+        if self._is_over:
             return
-        self._ended.set_result(status)
+        self._is_over = True
+        if self._behaviour.is_silent:
+            self._let_go()
+        if self._behaviour.stuck_s == 0:
+            self._reap(status)
+        elif self._behaviour.stuck_s < FOR_EVER:
+            self._loop.call_later(self._behaviour.stuck_s, self._reap, status)
+
+    def _let_go(self) -> None:
+        if not self._ending.done():
+            self._ending.set_result(None)
         if not self._ready.done():
             self._ready.set_result(None)
+
+    def _reap(self, status: int) -> None:
+        self._let_go()
+        self._ended.set_result(status)
         self._on_end()
 
 
@@ -84,6 +115,8 @@ class Machine:
     running: dict[int, SimulatedLife] = field(default_factory=dict)
     down_most: int = 0
     ports: dict[int, list[str]] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+    """What was said of this machine's health."""
 
     async def launch(self, command: NodeCommand) -> Life:
         node_id = int(command.node_id)
@@ -110,7 +143,14 @@ class Machine:
         scope = TaskScope(crashed)
         commands = [NodeCommand(node_id=n, arguments=("start",)) for n in range(self.nodes)]
         clock = LoopClock(asyncio.get_running_loop())
-        supervisor = Supervisor(commands, self.launch, clock, scope, stop_timeout_s=STOP_TIMEOUT_S)
+        supervisor = Supervisor(
+            commands,
+            self.launch,
+            clock,
+            scope,
+            stop_timeout_s=STOP_TIMEOUT_S,
+            on_unhealthy=self.complaints.append,
+        )
         return supervisor, scope
 
 
@@ -239,6 +279,80 @@ def test_a_rolling_restart_does_not_begin_beside_a_node_that_is_down() -> None:
     simulate(world, seed=7)
 
 
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_node_that_the_kernel_keeps_is_not_started_beside_itself(is_silent: bool) -> None:
+    """Killed by a signal it may be kept with its output open: then nothing tells of its end."""
+
+    async def world() -> None:
+        stuck = Behaviour(lasts_s=5, stuck_s=300, is_silent=is_silent)
+        machine = Machine(plan={1: [stuck]})
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        await asyncio.sleep(200)
+        assert supervisor.nodes[1].lives == 1, "it has the lock of its log"
+        if is_silent:
+            assert supervisor.nodes[1].phase is Phase.DOWN
+            assert len(machine.complaints) == 1
+            assert re.fullmatch(r"process \d of node 1 cannot end", machine.complaints[0])
+        await asyncio.sleep(200)
+        assert supervisor.nodes[1].phase is Phase.READY
+        await supervisor.stop()
+        await scope.close()
+
+    simulate(world, seed=9)
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+@pytest.mark.parametrize("lasts_s", [5, FOR_EVER])
+def test_a_stop_ends_in_time_beside_a_node_that_cannot_end(lasts_s: float, is_silent: bool) -> None:
+    async def world() -> None:
+        stuck = Behaviour(lasts_s=lasts_s, stops_s=FOR_EVER, stuck_s=FOR_EVER, is_silent=is_silent)
+        machine = Machine(plan={1: [stuck]})
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        await asyncio.sleep(30)
+        before = asyncio.get_running_loop().time()
+        with pytest.raises(NodeNotStopped, match=r"process \d cannot end: a device"):
+            await supervisor.stop()
+        assert asyncio.get_running_loop().time() - before <= STOP_TIMEOUT_S + ENDING_S + 0.1
+        await scope.close()
+
+    simulate(world, seed=10)
+
+
+def test_a_machine_is_unhealthy_whose_node_ends_again_and_again() -> None:
+    async def world() -> None:
+        bad: list[Behaviour | OSError] = [Behaviour(lasts_s=5) for _ in range(FAILURES_MAX)]
+        machine = Machine(plan={1: bad, 2: bad[:-1]})
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        await asyncio.sleep(1000)
+        assert machine.complaints == ["node 1 ended 6 times in a row, last with status -9"]
+        await supervisor.stop()
+        await scope.close()
+
+    simulate(world, seed=11)
+
+
+@pytest.mark.parametrize("status", [FENCED, UNAVAILABLE])
+def test_what_no_other_machine_would_do_better_is_no_matter_of_health(status: int) -> None:
+    """A store that nobody reaches must not have a group replace all its machines."""
+
+    async def world() -> None:
+        bad: list[Behaviour | OSError] = [
+            Behaviour(is_refused=True, refusal=status) for _ in range(40)
+        ]
+        machine = Machine(plan={node: [Behaviour(lasts_s=70), *bad] for node in range(3)})
+        supervisor, scope = machine.supervisor()
+        await supervisor.start()
+        await asyncio.sleep(2000)
+        assert machine.complaints == []
+        await supervisor.stop()
+        await scope.close()
+
+    simulate(world, seed=12)
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_whatever_happens_nodes_come_back_and_stop_in_time(seed: int) -> None:
     """Lives of every kind, a rolling restart and a stop at random moments."""
@@ -266,8 +380,9 @@ def test_whatever_happens_nodes_come_back_and_stop_in_time(seed: int) -> None:
             await supervisor.stop()
         except NodeNotStopped:
             pass
+        assert loop.time() - before <= STOP_TIMEOUT_S + ENDING_S + 1
+        await asyncio.sleep(100)
         assert not machine.running
-        assert loop.time() - before <= STOP_TIMEOUT_S + 1
         await scope.close()
         launches = len(machine.launches)
         await asyncio.sleep(100)
@@ -285,4 +400,6 @@ def random_behaviour(rng: random.Random) -> Behaviour | OSError:
         refusal=rng.choice([1, -9, FENCED]),
         lasts_s=rng.choice([0, 0.5, 5, 50, 500]),
         stops_s=rng.choice([0, 0.2, 15, FOR_EVER]),
+        stuck_s=rng.choice([0, 0, 0, 3, 60]),
+        is_silent=rng.random() < 0.5,
     )
