@@ -7,11 +7,14 @@ process stays until it is told to end, or whoever keeps it running would start i
 
 An instance of an auto-scaling group is told when the group ends it, to be smaller, to replace it,
 or since its chances are bad; so there a recommendation is the group's business. The group waits
-until it hears that the nodes have stopped, and at the start until they serve.
+until it hears that the nodes have stopped, and at the start until they serve. A machine that cannot
+keep its nodes running says so, and is replaced.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -55,6 +58,7 @@ class Ec2Notices:
             raise SettingsError(f"ec2.notices: {kinds!r} is none of {', '.join(_KINDS)}")
         self.notice: Notice | None = None
         """What was announced."""
+        self._is_unhealthy = False
         self._kinds = kinds
         self._metadata = metadata
         self._lifecycle = (lifecycle or machine_lifecycle()) if kinds == "scaling" else None
@@ -107,9 +111,24 @@ class Ec2Notices:
             await self._tell(ENDING_HOOK, signalled)
             await signalled.wait()
 
+    async def tell_unhealthy(self, reason: str) -> None:
+        """Have the auto-scaling group replace this machine, which cannot keep its nodes running.
+        Told once; the group then ends the machine, which `watch` sees.
+        """
+        if self._lifecycle is None or self._is_unhealthy:
+            return
+        self._is_unhealthy = True
+        _log.error("host_unhealthy", reason=reason, meaning="its group replaces this machine")
+        await self._repeat(self._lifecycle.tell_unhealthy, asyncio.Event())
+
     async def _tell(self, hook: str, given_up: asyncio.Event) -> None:
+        if self._lifecycle is not None:
+            await self._repeat(partial(self._lifecycle.tell, hook), given_up)
+
+    @staticmethod
+    async def _repeat(tell: Callable[[], Awaitable[bool]], given_up: asyncio.Event) -> None:
         """Tell the group, again and again while it may not know."""
-        while self._lifecycle and not given_up.is_set() and not await self._lifecycle.tell(hook):
+        while not given_up.is_set() and not await tell():
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await given_up.wait()

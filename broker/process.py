@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -15,8 +16,10 @@ from broker.ec2_notices import Ec2Notices
 from broker.forced_end import ForcedEnd
 from broker.node import NodeFailed, start_node
 from broker.observability.event_log import configure_logs
+from broker.service_watchdog import feed_watchdog
 from broker.settings import Settings
 from broker.stop_signals import StopSignals
+from storage.tasks import TaskScope, log_failure
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _TOP_PAD = 16 << 20
@@ -58,6 +61,15 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
 
 
 async def _serve(settings: Settings, on_ready: Callable[[str], None]) -> None:
+    beside = TaskScope(log_failure)
+    beside.spawn_duty(partial(feed_watchdog, os.environ), name="feed the watchdog")
+    try:
+        await _serve_watched(settings, on_ready)
+    finally:
+        await beside.close()
+
+
+async def _serve_watched(settings: Settings, on_ready: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     stop, signalled = asyncio.Event(), asyncio.Event()
     end = StopSignals(loop.time, signalled, stop)

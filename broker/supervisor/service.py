@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from broker.ec2_notices import Ec2Notices
 from broker.observability.event_log import configure_logs
+from broker.service_watchdog import feed_watchdog
 from broker.settings import Settings
 from broker.stop_signals import StopSignals
 from broker.supervisor.node_process import launch
@@ -22,6 +24,8 @@ from broker.supervisor.supervisor import Supervisor
 from storage.clock import SystemClock
 from storage.tasks import TaskScope
 
+REPORT_S = 10.0
+"""The end waits so long for the auto-scaling group to hear that this machine is not healthy."""
 STOP_GRACE_S = 5.0
 """A node may take so much longer than it gives the object store (shutdown.timeout.ms)."""
 
@@ -64,9 +68,23 @@ async def _supervise(
     async def launch_here(command: NodeCommand) -> Life:
         return await launch(command, scope)
 
+    reports: list[asyncio.Task[None]] = []
+
+    def unhealthy(reason: str) -> None:
+        telling = notices.tell_unhealthy(reason)
+        reports.append(scope.spawn_apart(telling, name="tell the group of trouble"))
+
+    scope.spawn_duty(partial(feed_watchdog, os.environ), name="feed the watchdog")
     stop_timeout_s = settings.shutdown_timeout_ms / 1000 + STOP_GRACE_S
     clock = SystemClock()
-    supervisor = Supervisor(commands, launch_here, clock, scope, stop_timeout_s=stop_timeout_s)
+    supervisor = Supervisor(
+        commands,
+        launch_here,
+        clock,
+        scope,
+        stop_timeout_s=stop_timeout_s,
+        on_unhealthy=unhealthy,
+    )
     registry: SupervisedNode | None = None
     end = StopSignals(clock.monotonic, signalled, stop, before_exit=supervisor.kill)
     _listen_to_signals(end, supervisor)
@@ -92,6 +110,8 @@ async def _supervise(
             await supervisor.stop()
             await notices.stay_until(signalled)
     finally:
+        if reports:
+            await asyncio.wait(reports, timeout=REPORT_S)
         await scope.close()
     if crash.done():
         crash.result()

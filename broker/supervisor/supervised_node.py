@@ -112,6 +112,8 @@ class SupervisedNode:
         while not self._stopping.is_set():
             status, served_s = await self._live()
             is_mistake = not self.address and status >= 0 and status != FENCED
+            if is_mistake and status != UNAVAILABLE:
+                self._on_unhealthy(f"node {self.node_id} did not start, status {status}")
             if self._stopping.is_set() or is_mistake:
                 break
             if self._is_replaced:

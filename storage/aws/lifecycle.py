@@ -1,8 +1,11 @@
-"""What an instance tells the auto-scaling group that started it: that it serves, that it may end.
+"""What an instance tells the auto-scaling group that started it: that it serves, that it may end,
+that it is not healthy.
 
 A group with lifecycle hooks waits for these words before it counts an instance as its own, and
 before it ends one; or for the hook's time to run out
-(https://docs.aws.amazon.com/autoscaling/ec2/userguide/completing-lifecycle-hooks.html).
+(https://docs.aws.amazon.com/autoscaling/ec2/userguide/completing-lifecycle-hooks.html). EC2's own
+checks see a machine that runs, not nodes that do not
+(https://docs.aws.amazon.com/autoscaling/ec2/userguide/set-up-custom-health-checks.html).
 """
 
 from __future__ import annotations
@@ -22,14 +25,19 @@ SERVING_HOOK, ENDING_HOOK = "lakehead-serving", "lakehead-ending"
 """Names of the hooks, as the group was made with them."""
 _NOTHING_WAITS = "ValidationError"
 """The group does not wait for this word: it has it, or its time has run out."""
+_FINAL = {_NOTHING_WAITS, "AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
+"""Asked again, these are said again. Others pass: a token that has expired is replaced."""
 _log = structlog.get_logger("storage.lifecycle")
 
 
 class ScalingGroups(Protocol):
-    """The call. Raises AwsRefused and AwsUnanswered."""
+    """The calls. They raise AwsRefused and AwsUnanswered."""
 
     async def complete(self, group: str, hook: str, instance_id: str) -> None:
         """Tell a group that a hook's work on an instance is done. Asked twice, it is refused."""
+
+    async def set_unhealthy(self, instance_id: str) -> None:
+        """Have an instance replaced by its group."""
 
 
 class Boto3ScalingGroups:
@@ -46,6 +54,14 @@ class Boto3ScalingGroups:
                 LifecycleHookName=hook,
                 InstanceId=instance_id,
                 LifecycleActionResult="CONTINUE",
+            )
+        )
+
+    async def set_unhealthy(self, instance_id: str) -> None:
+        """See ScalingGroups."""
+        await self._client.call(
+            lambda client: client.set_instance_health(
+                InstanceId=instance_id, HealthStatus="Unhealthy", ShouldRespectGracePeriod=True
             )
         )
 
@@ -69,21 +85,34 @@ class Lifecycle:
 
     async def tell(self, hook: str) -> bool:
         """Tell the group that a hook's work is done. False: it may not know, ask again."""
+        return await self._say(
+            hook, lambda group, groups, instance_id: groups.complete(group, hook, instance_id)
+        )
+
+    async def tell_unhealthy(self) -> bool:
+        """Have the group replace this instance. False: it may not know, ask again."""
+        return await self._say(
+            "unhealthy", lambda _, groups, instance_id: groups.set_unhealthy(instance_id)
+        )
+
+    async def _say(
+        self, word: str, call: Callable[[str, ScalingGroups, str], Awaitable[None]]
+    ) -> bool:
         try:
             instance, groups = await self._opened()
             group = _group(instance)
-            await groups.complete(group, hook, instance.instance_id)
-        except AwsRefused as error:
-            # A policy's word is final too: the group goes on when the hook's time is up.
-            log = _log.info if error.code == _NOTHING_WAITS else _log.error
-            log("lifecycle_refused", hook=hook, reason=str(error))
-            return True
-        except (AwsUnanswered, SettingsError) as error:
+            await call(group, groups, instance.instance_id)
+        except (AwsRefused, AwsUnanswered, SettingsError) as error:
+            if isinstance(error, AwsRefused) and error.code in _FINAL:
+                # A policy's word is final too: the group goes on when the hook's time is up.
+                log = _log.info if error.code == _NOTHING_WAITS else _log.error
+                log("lifecycle_refused", word=word, reason=str(error))
+                return True
             if str(error) != self._trouble:
-                _log.warning("lifecycle_unanswered", hook=hook, reason=str(error))
+                _log.warning("lifecycle_unanswered", word=word, reason=str(error))
             self._trouble = str(error)
             return False
-        _log.info("lifecycle_told", group=group, hook=hook)
+        _log.info("lifecycle_told", group=group, word=word)
         return True
 
     async def _opened(self) -> tuple[Instance, ScalingGroups]:

@@ -168,6 +168,19 @@ def test_nodes_start_together_and_stop_together() -> None:
     simulate(world, seed=1)
 
 
+@pytest.mark.parametrize("status", [1, UNAVAILABLE])
+def test_a_machine_that_starts_no_node_is_unhealthy_unless_the_store_is(status: int) -> None:
+    async def world() -> None:
+        machine = Machine(plan={1: [Behaviour(is_refused=True, refusal=status)]})
+        supervisor, scope = machine.supervisor()
+        with pytest.raises(NodeNotStarted):
+            await supervisor.start()
+        assert bool(machine.complaints) is (status == 1)
+        await scope.close()
+
+    simulate(world, seed=2)
+
+
 @pytest.mark.parametrize("first", [Behaviour(is_refused=True), OSError(11, "no more processes")])
 def test_a_node_that_cannot_be_started_ends_the_start(first: Behaviour | OSError) -> None:
     async def world() -> None:

@@ -32,6 +32,9 @@ class Groups:
         self.unanswered, self.code = unanswered, code
         self.told: list[tuple[str, str, str]] = []
 
+    async def set_unhealthy(self, instance_id: str) -> None:
+        await self.complete("", "unhealthy", instance_id)
+
     async def complete(self, group: str, hook: str, instance_id: str) -> None:
         self.told.append((group, hook, instance_id))
         if len(self.told) <= self.unanswered:
@@ -81,6 +84,44 @@ def test_a_group_is_told_until_it_knows_at_the_start_and_at_the_end(code: str) -
         return asyncio.get_running_loop().time()
 
     assert 150 <= simulate(scene, seed=1) <= 155
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "RequestExpired", "InvalidClientTokenId"])
+def test_a_refusal_that_passes_is_not_the_groups_last_word(code: str) -> None:
+    """A role's credentials are replaced every few hours; that moment must not cost the machine."""
+
+    class Passing(Groups):
+        async def complete(self, group: str, hook: str, instance_id: str) -> None:
+            await super().complete(group, hook, instance_id)
+            if len(self.told) < 5:
+                raise AwsRefused(code, "for now")
+
+    async def scene() -> None:
+        groups = Passing()
+        notices = notices_of(groups, Metadata())
+        await notices.tell_serving()
+        assert groups.told == [("lake", SERVING_HOOK, "i-0")] * 5
+
+    simulate(scene, seed=1)
+
+
+@pytest.mark.parametrize("code", ["", "ValidationError", "AccessDenied"])
+def test_a_machine_that_cannot_keep_its_nodes_has_itself_replaced(code: str) -> None:
+    async def scene() -> None:
+        groups = Groups(unanswered=3, code=code)
+        notices = notices_of(groups, Metadata())
+        await notices.tell_unhealthy("process 7 of node 1 cannot end")
+        await notices.tell_unhealthy("node 2 ended 6 times in a row")
+        assert groups.told == [("", "unhealthy", "i-0")] * 4, "once, until it is known"
+
+    simulate(scene, seed=1)
+
+
+def test_a_machine_of_no_group_tells_nobody_that_it_is_not_healthy() -> None:
+    async def scene() -> None:
+        await Ec2Notices("").tell_unhealthy("process 7 of node 1 cannot end")
+
+    simulate(scene, seed=1)
 
 
 def test_a_signal_ends_the_attempts() -> None:
