@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lake.spark_archive import archive_options
 from lake.spark_jars import delta_jars, s3a_jars, worker_environment, write_file
 from storage.errors import SettingsError
 
@@ -64,17 +65,23 @@ def check_java() -> int:
     """Return the major version of the Java that Spark will run on; SettingsError if it cannot run
     Spark.
     """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or not Path(java).exists():
+    java = _java()
+    if java is None:
         raise SettingsError(f"Spark needs Java {JAVA_VERSION_MIN} or newer: {_java_hint()}")
-    version = _version_in(_release(Path(java))) or _version_in(_run_for_version(java))
+    version = _version_in(_release(java)) or _version_in(_run_for_version(str(java)))
     if version < JAVA_VERSION_MIN:
         raise SettingsError(
             f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {java} is Java {version or '?'}: "
             f"{_java_hint()}"
         )
     return version
+
+
+def _java() -> Path | None:
+    """Return the program that Spark's scripts start; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    return Path(java) if java is not None and Path(java).exists() else None
 
 
 def _release(java: Path) -> str:
@@ -116,12 +123,15 @@ def spark_session(
     s3a: bool = False,
     config: Mapping[str, str] | None = None,
     quiet: bool = True,
+    make_archive: bool = False,
 ) -> "SparkSession":
     """Return the process's Spark session, made with our settings if there is none yet.
 
     `delta` adds Delta Lake (its jars come from Maven Central at the first use: 87 MB, about half a
     minute), `s3a` the file system for S3 (690 MB; see `spark_s3`). `config` is laid over our
-    settings. `quiet` sends what the JVM prints to `spark.log` in the cache folder.
+    settings. `quiet` sends what the JVM prints to `spark.log` in the cache folder. `make_archive`
+    lets the JVM write the archive of its classes when it ends, if there is none yet; every session
+    uses one that is there (see `spark_archive`).
 
     Raises SettingsError for a Java that is missing or too old, for pyspark not installed, and for
     jars that cannot be fetched.
@@ -135,7 +145,7 @@ def spark_session(
     if active is not None:
         return _with(active, s3a, config or {})
     check_java()
-    settings = _settings(delta, s3a) | dict(config or {})
+    settings = _settings(delta, s3a, make_archive) | dict(config or {})
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -160,7 +170,7 @@ def _with(session: "SparkSession", s3a: bool, config: Mapping[str, str]) -> "Spa
     return session
 
 
-def _settings(delta: bool, s3a: bool) -> dict[str, str]:
+def _settings(delta: bool, s3a: bool, make_archive: bool) -> dict[str, str]:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     log_settings = folder / "log4j2.properties"
@@ -173,7 +183,8 @@ def _settings(delta: bool, s3a: bool) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Duser.timezone=UTC "
-            "-XX:+IgnoreUnrecognizedVMOptions -Darrow.enable_unsafe_memory_access=true"
+            "-XX:+IgnoreUnrecognizedVMOptions -Darrow.enable_unsafe_memory_access=true "
+            + _archive_options(folder, make_archive)
         ),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
@@ -196,6 +207,14 @@ def _settings(delta: bool, s3a: bool) -> dict[str, str]:
     return settings
 
 
+def _archive_options(folder: Path, make: bool) -> str:
+    from pyspark.find_spark_home import _find_spark_home
+
+    java = _java()
+    assert java is not None, "a session checks Java first"
+    return archive_options(folder, java, Path(_find_spark_home()) / "jars", make=make)
+
+
 @functools.cache
 def _local_sockets() -> dict[str, str]:
     """Settings by which workers and JVM talk without a network's layers in between.
@@ -215,21 +234,26 @@ def _local_sockets() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _jvm_output(quiet: bool) -> Iterator[None]:
-    """Point file descriptor 2 at the log while the JVM is started; the JVM keeps it, we do not."""
+    """Point file descriptors 1 and 2 at the log while the JVM is started. The JVM keeps them, we do
+    not: a program that reads our output to its end does not wait for the JVM's.
+    """
     if not quiet:
         yield
         return
     path = cache_folder() / "spark.log"
     if path.exists() and path.stat().st_size > _LOG_BYTES_MAX:
         path.unlink()
-    sys.stderr.flush()
+    streams = {1: sys.stdout, 2: sys.stderr}
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    kept = os.dup(2)
+    kept = {number: os.dup(number) for number in streams}
     try:
-        os.dup2(log, 2)
+        for number, stream in streams.items():
+            stream.flush()
+            os.dup2(log, number)
         yield
     finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        for number, stream in streams.items():
+            stream.flush()
+            os.dup2(kept[number], number)
+            os.close(kept[number])
         os.close(log)

@@ -7,7 +7,7 @@ in objects when it begins.
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
@@ -16,16 +16,19 @@ from lake.decode.invalid import Mode
 from lake.source.option_decoding import Undecodable
 from lake.spark import cache_folder, spark_session
 from lake.sql_direct import Rows, run_direct
-from lake.sql_local import read_small
+from lake.sql_local import LocalRows, read_small
 from lake.sql_output import OutputFormat, write_rows
 from lake.sql_places import may_name_delta, wants_s3, with_places
 from lake.sql_statements import split_statements
-from lake.sql_views import TopicViews
+from lake.sql_timing import StatementTiming
+from lake.sql_views import TopicViews, ViewSource
+from storage.clock import SystemClock
 from storage.errors import LakeheadError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_CLOCK = SystemClock()
 _PROMPT = "lakehead> "
 _CONTINUED = "       -> "
 _ENDING = {"exit", "quit", "\\q"}
@@ -41,6 +44,7 @@ def run_sql(
     output: OutputFormat = "table",
     delta: bool = True,
     s3: bool | None = None,
+    timing: bool = False,
     source: TextIO | None = None,
     out: TextIO | None = None,
 ) -> int:
@@ -55,7 +59,8 @@ def run_sql(
     no column holds; both are left out or NULL with another `mode` (see `lake.scan`). `output` is
     `table`, `csv` or `json` (one object a line), to `out` (stdout). `delta` makes Delta tables
     readable too: ``SELECT * FROM delta.`/path` ``, and `s3` those in S3 (None: where `execute`
-    names one, or a topic has one and Spark's jars for it have been fetched).
+    names one, or a topic has one and Spark's jars for it have been fetched). `timing` writes to
+    stderr where the time of each statement went, and of Spark's stop, which is waited for then.
 
     A statement that fails is one line on stderr; with `execute` or a pipe, it ends the run with
     status 1. Raises SettingsError and UnknownTopic for what cannot work at all.
@@ -64,8 +69,18 @@ def run_sql(
     views = TopicViews(path, json_topics, undecodable, mode)
     delta = delta and (execute is None or may_name_delta(split_statements(execute + "\n;")[0]))
     s3a = delta and (wants_s3(path, execute or "") if s3 is None else s3)
-    session = _LazySession(partial(spark_session, app_name="lakehead sql", delta=delta, s3a=s3a))
-    shell = _Shell(session, views, output, out)
+    start = partial(spark_session, app_name="lakehead sql", delta=delta, s3a=s3a, make_archive=True)
+    session = _LazySession(start)
+    shell = _Shell(session, views, output, out, timing=timing)
+    try:
+        return _run(shell, execute, source)
+    finally:
+        if timing:
+            session.stop()
+
+
+def _run(shell: "_Shell", execute: str | None, source: TextIO) -> int:
+    """Run the statements there are, and return the exit status."""
     if execute is not None:
         statements, rest = split_statements(execute + "\n;")
         assert not rest, "a statement ends with the semicolon that was added"
@@ -86,26 +101,51 @@ class _LazySession:
     def __init__(self, start: Callable[[], "SparkSession"]) -> None:
         self._start = start
         self._session: SparkSession | None = None
+        self._is_ours = False
 
-    def get(self) -> "SparkSession":
+    def get(self, timing: StatementTiming) -> "SparkSession":
         """Return the session. Raises SettingsError when Spark cannot be started."""
         if self._session is None:
             if sys.stderr.isatty():
                 sys.stderr.write("Starting Spark ...\n")
-            self._session = self._start()
+            from pyspark.sql import SparkSession
+
+            self._is_ours = SparkSession.getActiveSession() is None
+            if self._is_ours:
+                with timing.start() as started:
+                    started.append(self._start())
+                self._session = started[0]
+            else:
+                self._session = self._start()
         return self._session
+
+    def stop(self) -> None:
+        """Stop the session, if it was started here, and write how long that took. Without this the
+        JVM stops after this process.
+        """
+        if self._session is not None and self._is_ours:
+            begin = _CLOCK.monotonic()
+            self._session.stop()
+            sys.stderr.write(f"Spark stopped in {_CLOCK.monotonic() - begin:.2f} seconds\n")
 
 
 class _Shell:
     """Runs statements and writes their rows, or one line for what went wrong."""
 
     def __init__(
-        self, session: _LazySession, views: TopicViews, output: OutputFormat, out: TextIO
+        self,
+        session: _LazySession,
+        views: TopicViews,
+        output: OutputFormat,
+        out: TextIO,
+        *,
+        timing: bool,
     ) -> None:
         self._session = session
         self._views = views
         self._output = output
         self._out = out
+        self._timing = timing
 
     def greet(self) -> None:
         topics = [topic for topic in self._views.topics() if not topic.startswith("__")]
@@ -118,10 +158,13 @@ class _Shell:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
+        timing = StatementTiming(_CLOCK, enabled=self._timing)
         try:
-            columns, rows = run_direct(self._views, statement) or self._run_in_spark(statement)
+            found = run_direct(self._views, statement) or self._run_in_spark(statement, timing)
+            columns, rows = found
             if columns:
-                write_rows(columns, rows, self._output, self._out)
+                write_rows(columns, timing.counted(rows), self._output, self._out)
+            timing.write(sys.stderr)
         except (PySparkException, Py4JError, LakeheadError) as error:
             sys.stderr.write(f"error: {one_line(error)}\n")
             return False
@@ -130,17 +173,26 @@ class _Shell:
             return False
         return True
 
-    def _run_in_spark(self, statement: str) -> Rows:
-        named = self._views.named(statement)
+    def _run_in_spark(self, statement: str, timing: StatementTiming) -> Rows:
+        with timing.phase("catalog"):
+            named = self._views.named(statement)
         with ThreadPoolExecutor(1, "views") as reading:
-            read = reading.submit(read_small, named)
-            session = self._session.get()
-            rows = read.result()
-        prepared = self._views.prepare(session, statement, named, rows)
+            read = reading.submit(_read, named, timing)
+            session = self._session.get(timing)
+            with timing.phase("waiting for views"):
+                rows = read.result()
+        with timing.phase("views handed to Spark"):
+            prepared = self._views.prepare(session, statement, named, rows)
         frame = session.sql(with_places(session, prepared))
+        timing.executing(frame)
         if not frame.columns:
             return (), iter(())
         return frame.columns, frame.toLocalIterator(prefetchPartitions=True)
+
+
+def _read(named: Mapping[str, ViewSource], timing: StatementTiming) -> dict[str, LocalRows]:
+    with timing.phase("views read and decoded", is_beside=True):
+        return read_small(named)
 
 
 def one_line(error: BaseException) -> str:

@@ -92,6 +92,14 @@ def sql(
         ),
     ] = True,
     s3: S3Option = None,
+    timing: Annotated[
+        bool,
+        typer.Option(
+            "--timing",
+            help="After each statement, say on standard error where its time went: Spark's start, "
+            "views, parsing, analysis, optimization, planning, execution; at the end Spark's stop.",
+        ),
+    ] = False,
 ) -> None:
     """Open a Spark SQL shell in which every topic is a view.
 
@@ -113,5 +121,6 @@ def sql(
         output=output.value,
         delta=delta,
         s3=s3,
+        timing=timing,
     )
     sys.exit(status)
