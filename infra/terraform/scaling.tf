@@ -38,6 +38,7 @@ module "elastic" {
   spot_percent          = var.scaling.spot_percent
   mib_per_second        = var.scaling.mib_per_second
   cpu_percent           = var.scaling.cpu_percent
+  refresh_alarms        = var.scaling.refresh_alarms
   ami_id                = module.brokers.ami_id
   architecture          = module.brokers.architecture
   root_gib              = var.root_gib

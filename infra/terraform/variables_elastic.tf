@@ -1,5 +1,5 @@
 variable "scaling" {
-  description = "Hosts that come and go in place of hosts_per_zone: from min to max in all zones together, so that each has mib_per_second in the direction that has more (and, if it is given, cpu_percent); on_demand_base of them (null: min) are never spot instances, of the others spot_percent are; more_instance_types may be taken in place of instance_type, in this order. Null: fixed hosts."
+  description = "Hosts that come and go in place of hosts_per_zone: from min to max in all zones together, so that each has mib_per_second in the direction that has more (and, if it is given, cpu_percent); on_demand_base of them (null: min) are never spot instances, of the others spot_percent are; more_instance_types may be taken in place of instance_type, in this order; an instance refresh is undone when one of refresh_alarms, names of CloudWatch alarms of yours, goes off. Null: fixed hosts."
   type = object({
     min                 = number
     max                 = number
@@ -8,6 +8,7 @@ variable "scaling" {
     on_demand_base      = optional(number)
     spot_percent        = optional(number, 0)
     more_instance_types = optional(list(string), [])
+    refresh_alarms      = optional(list(string), [])
   })
   default = null
 
@@ -38,6 +39,10 @@ variable "scaling" {
   validation {
     condition     = var.scaling == null ? true : alltrue([for type in var.scaling.more_instance_types : can(regex("^[a-z][a-z0-9-]*\\.[a-z0-9-]+$", type)) && reverse(split(".", type))[0] == reverse(split(".", var.instance_type))[0]])
     error_message = "scaling.more_instance_types look like m6i.large and have instance_type's size: the group counts hosts, whatever they can do."
+  }
+  validation {
+    condition     = var.scaling == null ? true : length(var.scaling.refresh_alarms) <= 10
+    error_message = "scaling.refresh_alarms are ten names at the most, as AWS takes them."
   }
   validation {
     condition     = var.scaling == null || var.hosts_per_zone == 1

@@ -111,7 +111,8 @@ def _machines() -> Iterator[Case]:
     for action in ("SetDesiredCapacity", "TerminateInstanceInAutoScalingGroup"):
         yield Case("the group", f"autoscaling:{action}", f"{group}/lakehead")
     for name in ("other", "lakehead-2"):
-        yield Case("another group", "autoscaling:CompleteLifecycleAction", f"{group}/{name}")
+        for action in ("CompleteLifecycleAction", "SetInstanceHealth"):
+            yield Case("another group", f"autoscaling:{action}", f"{group}/{name}")
     for action in ("ModifyInstanceAttribute", "AssociateIamInstanceProfile"):
         yield Case("machines", f"ec2:{action}", f"{ec2}:instance/i-1")
     yield Case("the network", "ec2:AuthorizeSecurityGroupIngress", f"{ec2}:security-group/sg-1")

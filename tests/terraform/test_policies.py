@@ -69,7 +69,8 @@ EC2_OF_RUNS = {
     "io2": {"DescribeVolumes", "DescribeInstances", "AttachVolume"},
     "gp3": {"DescribeVolumes", "DescribeInstances", "AttachVolume", "DetachVolume"},
     "scaling": {
-        *("DescribeNetworkInterfaces", "AttachNetworkInterface", "CompleteLifecycleAction"),
+        *("DescribeNetworkInterfaces", "AttachNetworkInterface"),
+        *("CompleteLifecycleAction", "SetInstanceHealth"),
     },
 }
 """Which calls to EC2 brokers make, by how they were rendered."""

@@ -70,8 +70,16 @@ run "the_group" {
     error_message = "two on demand, of the rest three quarters spot, replaced ahead"
   }
   assert {
-    condition     = one(aws_autoscaling_group.hosts.initial_lifecycle_hook).name == "lakehead-serving" && one(aws_autoscaling_group.hosts.initial_lifecycle_hook).default_result == "ABANDON" && aws_autoscaling_lifecycle_hook.ending.name == "lakehead-ending" && aws_autoscaling_lifecycle_hook.ending.default_result == "CONTINUE"
-    error_message = "the hooks that nodes complete"
+    condition     = { for hook in aws_autoscaling_group.hosts.initial_lifecycle_hook : hook.name => "${hook.lifecycle_transition} ${hook.default_result} ${hook.heartbeat_timeout}" } == { lakehead-serving = "autoscaling:EC2_INSTANCE_LAUNCHING ABANDON 900", lakehead-ending = "autoscaling:EC2_INSTANCE_TERMINATING CONTINUE 300" }
+    error_message = "the hooks that nodes complete are there before the first instance, which may be ended during the first apply"
+  }
+  assert {
+    condition     = aws_autoscaling_group.hosts.instance_maintenance_policy[0].min_healthy_percentage == 100 && aws_autoscaling_group.hosts.instance_maintenance_policy[0].max_healthy_percentage == 110
+    error_message = "of hosts that all say that they are not healthy, none is ended before another serves"
+  }
+  assert {
+    condition     = length(aws_autoscaling_group.hosts.instance_refresh[0].preferences[0].alarm_specification) == 0
+    error_message = "no alarm undoes a refresh unless one is named"
   }
   assert {
     condition     = { for key, policy in aws_autoscaling_policy.target : key => policy.target_tracking_configuration[0].target_value } == { cpu = 70, network-in = 2516582400, network-out = 2516582400 }
@@ -82,7 +90,7 @@ run "the_group" {
     error_message = "a new host serves before an old one leaves"
   }
   assert {
-    condition     = [for statement in jsondecode(output.scaling_policy_json).Statement : statement.Action] == [["ec2:DescribeNetworkInterfaces"], ["ec2:AttachNetworkInterface"], ["autoscaling:CompleteLifecycleAction"]]
+    condition     = [for statement in jsondecode(output.scaling_policy_json).Statement : statement.Action] == [["ec2:DescribeNetworkInterfaces"], ["ec2:AttachNetworkInterface"], ["autoscaling:CompleteLifecycleAction", "autoscaling:SetInstanceHealth"]]
     error_message = "nothing is detached, nothing made"
   }
   assert {
@@ -136,4 +144,18 @@ run "user_data_that_is_too_long" {
     user_data = join("", [for number in range(1000) : "debug debug debug debug"])
   }
   expect_failures = [aws_launch_template.host]
+}
+
+run "a_refresh_that_alarms_undo" {
+  command = plan
+  module {
+    source = "./modules/elastic"
+  }
+  variables {
+    refresh_alarms = ["lake-offline-partitions"]
+  }
+  assert {
+    condition     = one(aws_autoscaling_group.hosts.instance_refresh[0].preferences[0].alarm_specification).alarms == tolist(["lake-offline-partitions"])
+    error_message = "a release that serves and then loses partitions is not rolled on"
+  }
 }

@@ -47,6 +47,8 @@ def recorded_aws() -> Iterator[tuple[str, list[AwsCall]]]:
             answer = b"<Answer>" + _EMPTY + b"</Answer>"
             if service == "autoscaling":
                 answer = b"<R><CompleteLifecycleActionResult/></R>"
+            if calls[-1].action == "autoscaling:SetInstanceHealth":
+                answer = b"<R><ResponseMetadata/></R>"
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)

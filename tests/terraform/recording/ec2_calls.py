@@ -41,7 +41,9 @@ async def ask_all() -> None:
     interfaces = Boto3NetworkInterfaces(REGION)
     await interfaces.interfaces(OF_CLUSTER)
     await interfaces.attach(INTERFACE, INSTANCE, 1)
-    await Boto3ScalingGroups(REGION).complete(GROUP, "lakehead-serving", INSTANCE)
+    groups = Boto3ScalingGroups(REGION)
+    await groups.complete(GROUP, "lakehead-serving", INSTANCE)
+    await groups.set_unhealthy(INSTANCE)
 
 
 def operations() -> set[str]:
@@ -67,6 +69,9 @@ def needed_on_ec2(call: AwsCall, tags: Mapping[str, Mapping[str, str]] = TAGS) -
     if service == "autoscaling":
         group = f"arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:00000000-0000"
         places = {"AutoScalingGroupName": f"{group}:autoScalingGroupName/"}
+        if name == "SetInstanceHealth":  # it names the instance, and needs its group
+            context = {f"aws:ResourceTag/{tag}": value for tag, value in tags[GROUP].items()}
+            yield Case(call.action, call.action, f"{group}:autoScalingGroupName/{GROUP}", context)
     for parameter, place in places.items():
         for named in call.named(parameter):
             context = {

@@ -123,7 +123,7 @@ resource "aws_autoscaling_group" "hosts" {
   min_size                  = var.hosts.min
   max_size                  = var.hosts.max
   vpc_zone_identifier       = distinct([for slot in sort(keys(var.slots)) : var.slots[slot].subnet_id])
-  health_check_type         = "EC2"
+  health_check_type         = "EC2" # and what hosts say of themselves, by SetInstanceHealth
   health_check_grace_period = 60
   default_instance_warmup   = 120
   capacity_rebalance        = var.spot_percent > 0
@@ -155,13 +155,28 @@ resource "aws_autoscaling_group" "hosts" {
     }
   }
 
+  # Of an instance that is not healthy, by EC2 or by the word of its own nodes, the next one serves
+  # first. Should all say so at once, none is ended before another serves.
+  instance_maintenance_policy {
+    min_healthy_percentage = 100
+    max_healthy_percentage = 110
+  }
+
   # An instance counts once its nodes serve; one whose nodes do not is replaced after the time. Hooks
-  # given here are there before the first instance is.
+  # given here are there before the first instance is, and until the last one is gone.
   initial_lifecycle_hook {
     name                 = "lakehead-serving"
     lifecycle_transition = "autoscaling:EC2_INSTANCE_LAUNCHING"
     default_result       = "ABANDON"
     heartbeat_timeout    = 900
+  }
+
+  # Before the group ends an instance, its nodes hand over and upload what they have: a minute or two.
+  initial_lifecycle_hook {
+    name                 = "lakehead-ending"
+    lifecycle_transition = "autoscaling:EC2_INSTANCE_TERMINATING"
+    default_result       = "CONTINUE"
+    heartbeat_timeout    = 300
   }
 
   # A changed launch template: a new host serves before an old one leaves, one after the other. If
@@ -176,6 +191,14 @@ resource "aws_autoscaling_group" "hosts" {
       skip_matching          = true
       checkpoint_percentages = [20, 100]
       checkpoint_delay       = 600
+
+      dynamic "alarm_specification" {
+        for_each = length(var.refresh_alarms) > 0 ? ["given"] : []
+
+        content {
+          alarms = var.refresh_alarms
+        }
+      }
     }
   }
 
@@ -195,15 +218,6 @@ resource "aws_autoscaling_group" "hosts" {
 
   # Instances need slots and permissions as long as they run.
   depends_on = [aws_network_interface.slot, aws_iam_role_policy.scaling]
-}
-
-# Before the group ends an instance, its nodes hand over and upload what they have: a minute or two.
-resource "aws_autoscaling_lifecycle_hook" "ending" {
-  name                   = "lakehead-ending"
-  autoscaling_group_name = aws_autoscaling_group.hosts.name
-  lifecycle_transition   = "autoscaling:EC2_INSTANCE_TERMINATING"
-  default_result         = "CONTINUE"
-  heartbeat_timeout      = 300
 }
 
 # Hosts are added when one of these asks for it, and taken away when none objects.

@@ -23,7 +23,7 @@ locals {
     {
       Sid      = "GroupIsTold"
       Effect   = "Allow"
-      Action   = ["autoscaling:CompleteLifecycleAction"]
+      Action   = ["autoscaling:CompleteLifecycleAction", "autoscaling:SetInstanceHealth"]
       Resource = "arn:${data.aws_partition.current.partition}:autoscaling:${data.aws_region.current.name}:${data.aws_caller_identity.current.account_id}:autoScalingGroup:*:autoScalingGroupName/${var.name}"
     },
   ]

@@ -48,6 +48,12 @@ variable "cpu_percent" {
   type        = number
 }
 
+variable "refresh_alarms" {
+  description = "Names of CloudWatch alarms that end and undo an instance refresh."
+  type        = list(string)
+  default     = []
+}
+
 variable "ami_id" {
   description = "Machine image."
   type        = string
