@@ -12,6 +12,7 @@ from functools import partial
 
 import uvloop
 
+from broker.ec2_events import Ec2Events, drain_by_command
 from broker.ec2_notices import Ec2Notices
 from broker.forced_end import ForcedEnd
 from broker.node import NodeFailed, start_node
@@ -79,6 +80,12 @@ async def _serve_watched(settings: Settings, on_ready: Callable[[str], None]) ->
     await notices.check()
     node = await start_node(settings, on_stuck=ForcedEnd().begin)
     node.scope.spawn_duty(partial(notices.watch, stop), name="watch for notices of EC2")
+    events = Ec2Events(
+        is_on=bool(settings.ec2_notices),
+        drain=drain_by_command(settings.store_uri, [settings.node_id]),
+        clock=node.clock,
+    )
+    node.scope.spawn_duty(events.watch, name="watch for events of EC2")
     failed = node.scope.spawn(node.wait_failed(), name="wait for failure")
     failed.add_done_callback(lambda _: stop.set())
     on_ready(f"{node.advertised_host}:{node.advertised_port}")

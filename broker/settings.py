@@ -121,7 +121,8 @@ class Settings:
         "",
         "On EC2, stop the nodes when the machine is announced to end: interruption (of a spot "
         "instance, two minutes ahead), rebalance (at a recommendation too), or scaling (when its "
-        "auto-scaling group ends it, or at an interruption). Empty: no notices.",
+        "auto-scaling group ends it, or at an interruption). With each, the nodes lead nothing "
+        "while maintenance that EC2 has scheduled is due. Empty: no notices.",
     )
 
     # cluster

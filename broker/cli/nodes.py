@@ -7,7 +7,7 @@ log itself, and tells the nodes that there is news.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +27,7 @@ NOBODY = -1
 ANSWER_S = 1.0
 POLL_S = 0.2
 
-NodeArgument = Annotated[int, typer.Argument(metavar="NODE", help="Id of the node.")]
+NodesArgument = Annotated[list[int], typer.Argument(metavar="NODE...", help="Ids of the nodes.")]
 
 
 def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:
@@ -148,7 +148,7 @@ def _state_of(node: NodeState, leads: int, *, answers: bool) -> str:
 
 
 def drain(
-    node_id: NodeArgument,
+    node_ids: NodesArgument,
     path: PathOption = DEFAULT_PATH,
     undo: Annotated[
         bool, typer.Option("--undo", help="Let the node lead again like any other.")
@@ -157,45 +157,53 @@ def drain(
         bool, typer.Option("--wait", help="Return when the node leads nothing any more.")
     ] = False,
 ) -> None:
-    """Move everything that a node leads to other nodes, and assign nothing to it.
+    """Move everything that nodes lead to the other nodes, and assign nothing to them.
 
-    The node goes on running. A drain ends with --undo, or when the node starts again.
+    They go on running. A drain ends with --undo, or when the node starts again. Several are drained
+    together, such as all of a machine, so none of them is given what another one had.
     """
     if undo and wait:
         raise SettingsError("--wait waits for a drain, and --undo ends one: give one of them")
-    left = run(_drain(path, node_id, is_draining=not undo, wait=wait))
-    if undo:
-        typer.echo(f"node {node_id} may lead again")
-    elif left:
-        typer.echo(f"node {node_id} is draining: it leads {left} partition{'s' * (left > 1)} yet")
-    else:
-        typer.echo(f"node {node_id} is drained: it leads nothing")
+    for node_id, left in run(_drain(path, node_ids, is_draining=not undo, wait=wait)).items():
+        if undo:
+            typer.echo(f"node {node_id} may lead again")
+        elif left:
+            plural = "s" * (left > 1)
+            typer.echo(f"node {node_id} is draining: it leads {left} partition{plural} yet")
+        else:
+            typer.echo(f"node {node_id} is drained: it leads nothing")
 
 
-async def _drain(path: str, node_id: int, *, is_draining: bool, wait: bool) -> int:
-    """Commit the drain; return what the node leads after it, or after the wait."""
+async def _drain(
+    path: str, node_ids: Sequence[int], *, is_draining: bool, wait: bool
+) -> dict[int, int]:
+    """Commit the drain; return what each node leads after it, or after the wait."""
     store = open_cluster(path)
 
     def plan(state: ClusterState) -> Sequence[Record]:
-        node = _drainable(state, node_id)
+        nodes = [_drainable(state, node_id) for node_id in dict.fromkeys(node_ids)]
         if is_draining:
-            _check_heirs(state, node_id)
-        if node.is_draining == is_draining:
-            return ()
-        return [DrainNode(node_id=node_id, epoch=node.epoch, is_draining=is_draining)]
+            _check_heirs(state, node_ids)
+        return [
+            DrainNode(node_id=node.node_id, epoch=node.epoch, is_draining=is_draining)
+            for node in nodes
+            if node.is_draining != is_draining
+        ]
 
     try:
         log = await open_log(store, writer="drain")
         state = await log.commit_with(plan)
         await tell_nodes(state)
-        while wait and leads(state)[node_id]:
+        while wait and any(leads(state)[node_id] for node_id in node_ids):
             await asyncio.sleep(POLL_S)
             state = await log.refresh()
-            if not _drainable(state, node_id).is_draining:
-                raise SettingsError(f"node {node_id} is not draining any more: it started again")
+            for node_id in node_ids:
+                if not _drainable(state, node_id).is_draining:
+                    raise SettingsError(f"node {node_id} drains no more: it started again")
     finally:
         await store.close()
-    return leads(state)[node_id]
+    led = leads(state)
+    return {node_id: led[node_id] for node_id in node_ids}
 
 
 def _drainable(state: ClusterState, node_id: int) -> NodeState:
@@ -208,13 +216,13 @@ def _drainable(state: ClusterState, node_id: int) -> NodeState:
     return node
 
 
-def _check_heirs(state: ClusterState, node_id: int) -> None:
+def _check_heirs(state: ClusterState, node_ids: Collection[int]) -> None:
     for other in state.nodes.values():
-        if other.node_id != node_id and not other.is_fenced and not other.is_draining:
+        if other.node_id not in node_ids and not other.is_fenced and not other.is_draining:
             return
-    raise SettingsError(
-        f"node {node_id} is the only one that may lead: start another, or end the drain of one"
-    )
+    nodes = _numbers(node_ids)
+    words = "is the only one that" if len(set(node_ids)) == 1 else "are the only ones that"
+    raise SettingsError(f"{nodes} {words} may lead: start another, or end the drain of one")
 
 
 def _numbers(node_ids: Iterable[int]) -> str:

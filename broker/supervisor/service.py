@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from broker.ec2_events import Ec2Events, drain_by_command
 from broker.ec2_notices import Ec2Notices
 from broker.observability.event_log import configure_logs
 from broker.service_watchdog import feed_watchdog
@@ -21,7 +22,7 @@ from broker.supervisor.node_process import launch
 from broker.supervisor.placement import NodeCommand, registry_command
 from broker.supervisor.supervised_node import Life, SupervisedNode
 from broker.supervisor.supervisor import Supervisor
-from storage.clock import SystemClock
+from storage.clock import Clock, SystemClock
 from storage.tasks import TaskScope
 
 REPORT_S = 10.0
@@ -97,6 +98,8 @@ async def _supervise(
             addresses = ",".join(starting.result())
             on_ready(addresses)
             scope.spawn(notices.tell_serving(), name="tell the group that started this")
+            events = _events(settings, commands, clock)
+            scope.spawn_duty(events.watch, name="watch for events of EC2")
             if settings.registry_port >= 0:
                 command = registry_command(settings, addresses)
                 registry = SupervisedNode(
@@ -115,6 +118,12 @@ async def _supervise(
         await scope.close()
     if crash.done():
         crash.result()
+
+
+def _events(settings: Settings, commands: Sequence[NodeCommand], clock: Clock) -> Ec2Events:
+    ids = [command.node_id for command in commands if isinstance(command.node_id, int)]
+    drain = drain_by_command(settings.store_uri, ids)
+    return Ec2Events(is_on=bool(settings.ec2_notices), drain=drain, clock=clock)
 
 
 def _keep(registry: SupervisedNode, scope: TaskScope, on_registry: Callable[[str], None]) -> None:

@@ -11,6 +11,7 @@ import http.client
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from storage.errors import SettingsError, StorageError
@@ -28,6 +29,7 @@ _DOCUMENT = "/latest/dynamic/instance-identity/document"
 _TAGS = "/latest/meta-data/tags/instance"
 _INTERRUPTION = "/latest/meta-data/spot/instance-action"
 _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+_EVENTS = "/latest/meta-data/events/maintenance/scheduled"
 _LIFECYCLE = "/latest/meta-data/autoscaling/target-lifecycle-state"
 _ENDS = {"Terminated", "Warmed:Terminated"}
 
@@ -59,6 +61,21 @@ class Notice:
     action: str
     """`terminate`, `stop`, `hibernate`; empty with a recommendation."""
     when: str
+    """Empty where it is not said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledEvent:
+    """Maintenance that EC2 has scheduled. Times are its own texts, `21 Jan 2019 09:00:43 GMT`."""
+
+    event_id: str
+    code: str
+    """`instance-reboot`, `system-reboot`, `system-maintenance`, `instance-retirement` or
+    `instance-stop`.
+    """
+    description: str
+    not_before: str
+    not_after: str
     """Empty where it is not said."""
 
 
@@ -108,6 +125,23 @@ class InstanceMetadata:
             notice = _parsed(text, _REBALANCE)
             return Notice(kind="rebalance", action="", when=notice.get("noticeTime", ""))
         return None
+
+    async def scheduled_events(self) -> tuple[ScheduledEvent, ...]:
+        """Return the maintenance that is scheduled and not over. Raises MetadataUnanswered."""
+        found = _json(await self._get(_EVENTS) or "[]")
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise MetadataUnanswered(f"{_EVENTS} is not what it should be")
+        return tuple(
+            ScheduledEvent(
+                event_id=str(one.get("EventId", "")),
+                code=str(one.get("Code", "")),
+                description=str(one.get("Description", "")),
+                not_before=str(one.get("NotBefore", "")),
+                not_after=str(one.get("NotAfter", "")),
+            )
+            for one in found
+            if one.get("State", "active") == "active"
+        )
 
     async def _tags(self) -> dict[str, str] | None:
         names = await self._get(_TAGS)
@@ -162,10 +196,14 @@ class InstanceMetadata:
 
 
 def _parsed(text: str | None, path: str) -> dict[str, str]:
-    try:
-        parsed = json.loads(text or "")
-    except ValueError:
-        parsed = None
+    parsed = _json(text or "")
     if not isinstance(parsed, dict):
         raise MetadataUnanswered(f"{path} is not what it should be")
     return {str(name): str(value) for name, value in parsed.items()}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

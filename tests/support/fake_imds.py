@@ -42,6 +42,10 @@ class FakeImds:
         notice = {"noticeTime": "2026-01-01T00:00:00Z"}
         self.texts["meta-data/events/recommendations/rebalance"] = json.dumps(notice)
 
+    def schedule(self, *events: dict[str, str]) -> None:
+        """Schedule maintenance; none: what was scheduled is over."""
+        self.texts["meta-data/events/maintenance/scheduled"] = json.dumps(events)
+
     def target(self, state: str) -> None:
         """Have the auto-scaling group bring the instance to a state."""
         self.texts["meta-data/autoscaling/target-lifecycle-state"] = state

@@ -110,7 +110,7 @@ class Terraform:
 
     def refused_plan(self, **variables: str) -> str:
         """Return what a plan says that has to be refused."""
-        return _plain(self.run("plan", *self.given(variables), codes=(1,)).text)
+        return plain(self.run("plan", *self.given(variables), codes=(1,)).text)
 
     def apply(self, **variables: str) -> Said:
         """Make it so."""
@@ -174,7 +174,7 @@ def _differences(change: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return what Terraform says without its frames and line ends."""
     words = text.replace("│", " ").replace("╷", " ").replace("╵", " ").split()
     return " ".join(words)

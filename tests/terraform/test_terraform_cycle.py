@@ -28,7 +28,7 @@ from tests.terraform.cluster_checks import (
 )
 from tests.terraform.emulator import Emulator, emulator
 from tests.terraform.inventory import inventory
-from tests.terraform.terraform import NotHere, Terraform, copied, environment, program
+from tests.terraform.terraform import NotHere, Terraform, copied, environment, plain, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 BUCKET = "lake-of-the-cycle"
@@ -39,6 +39,7 @@ HOST = "module.lakehead.module.brokers.aws_instance.host"
 INTERFACE = "module.lakehead.module.brokers.aws_network_interface.host"
 VOLUME = "module.lakehead.module.wal[0].aws_ebs_volume.wal"
 ATTACHMENT = "module.lakehead.module.wal[0].aws_volume_attachment.taker"
+GUARD = "module.lakehead.terraform_data.kept_host"
 ALARMS = "module.lakehead.module.observability[0]."
 
 
@@ -169,7 +170,7 @@ def test_minimal_gets_a_third_host_and_ends(
         terraform.override("more", 'module "lakehead" {\n  hosts_per_zone = 3\n}\n')
         changes = terraform.plan().changes
         assert {one for one in changes if not one.startswith(ALARMS)} == {
-            *(f'{kind}["a-2"]' for kind in (HOST, INTERFACE, VOLUME)),
+            *(f'{kind}["a-2"]' for kind in (HOST, INTERFACE, VOLUME, GUARD)),
             *(f'{ATTACHMENT}["a-2-on-a-{number}"]' for number in range(2)),
             *(f'{ATTACHMENT}["a-{number}-on-a-2"]' for number in range(2)),
         }
@@ -203,16 +204,24 @@ def test_multi_az_gets_a_setting_host_by_host_and_ends(tmp_path: Path) -> None:
 
         setting = '{ "log.retention.ms" = "86400000" }'
         terraform.override("setting", f'module "lakehead" {{\n  settings = {setting}\n}}\n')
-        replaced = {one: what for one, what in terraform.plan().changes.items() if HOST in one}
-        assert replaced == {f'{HOST}["{slot}"]': "delete+create" for slot in slots}
+        assert [one for one in terraform.plan().changes if HOST in one] == []
         kept = {slot: one["InstanceId"] for slot, one in cluster.instances.items()}
-        terraform.run("apply", f'-target={HOST}["a-0"]', "-auto-approve", *terraform.given())
-        after = {s: one["InstanceId"] for s, one in where.cluster().instances.items()}
-        assert {slot for slot in slots if after[slot] != kept[slot]} == {"a-0"}
-        changes = terraform.plan().changes
-        assert {one for one in changes if HOST in one} == {f'{HOST}["b-0"]', f'{HOST}["c-0"]'}
+        said = plain(terraform.apply().text)
+        assert "Made of another image, instance type, release or settings" in said
+        assert "now: a-0, b-0, c-0. Replace them one after the other" in said
+        assert terraform.output("cluster")["hosts_to_replace"] == ["a-0", "b-0", "c-0"]
         servers = cluster.outputs["bootstrap_servers"]
-        cluster = applied(where)
+        for number, slot in enumerate(slots):
+            before = {s: one["InstanceId"] for s, one in where.cluster().instances.items()}
+            replace = f'-replace={HOST}["{slot}"]'
+            terraform.run("apply", replace, "-auto-approve", *terraform.given())
+            cluster = where.cluster()
+            now = {s: one["InstanceId"] for s, one in cluster.instances.items()}
+            assert {one for one in slots if now[one] != before[one]} == {slot}
+            assert cluster.outputs["hosts_to_replace"] == list(slots)[number + 1 :]
+        after = {s: one["InstanceId"] for s, one in cluster.instances.items()}
+        assert not kept.items() & after.items()
+        terraform.check_nothing_to_do()
         check_everything(cluster, where, slots)
         assert cluster.outputs["bootstrap_servers"] == servers
         check_end(where)

@@ -1,7 +1,10 @@
 """A machine that EC2 announces the end of stops its nodes once, and stays until it is ended."""
 
 import asyncio
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +17,17 @@ from storage.aws.instance import ENDPOINT_VARIABLE, Instance, MetadataUnanswered
 from storage.errors import SettingsError
 from tests.simulation.loop import simulate
 from tests.support.fake_imds import FakeImds, serve_imds
-from tests.support.supervised import Supervised
+from tests.support.supervised import Supervised, supervised
 from tests.support.waiting import wait_until
+
+
+def draining(store: str) -> set[int]:
+    """Return the live nodes that lead nothing."""
+    command = [sys.executable, "-m", "broker.cli", "nodes", "--json", "--path", store]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    rows = [json.loads(line) for line in said.splitlines()]
+    return {row["node"] for row in rows if row["state"] == "draining"}
+
 
 NOTICE = Notice(kind="interruption", action="terminate", when="2026-01-01T00:02:00Z")
 
@@ -102,3 +114,21 @@ def test_a_machine_that_is_announced_to_end_uploads_everything_and_stays(
         assert all(len(machine.pids(node)) == 1 for node in range(2))
     finally:
         machine.end()
+
+
+def test_a_machine_whose_maintenance_is_due_leads_nothing_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"file:{tmp_path}/store"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    with serve_imds() as served, supervised(tmp_path / "b", 1, "--store", store) as other:
+        other.wait_ready()
+        served.schedule({"EventId": "e", "Code": "system-reboot", "NotBefore": "now"})
+        monkeypatch.setenv(ENDPOINT_VARIABLE, served.endpoint)
+        flags = ("--store", store, "--node.id", "10", "--ec2.notices", "interruption")
+        with supervised(tmp_path / "a", 2, *flags) as machine:
+            machine.wait_ready()
+            assert wait_until(lambda: draining(store) == {10, 11}, 30), machine.log
+            assert "event='ec2_event_due'" in machine.log
+            assert machine.process.poll() is None

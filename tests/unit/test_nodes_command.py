@@ -112,3 +112,12 @@ def test_where_there_is_no_cluster(lakehead: CommandLine, tmp_path: Path) -> Non
     assert "no cluster" in lakehead.fails("nodes", "--path", str(tmp_path))
     assert "no cluster" in lakehead.fails("drain", "1", "--path", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nodes_of_a_machine_are_drained_in_one_entry_or_not_at_all(
+    lakehead: CommandLine, data: str
+) -> None:
+    assert "are the only ones that may lead" in lakehead.fails("drain", "0", "2", "--path", data)
+    assert draining(data) == []
+    assert "node 1 is not live" in lakehead.fails("drain", "0", "1", "--path", data)
+    assert draining(data) == []
