@@ -9,6 +9,7 @@ preferred as leader, and who leads (see `broker.catalog.leaders`). Racks are tho
 clients that know theirs can choose.
 """
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -128,8 +129,7 @@ async def _by_name(
     if name in INTERNAL_TOPICS and name != "__consumer_offsets":
         return _missing(context, name, None, ErrorCode.unknown_topic_or_partition, operations)
     try:
-        check_collision(name, context.node.state)
-        made = await context.node.catalog.ensure(name)
+        made = await context.node.catalog.ensure(name, check=partial(check_collision, name))
         return await _described(made, context, operations, turns)
     except LakeheadError as error:
         return _missing(context, name, None, error_code(error), operations)

@@ -148,8 +148,12 @@ class TopicCatalog:
             leaders = spread(state, len(partitions), ready)
         return new_streams(state, topic_id, partitions, leaders)
 
-    async def ensure(self, name: str) -> Topic:
-        """Return a topic, created with the defaults when there is none. Raises as `create`."""
+    async def ensure(
+        self, name: str, *, check: Callable[[ClusterState], None] = lambda _state: None
+    ) -> Topic:
+        """Return a topic, created with the defaults when there is none and `check` allows it.
+        Raises as `create`.
+        """
         topic = self.topics.by_name.get(name)
         while topic is None:
             try:
@@ -160,7 +164,7 @@ class TopicCatalog:
                     number = self._settings.transaction_state_log_num_partitions
                     topic = await self.create(name, number, TRANSACTIONS_CONFIGS)
                 else:
-                    topic = await self.create(name, self._settings.num_partitions)
+                    topic = await self.create(name, self._settings.num_partitions, check=check)
             except TopicExists:
                 topic = self.topics.by_name.get(name)
                 if topic is not None:

@@ -1,6 +1,7 @@
 """Wrong items in requests about topics get Kafka's codes, and their neighbours what they ask."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import ModuleType
 from typing import Any
 from uuid import UUID
@@ -308,6 +309,26 @@ async def test_a_topic_that_would_collide_is_not_made_by_asking_for_it(client: A
     answer = await client.ask(3, 12, build)
     assert [topic.error_code for topic in answer.topics] == [NAME, NAME, NONE]
     assert "co.lli_de" not in client.node.state.topics
+
+
+async def test_of_topics_that_collide_and_are_asked_for_at_once_one_is_made(
+    client: ApiClient,
+) -> None:
+    def asked(name: str) -> Callable[[ModuleType], Any]:
+        return lambda module: entity(
+            module,
+            "MetadataRequest",
+            topics=[entity(module, "MetadataRequestTopic", name=name, topic_id=None)],
+            allow_auto_topic_creation=True,
+            include_topic_authorized_operations=False,
+        )
+
+    names = ("a.race.of", "a_race.of", "a.race_of", "a_race_of")
+    answers = await asyncio.gather(*(client.ask(3, 12, asked(name)) for name in names))
+    codes = [answer.topics[0].error_code for answer in answers]
+    assert sorted(codes) == sorted([NONE, NAME, NAME, NAME])
+    made = [name for name in names if name in client.node.state.topics]
+    assert made == [name for name, code in zip(names, codes, strict=True) if code == NONE]
 
 
 async def test_a_topic_is_described_once_and_by_its_id_rather_than_its_name(
