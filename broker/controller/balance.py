@@ -8,40 +8,47 @@ Nothing is moved while every node is within `imbalance` of the average. Else str
 heaviest node to the lightest until half of that is reached: each time the one that evens the two
 out best. It must leave at most half of the difference between them, the other way round at worst:
 so no later move undoes it, and one stream that is too large for any node stays where it is.
+
+All of it is done in steps, between which others have a turn.
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from broker.cluster.heartbeat import NodeLoad
+from broker.controller.placement import STREAMS_AT_ONCE
 
 MOVES_MAX = 5000
 """Moves of one plan."""
 TRAFFIC_FLOOR = 1 << 20
 """With this many bytes per second in the cluster, traffic counts in full."""
 
+_MOVES_AT_ONCE = 50
 _EPSILON = 1e-9
 
 
 def balance(
     leads: Mapping[int, Sequence[int]], loads: Mapping[int, NodeLoad], *, imbalance: float
-) -> list[tuple[int, int]]:
+) -> Generator[None, None, list[tuple[int, int]]]:
     """Return (stream, new leader) of the moves to make; `leads` are the streams by node."""
     if len(leads) < 2:
         return []
-    weights = stream_weights(leads, loads)
-    heaps = {
-        node_id: sorted((weights[stream_id], stream_id) for stream_id in streams)
-        for node_id, streams in leads.items()
-    }
+    weights = yield from stream_weights(leads, loads)
+    heaps: dict[int, list[tuple[float, int]]] = {node_id: [] for node_id in leads}
+    for node_id, some in _pieces(leads):
+        heaps[node_id] += [(weights[stream_id], stream_id) for stream_id in some]
+        yield
+    for heap in heaps.values():
+        heap.sort()
+        yield
     totals = {node_id: sum(w for w, _ in heap) for node_id, heap in heaps.items()}
     if not weights:
         return []
     average = sum(totals.values()) / len(totals)
     if _is_within(totals, average, imbalance):
         return []
-    target: dict[int, int] = {}
-    for _ in range(MOVES_MAX):
+    home, target = dict[int, int](), dict[int, int]()
+    for number in range(1, MOVES_MAX + 1):
         if _is_within(totals, average, imbalance / 2):
             break
         heavy = max(totals, key=lambda node_id: (totals[node_id], node_id))
@@ -53,40 +60,57 @@ def balance(
         insort(heaps[light], (weight, stream_id))
         totals[heavy] -= weight
         totals[light] += weight
+        home.setdefault(stream_id, heavy)
         target[stream_id] = light
-    home = {stream_id: node_id for node_id, streams in leads.items() for stream_id in streams}
+        if not number % _MOVES_AT_ONCE:
+            yield
     return [(s, node_id) for s, node_id in sorted(target.items()) if home[s] != node_id]
 
 
 def stream_weights(
     leads: Mapping[int, Sequence[int]], loads: Mapping[int, NodeLoad]
-) -> dict[int, float]:
+) -> Generator[None, None, dict[int, float]]:
     """Return what each stream weighs; all of them together weigh 1."""
     number = sum(map(len, leads.values()))
     known = {node_id: loads.get(node_id, NodeLoad()) for node_id in leads}
     hottest = dict(flow for load in loads.values() for flow in load.hottest)
-    rates: dict[int, float] = {}
-    for node_id, streams in leads.items():
-        listed = sum(hottest.get(stream_id, 0.0) for stream_id in streams)
-        others = sum(stream_id not in hottest for stream_id in streams)
-        rest = max(0.0, known[node_id].bytes_in + known[node_id].bytes_out - listed)
-        each = rest / others if others else 0.0
-        rates.update((stream_id, hottest.get(stream_id, each)) for stream_id in streams)
-    traffic = sum(rates.values())
+    listed, others = dict.fromkeys(leads, 0.0), dict.fromkeys(leads, 0)
+    for node_id, some in _pieces(leads):
+        hot = [hottest[stream_id] for stream_id in some if stream_id in hottest]
+        listed[node_id] += sum(hot)
+        others[node_id] += len(some) - len(hot)
+        yield
+    rates, carried = dict[int, float](), dict.fromkeys(leads, 0.0)
+    for node_id, some in _pieces(leads):
+        rest = max(0.0, known[node_id].bytes_in + known[node_id].bytes_out - listed[node_id])
+        each = rest / others[node_id] if others[node_id] else 0.0
+        found = [hottest.get(stream_id, each) for stream_id in some]
+        rates.update(zip(some, found, strict=True))
+        carried[node_id] += sum(found)
+        yield
+    traffic = sum(carried.values())
     cpu = sum(load.cpu for load in known.values())
     part = min(1.0, traffic / TRAFFIC_FLOOR)
     by_number = 1 - 0.75 * part
     weights: dict[int, float] = {}
-    for node_id, streams in leads.items():
-        carried = sum(rates[stream_id] for stream_id in streams)
-        cost = known[node_id].cpu / cpu if cpu else (carried / traffic if traffic else 0.0)
-        for stream_id in streams:
+    for node_id, some in _pieces(leads):
+        of_node = carried[node_id]
+        cost = known[node_id].cpu / cpu if cpu else (of_node / traffic if traffic else 0.0)
+        for stream_id in some:
             rate = rates[stream_id]
             by_bytes = rate / traffic if traffic else 0.0
-            by_cpu = cost * rate / carried if carried else 0.0
+            by_cpu = cost * rate / of_node if of_node else 0.0
             share = (by_bytes + by_cpu) / 2
             weights[stream_id] = (by_number / number + part * share) / (by_number + part)
+        yield
     return weights
+
+
+def _pieces(leads: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yield the streams of each node, so many at a time."""
+    for node_id, streams in leads.items():
+        for at in range(0, len(streams), STREAMS_AT_ONCE):
+            yield node_id, streams[at : at + STREAMS_AT_ONCE]
 
 
 def _best_place(heap: Sequence[tuple[float, int]], gap: float) -> int | None:

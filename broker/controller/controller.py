@@ -6,7 +6,7 @@ entry of the log; balance is looked at every few seconds.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -137,8 +137,8 @@ class Controller:
             return
         made: list[Record] = []
 
-        def decide(newest: ClusterState) -> Sequence[Record]:
-            made[:] = plan(newest, self._situation(self._clock.monotonic()))
+        def decide(newest: ClusterState) -> Generator[None, None, Sequence[Record]]:
+            made[:] = yield from plan(newest, self._situation(self._clock.monotonic()))
             return tuple(made)
 
         state = await self._metadata.commit_with(decide)

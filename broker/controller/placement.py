@@ -1,11 +1,16 @@
-"""Who leads what, and who ought to: one look at every stream."""
+"""Who leads what, and who ought to: one look at every stream, in steps between which others have a
+turn.
+"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.controller.situation import Situation
 from storage.metadata.state import ClusterState, StreamState
 from storage.stream.left_logs import reaches
+
+STREAMS_AT_ONCE = 1000
+"""Streams that one step looks at: a few milliseconds' work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +36,12 @@ class Placement:
         return bool(self.homeless) or self.moving + self.waiting > 0
 
 
-def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> Placement:
-    """Look at every stream. `dead` are nodes that are fenced in the same entry."""
+def survey(
+    state: ClusterState, situation: Situation, dead: frozenset[int]
+) -> Generator[None, None, Placement]:
+    """Look at every stream and return what was found. `dead` are nodes that are fenced in the same
+    entry.
+    """
     nodes = {
         node_id: known
         for node_id, known in state.nodes.items()
@@ -49,7 +58,9 @@ def survey(state: ClusterState, situation: Situation, dead: frozenset[int]) -> P
         if known.is_fenced and not any(reaches(one, known) for one in nodes.values())
     }
     homeless, strays, moving, waiting = [], [], 0, int(not takers)
-    for stream in state.streams.values():
+    for number, stream in enumerate(state.streams.values(), 1):
+        if not number % STREAMS_AT_ONCE:
+            yield
         leader = leader_of(stream)
         is_going = leader in (leaving if takers else situation.leaving)
         if leader not in nodes or (is_going and leads):

@@ -4,13 +4,16 @@ In this order: take the lease if it is vacant, fence who is dead, give every str
 to somebody, empty nodes that drain or stop, bring streams back to their preferred leaders, balance.
 All of it is one entry. Every record carries the controller's term, so that a controller that was
 superseded while it slept changes nothing.
+
+There may be a hundred thousand streams, so it is planned in steps between which the event loop does
+other work.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from broker.controller.balance import balance
-from broker.controller.placement import Placement, survey
+from broker.controller.placement import STREAMS_AT_ONCE, Placement, survey
 from broker.controller.situation import Situation
 from storage.metadata.records import AssignStreams, ControllerLease, FenceNode, Record
 from storage.metadata.state import ClusterState
@@ -42,9 +45,9 @@ def unfenced_dead(state: ClusterState, situation: Situation) -> list[int]:
     ]
 
 
-def plan(state: ClusterState, situation: Situation) -> Sequence[Record]:
-    """Return the records of the next entry; none when there is nothing to do, or it is for others
-    to do.
+def plan(state: ClusterState, situation: Situation) -> Generator[None, None, Sequence[Record]]:
+    """Plan in steps; return the records of the next entry. There are none when there is nothing to
+    do, or it is for others to do.
     """
     own = state.nodes.get(situation.node_id)
     if own is None or own.is_fenced or own.epoch != situation.node_epoch:
@@ -62,14 +65,15 @@ def plan(state: ClusterState, situation: Situation) -> Sequence[Record]:
     records += [
         FenceNode(node_id=node_id, epoch=situation.dead[node_id], term=term) for node_id in dead
     ]
-    placement = survey(state, situation, frozenset(dead))
-    records += _assignments(_settle(placement), term, is_preferred=False)
+    placement = yield from survey(state, situation, frozenset(dead))
+    settled = yield from _settle(placement)
+    records += _assignments(settled, term, is_preferred=False)
     if situation.is_balance_due and not placement.is_unsettled:
-        records += _balancing(placement, situation, term)
+        records += yield from _balancing(placement, situation, term)
     return records
 
 
-def _settle(placement: Placement) -> list[tuple[int, int]]:
+def _settle(placement: Placement) -> Generator[None, None, list[tuple[int, int]]]:
     """Return (stream, node) for every stream that has no leader or is to have another: who has it
     open, or else its preferred one, where that can be; else who leads fewest.
     """
@@ -77,7 +81,9 @@ def _settle(placement: Placement) -> list[tuple[int, int]]:
     if not counts:
         return []
     chosen = []
-    for stream in placement.homeless:
+    for number, stream in enumerate(placement.homeless, 1):
+        if not number % STREAMS_AT_ONCE:
+            yield
         target = stream.node_id if stream.is_open else -1
         if target not in counts:
             target = stream.preferred
@@ -88,11 +94,13 @@ def _settle(placement: Placement) -> list[tuple[int, int]]:
     return chosen
 
 
-def _balancing(placement: Placement, situation: Situation, term: int) -> list[Record]:
+def _balancing(
+    placement: Placement, situation: Situation, term: int
+) -> Generator[None, None, list[Record]]:
     if placement.strays:
         back = [(stream.stream_id, stream.preferred) for stream in placement.strays]
         return _assignments(back, term, is_preferred=False)
-    moves = balance(placement.leads, situation.loads, imbalance=situation.imbalance)
+    moves = yield from balance(placement.leads, situation.loads, imbalance=situation.imbalance)
     return _assignments(moves, term, is_preferred=True)
 
 

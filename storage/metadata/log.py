@@ -12,7 +12,7 @@ entry). Concurrent commits of one process are planned one after the other and tr
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from storage.clock import Clock
@@ -32,7 +32,8 @@ _RETRY_MAX_S = 5.0
 _RECORDS_MAX = 2000
 """An entry takes no further plan once it has this many records."""
 
-Plan = Callable[[ClusterState], Sequence[Record]]
+Steps = Generator[None, None, Sequence[Record]]
+Plan = Callable[[ClusterState], Sequence[Record] | Steps]
 
 
 _Planned = tuple[Plan, asyncio.Future[ClusterState]]
@@ -151,8 +152,9 @@ class MetadataLog:
         comes first.
 
         Atomic: all of a plan's records are in one entry. An empty plan commits nothing. Whatever
-        `plan` raises reaches the caller, and nothing was committed then; FeatureNotEnabled for what
-        the feature level in force does not have. The state returned is the newest known, perhaps
+        `plan` raises reaches the caller, and nothing was committed then; so does FeatureNotEnabled,
+        for what the feature level in force does not have. A plan that looks at much is a generator:
+        others have a turn at each of its steps. The state returned is the newest known, perhaps
         with others' later entries: what the own entry said is what `plan` returned last, without
         the hints that are above the level (`storage.metadata.additions`).
         """
@@ -202,7 +204,8 @@ class MetadataLog:
             if future.done():
                 continue
             try:
-                made = plan(state)
+                steps = plan(state)
+                made = await in_steps(steps) if isinstance(steps, Generator) else steps
                 level = level_after(state.metadata_version, made)
                 wanted = fitted(made, level)
                 entry = self._entry(wanted, level, time_ms)

@@ -23,7 +23,6 @@ from broker.cluster.heartbeat import (
     encode_heartbeat,
 )
 from broker.cluster.network import TcpNetwork
-from broker.controller.balance import balance
 from broker.node import Node
 from broker.protocol.api import schema
 from broker.protocol.errors import MalformedFrame
@@ -33,6 +32,7 @@ from broker.protocol.node_proof import NO_PROOF, NodeProof
 from storage.object_store import MemoryStore
 from tests.support.node_client import Client, close_clients
 from tests.support.node_cluster import NodeCluster
+from tests.support.planned import balance
 
 REFUSED = ErrorCode.cluster_authorization_failed
 REGISTRY = api.registry()

@@ -9,12 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from broker.cluster.heartbeat import NodeLoad
-from broker.controller.balance import stream_weights
 from broker.controller.placement import leader_of
-from broker.controller.plan import is_controller, is_lease_vacant, plan
+from broker.controller.plan import is_controller, is_lease_vacant
 from broker.controller.situation import Situation
 from storage.metadata import records as r
 from storage.metadata.state import ClusterState
+from tests.support.planned import plan, stream_weights
 
 TOPIC = "0" * 32
 ROUNDS_MAX = 12

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from broker.cluster.heartbeat import NodeLoad
-from broker.controller.balance import balance, stream_weights
-from broker.controller.plan import is_lease_vacant, plan
+from broker.controller import plan as planning
+from broker.controller.balance import MOVES_MAX
+from broker.controller.plan import is_lease_vacant
 from broker.controller.situation import Situation
 from storage.errors import EntryRejected
 from storage.metadata import records as r
+from storage.metadata.log_reader import in_steps
 from storage.metadata.state import ClusterState
+from tests.support.loop_watch import watched_loop
+from tests.support.planned import balance, plan, stream_weights
 
 TOPIC = f"{7:032x}"
 
@@ -264,3 +268,27 @@ def test_weights_are_shares() -> None:
     weights = stream_weights(leads, loads)
     assert sum(weights.values()) == pytest.approx(1)
     assert weights[0] > weights[2] > 0
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_very_many_streams_are_planned_in_short_steps(is_dead: bool) -> None:
+    """Whatever there is to do for them: nothing, moves for balance, or a leader for each."""
+    count = 30_000
+    records: list[r.Record] = [r.ClusterCreated(cluster_id="c")]
+    records += [registration(node_id) for node_id in range(3)]
+    records += [r.ControllerLease(node_id=0, node_epoch=0, term=0)]
+    records += [r.CreateTopic(name="t", topic_id=TOPIC)]
+    ids = range(count)
+    records += [r.CreateStream(stream_id=n, topic_id=TOPIC, partition=n) for n in ids]
+    first = tuple(ids[: count * 3 // 4])
+    for node_id, some in ((1, first), (2, tuple(ids[len(first) :]))):
+        records += [r.AssignStreams(node_id=node_id, stream_ids=some)]
+        records += [r.OpenStream(stream_id=n, epoch=0, node_id=node_id, node_epoch=0) for n in some]
+    state = ClusterState().with_records(records, 0)
+    loads = {1: NodeLoad(bytes_in=1e8, cpu=0.9, hottest=tuple((n, 1e3 + n) for n in ids[:1000]))}
+    situation = dead(state, 1) if is_dead else seen(state, is_balance_due=True, loads=loads)
+    with watched_loop() as watch:
+        made = await in_steps(planning.plan(state, situation))
+    assert watch.longest_s < 0.05
+    moved_count = sum(len(one.stream_ids) for one in made if isinstance(one, r.AssignStreams))
+    assert moved_count == (len(first) if is_dead else MOVES_MAX)
