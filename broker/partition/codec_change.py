@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 from broker.partition.record_rules import RecordRules
 from broker.protocol.errors import KafkaError
 from storage.format.recompression import recompressed
+from storage.format.record_batch import read_header
 from storage.stream.inflating import InflatedBatches
 
 INFLATED_SIZE_MAX = 64 * 1024 * 1024
@@ -27,10 +28,10 @@ async def change_codec(
     async def read() -> memoryview:
         return records
 
-    codec, level = rules.codec, rules.level
+    codec, level, count = rules.codec, rules.level, read_header(records).record_count
     assert codec is not None
     try:
-        async with memory.inflated(read, INFLATED_SIZE_MAX) as (header, plain):
+        async with memory.inflated(read, INFLATED_SIZE_MAX, count) as (header, plain):
             loop = asyncio.get_running_loop()
             batch = await loop.run_in_executor(
                 None, recompressed, records, header, plain, codec, level

@@ -19,7 +19,7 @@ from broker.partition.record_validation import (
 )
 from broker.partition.topic import Topic
 from broker.protocol.errors import KafkaError
-from storage.format.record_batch import BatchHeader
+from storage.format.record_batch import BatchHeader, read_header
 from storage.format.records import read_varint
 from storage.stream.inflating import InflatedBatches
 
@@ -66,8 +66,10 @@ async def check_records_aside(
     batch: memoryview, topic: Topic, index: int, now_ms: int, memory: InflatedBatches
 ) -> None:
     """Do as `check_records`, off the event loop, as soon as there is memory to decompress a batch.
-    KafkaError (INVALID_RECORD) is also for records that inflate too far.
+    KafkaError (INVALID_RECORD) is also for records that inflate too far; at once, if their number
+    says so.
     """
+    count = read_header(batch).record_count
 
     async def read() -> memoryview:
         return batch
@@ -75,7 +77,7 @@ async def check_records_aside(
     size_max = min(INFLATED_SIZE_MAX, INFLATION_MAX * topic.rules.batch_size_max)
     loop = asyncio.get_running_loop()
     try:
-        async with memory.inflated(read, size_max) as (header, records):
+        async with memory.inflated(read, size_max, count) as (header, records):
             await loop.run_in_executor(None, check_records, records, header, topic, index, now_ms)
     except ValueError as error:
         raise KafkaError(ErrorCode.invalid_record, str(error)) from error

@@ -21,6 +21,10 @@ ones, which are held for seconds.
 """
 _INLINE_SIZE = 256 << 10
 """Larger buffers are filled in a thread."""
+RECORD_SIZE_MIN = 7
+"""Bytes of the shortest record: length, attributes, the deltas of timestamp and offset, the
+lengths of key and value, the number of headers.
+"""
 _SIZE_MIN = 256 << 10
 _GROWTH = 4
 
@@ -63,14 +67,18 @@ class InflatedBatches:
 
     @asynccontextmanager
     async def inflated(
-        self, read: Callable[[], Awaitable[memoryview]], size_max: int
+        self, read: Callable[[], Awaitable[memoryview]], size_max: int, record_count: int = 0
     ) -> AsyncIterator[InflatedBatch]:
         """Give the batch that `read` returns, one whole batch, for as long as the context is open.
+
+        `record_count`: how many records it has, where that is known before. It begins with a buffer
+        that can hold them then, and waits once, behind those that came before it; one that no
+        buffer can hold waits for none.
 
         Raises what `read` raises, and ValueError: an unknown codec, bad data, more than `size_max`
         bytes of records.
         """
-        for size in _sizes(size_max):
+        for size in _sizes(size_max, record_count * RECORD_SIZE_MIN):
             pool = self.small if size <= SMALL_SIZE else self.large
             async with pool.borrowed(size):
                 batch = await read()
@@ -83,13 +91,15 @@ class InflatedBatches:
         raise ValueError(f"a batch inflates beyond {size_max} bytes")
 
 
-def _sizes(size_max: int) -> Iterator[int]:
-    """Yield the sizes of buffers to try, up to `size_max`."""
+def _sizes(size_max: int, size_min: int) -> Iterator[int]:
+    """Yield the sizes of buffers to try, from `size_min` up to `size_max`."""
     size = _SIZE_MIN
     while size < size_max:
-        yield size
+        if size >= size_min:
+            yield size
         size *= _GROWTH
-    yield size_max
+    if size_min <= size_max:
+        yield size_max
 
 
 async def _in_thread(batch: memoryview, size: int) -> InflatedBatch | None:

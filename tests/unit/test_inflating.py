@@ -7,7 +7,8 @@ import cramjam
 import pytest
 
 from storage.errors import StoreUnavailable
-from storage.stream.inflating import SMALL_SIZE, InflatedBatches
+from storage.stream.inflating import RECORD_SIZE_MIN, SMALL_SIZE, InflatedBatches
+from storage.tasks import task_group
 from tests.support.wire import Batch
 
 MIB = 1 << 20
@@ -58,6 +59,36 @@ async def test_many_large_batches_come_in_turn_and_small_ones_do_not_wait_for_th
 
     await asyncio.gather(*(search() for _ in range(6)))
     assert (most, done, memory.used) == (1, 6, 0)
+
+
+async def test_a_batch_whose_size_is_known_waits_once_behind_those_before_it() -> None:
+    """However many large ones come in the meantime: none goes first by a smaller buffer."""
+    memory, order = InflatedBatches(16 * MIB), list[int]()
+    records, count = 10 * MIB, 10 * MIB // RECORD_SIZE_MIN
+
+    async def check(number: int) -> None:
+        reader = Reader(compressed(records))
+        async with memory.inflated(reader, 16 * MIB, count):
+            order.append(number)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert reader.count == 1, "it is decompressed once"
+
+    async with task_group() as group:
+        for number in range(20):
+            group.create_task(check(number))
+            await asyncio.sleep(0)
+    assert order == list(range(20))
+
+
+@pytest.mark.parametrize("count", [3 * MIB, 2**31 - 1])
+async def test_more_records_than_any_buffer_holds_are_refused_at_once(count: int) -> None:
+    memory, reader = InflatedBatches(4 * MIB), Reader(compressed(10))
+    async with memory.inflated(Reader(compressed(10 * MIB)), 64 * MIB, 9 * MIB):
+        with pytest.raises(ValueError, match="inflates beyond"):
+            async with memory.inflated(reader, 16 * MIB, count):
+                pass
+    assert reader.count == memory.waits_total == 0
 
 
 async def test_what_waits_holds_no_batch() -> None:
