@@ -84,6 +84,7 @@ class Partition:
         """Who is called when the high watermark moves, in order."""
         stream.on_advance = self.wake
         stream.state_snapshot = producers.snapshot
+        stream.is_state_due = producers.is_due
         stream.old_state_snapshot = producers.old_snapshot
         stream.aborted_by = producers.transactions.aborted_by
 

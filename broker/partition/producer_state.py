@@ -245,13 +245,11 @@ class ProducerStates:
         self, producer_id: int, epoch: int, end_offset: int, confirmed_offset: int
     ) -> ProducerEntry:
         """Return a producer's entry to change, and keep how it was."""
-        before = self._before
-        while before and before[0].end_offset <= confirmed_offset:
-            before.popleft()
+        self._let_go_before(confirmed_offset)
         entry = self._producers.get(producer_id)
         known = None if entry is None else entry.copy()
         if end_offset > confirmed_offset:
-            before.append(_Before(end_offset, producer_id, known))
+            self._before.append(_Before(end_offset, producer_id, known))
         if entry is None:
             entry = self._producers.add(producer_id, epoch)
         if entry.epoch != epoch:
@@ -266,6 +264,19 @@ class ProducerStates:
         yield from self._producers.expire(before_ms)
         self.verifications.expire(before_ms)
 
+    def is_due(self, confirmed_offset: int) -> bool:
+        """Whether an upload should take the state now, as of what is durable: it would be a large
+        one before long.
+        """
+        self._let_go_before(confirmed_offset)
+        limits, transactions = self._producers.limits, self.transactions
+        changed = self._producers.changed_size(len(self._before))
+        return (
+            changed + transactions.packed_size >= limits.changed_bytes
+            and self.size > limits.upload_bytes
+            and changed + transactions.size_since(self._saved_to) >= limits.changed_bytes
+        )
+
     def snapshot(self, start_offset: int, end_offset: int) -> StateSnapshot:
         """Return the state as of `end_offset`, of the batches that end at or below it, for an
         upload of [start, end): whole where it is small, else what changed since the upload before,
@@ -279,13 +290,13 @@ class ProducerStates:
             )
             self._begin_round(end_offset)
             return StateSnapshot(encode_packed(whole))
-        aborted_size = transactions.packed_size
-        changed, is_round = self._producers.take_share(end_offset, before, aborted_size)
-        count = limits.share(self._producers.size + aborted_size) // ENTRY_SIZE
-        again, self._aborted_round = transactions.packed_between(
-            self._aborted_round, self._round_from, count
-        )
         new, _ = transactions.packed_between(self._saved_to, end_offset)
+        changed_size = self._producers.changed_size(len(before)) + len(new)
+        share = limits.share(self.size, changed_size)
+        changed, is_round = self._producers.take_share(end_offset, before, share)
+        again, self._aborted_round = transactions.packed_between(
+            self._aborted_round, self._round_from, share // ENTRY_SIZE
+        )
         if is_round and self._aborted_round == self._round_from:
             self._since = self._round_from
             self._begin_round(end_offset)
@@ -303,6 +314,10 @@ class ProducerStates:
         self._begin_round(end_offset)
         state = PartitionState(producers, self.transactions.packed(end_offset))
         return StateSnapshot(encode_state(state))
+
+    def _let_go_before(self, confirmed_offset: int) -> None:
+        while self._before and self._before[0].end_offset <= confirmed_offset:
+            self._before.popleft()
 
     def _before_of(self, end_offset: int) -> dict[int, ProducerEntry | None]:
         """Return how producers were at an offset that have changed since."""

@@ -8,7 +8,7 @@ A million producers are some 150 MB so, of which nothing is for the garbage coll
 others, which go round: `since` is where the last complete round began, so the states of all objects
 that reach beyond it have every producer. What an upload takes is bounded by what changed and the
 share, however many producers there are. Where all of them are small enough, each upload has them
-all.
+all. What changed is bounded, too: an upload `is_due` before it has grown large.
 
 **The cap.** Beyond it a new producer takes the place of one that has been idle longest
 among a few (an approximated LRU, as caches do it), never of one with an open transaction or a batch
@@ -42,24 +42,33 @@ _SHARE = 64
 """A round takes about as many uploads at least, if nothing changes."""
 _SHARDS = 256
 _SAMPLE = 16
-_PIECE = 64 * 1024
+_SHARE_MIN = 6
+"""Of its share an upload takes a sixth at least, however much has changed."""
+_ACTIVE_SIZE = 64
+"""About what an active producer takes in an upload."""
 
 
 class ProducerLimits(NamedTuple):
     """`producers`: the cap. Up to `whole_bytes` of state each upload has all of it; beyond, its
-    share of what has not changed is `share_bytes` at most. `active` are kept as values, and one
-    shard has up to `shard_size`.
+    share of what has not changed is `share_bytes` at most, and less where it has more than
+    `upload_bytes` with it. An upload is due when `changed_bytes` have changed. `active` are kept as
+    values, and one shard has up to `shard_size`.
     """
 
     producers: int = 1_000_000
     whole_bytes: int = 64 * 1024
     share_bytes: int = 384 * 1024
+    changed_bytes: int = 512 * 1024
+    upload_bytes: int = 768 * 1024
     active: int = 1024
     shard_size: int = 4096
 
-    def share(self, size: int) -> int:
-        """Return how much of what has not changed an upload takes, of `size` bytes in all."""
-        return max(min(self.whole_bytes, self.share_bytes), min(size // _SHARE, self.share_bytes))
+    def share(self, size: int, changed: int) -> int:
+        """Return how much of what has not changed an upload takes, of `size` bytes in all, beside
+        what has: so much of producers, and so much of aborted transactions.
+        """
+        full = max(min(self.whole_bytes, self.share_bytes), min(size // _SHARE, self.share_bytes))
+        return min(full, max((self.upload_bytes - changed) // 2, -(-full // _SHARE_MIN)))
 
 
 LIMITS = ProducerLimits()
@@ -141,12 +150,9 @@ class ProducerTable:
         self._active: OrderedDict[int, ProducerEntry] = OrderedDict()
         self._shards: list[dict[int, bytes]] = [{}]  # b"": only among the active ones, so far
         self._count = self._size = 0
-        self._changed: list[bytes] = []
-        self._latest: list[bytes] = []
-        self._latest_size = 0
-        """What the next upload takes, in order, in pieces, and the newest as single records: of a
-        producer that is there twice the later record counts.
-        """
+        self._taken: dict[int, bytes] = {}
+        """Records that the next upload takes, beside those of active producers."""
+        self._taken_size = 0
         self._round: list[int] = []
         self._round_shard = 0
 
@@ -157,6 +163,12 @@ class ProducerTable:
     def size(self) -> int:
         """Bytes of all records, those of active producers as they were when they became so."""
         return self._size
+
+    def changed_size(self, unsettled: int) -> int:
+        """Return about how many bytes the next upload has to take, with so many producers of which
+        it will have nothing yet.
+        """
+        return self._taken_size + max(0, len(self._active) - unsettled) * _ACTIVE_SIZE
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
         """Yield (producer id, entry) of all, to read."""
@@ -208,14 +220,14 @@ class ProducerTable:
         return b"".join([data for shard in self._shards for data in shard.values()] + active)
 
     def take_share(
-        self, end_offset: int, before: Mapping[int, ProducerEntry | None], extra: int
+        self, end_offset: int, before: Mapping[int, ProducerEntry | None], share: int
     ) -> tuple[bytes, bool]:
-        """Return the records that changed since the last one, as of `end_offset`, with a share of
-        all others; and whether these have been round. `extra`: bytes of others that count.
+        """Return the records that changed since the last one, as of `end_offset`, with so many
+        bytes of all others; and whether these have been round.
         """
         active = self._take_active(end_offset, before)
-        self._refresh(self.limits.share(self._size + extra))
-        taken = b"".join(self._changed + self._latest + active)
+        self._refresh(share)
+        taken = b"".join([*self._taken.values(), *active])
         self._clear_taken()
         return taken, not self._round and self._round_shard == len(self._shards)
 
@@ -281,7 +293,8 @@ class ProducerTable:
 
     def _pack_some(self) -> None:
         """Pack a producer or two while there are many active ones, so that an upload finds little
-        to do; for each that was known before, let another go round, so that rounds keep up.
+        to do; for each that was known before, or has taken the place of another, let one go
+        round, so that rounds keep up.
         """
         for _ in range(2):
             if len(self._active) < self.limits.active:
@@ -293,8 +306,8 @@ class ProducerTable:
             data = entry.packed(producer_id, entry.end_offset)
             is_known = bool(self._shard(producer_id)[producer_id])
             self._keep(producer_id, data)
-            self._take(data)
-            if is_known:
+            self._take(producer_id, data)
+            if is_known or self._count >= self.limits.producers:
                 self._refresh(len(data))
 
     def _take_active(
@@ -315,18 +328,13 @@ class ProducerTable:
                 del self._active[producer_id]
         return taken
 
-    def _take(self, data: bytes) -> None:
-        self._latest.append(data)
-        self._latest_size += len(data)
-        if self._latest_size >= _PIECE:
-            self._changed.append(b"".join(self._latest))
-            self._latest.clear()
-            self._latest_size = 0
+    def _take(self, producer_id: int, data: bytes) -> None:
+        self._taken_size += len(data) - len(self._taken.get(producer_id, b""))
+        self._taken[producer_id] = data
 
     def _clear_taken(self) -> None:
-        self._changed.clear()
-        self._latest.clear()
-        self._latest_size = 0
+        self._taken.clear()
+        self._taken_size = 0
 
     def _refresh(self, room: int) -> None:
         """Let the next producers of the round into the upload, `room` bytes or a little more."""
@@ -339,7 +347,7 @@ class ProducerTable:
             producer_id = self._round.pop()
             data = self._shard(producer_id).get(producer_id)
             if data and producer_id not in self._active:  # those go into the upload anyway
-                self._take(data)
+                self._take(producer_id, data)
                 room -= len(data)
 
     def _is_idle(self, producer_id: int, data: bytes, before_ms: int) -> bool:

@@ -41,6 +41,10 @@ class TransactionIndex:
         """Bytes of all aborted transactions, packed."""
         return len(self._aborted) * self._aborted.itemsize
 
+    def size_since(self, offset: int) -> int:
+        """Return the bytes, packed, of those whose markers are at `offset` or beyond."""
+        return self.packed_size - ENTRY_SIZE * self._row(offset)
+
     def is_open(self, producer_id: int) -> bool:
         """Whether a producer has a transaction open."""
         return producer_id in self._open

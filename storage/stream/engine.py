@@ -8,7 +8,7 @@ still holds, and only then opens streams.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -350,9 +350,20 @@ class StreamEngine:
                 self._let_know(stream.on_advance)
         for on_done in done:
             self._let_know(on_done, None)
+        self._upload_due_states(advanced.values())
         self._uploads.check()
         self._appends.wake(position)
         self._check_writable()
+
+    def _upload_due_states(self, streams: Iterable[Stream]) -> None:
+        """Upload those first of whose state much has changed: it goes in portions."""
+        due = [
+            one.stream_id
+            for one in streams
+            if one.is_state_due is not None and one.is_state_due(one.confirmed_offset)
+        ]
+        if due and self.metadata.state.metadata_version >= STATES_LEVEL:
+            self._uploads.start_ahead(due)
 
     def _let_know(self, callback: Callable[..., None], *outcome: None) -> None:
         """Call back one of the waiting requests; its unexpected error does not reach the others."""

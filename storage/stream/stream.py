@@ -63,6 +63,10 @@ class Stream:
         the batches that end at or below it, and of no others (those above may never become
         durable).
         """
+        self.is_state_due: Callable[[int], bool] | None = None
+        """Asked when batches became durable, up to an offset: whether an upload should take the
+        partition state now, since more of it has changed than one should have.
+        """
         self.old_state_snapshot: Callable[[int], StateSnapshot] | None = None
         """Asked instead, for the end, where a release may have to read it that knows whole states
         of the old version only.

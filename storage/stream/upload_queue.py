@@ -119,6 +119,20 @@ class UploadQueue:
         if self._error is not None:
             raise self._error
 
+    def start_ahead(self, stream_ids: Collection[int]) -> None:
+        """Seal what is cached of these streams and upload it in the background, ahead of the
+        others; unless streams are handed over, which would have to wait for it.
+
+        Sealing waits for no place among the uploads: what a block has of its streams' states would
+        grow with it.
+        """
+        if self._holds:
+            return
+        block = self._cache.seal(stream_ids)
+        if block.batches:
+            self._is_trim_due = True
+            self._spawn(Snapshot(block=block, infos=self._infos(block)))
+
     def waiting_bytes(self, stream_ids: Collection[int]) -> int:
         """Return how much of these streams no upload has begun with."""
         return self._cache.active.bytes_of(stream_ids)

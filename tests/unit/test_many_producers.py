@@ -29,6 +29,7 @@ from storage.format.partition_state import (
 from storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
 from storage.object_store import MemoryStore
 from storage.stream.engine import StreamEngine
+from storage.stream.settings import StorageSettings
 from storage.tasks import TaskScope
 from tests.property.test_coordinator_log import ListPartition, crash, settled
 from tests.support.loop_watch import watched_loop
@@ -199,20 +200,34 @@ async def upload_sizes(engine: StreamEngine, partition: Partition, count: int) -
     return sizes
 
 
-@pytest.mark.parametrize("many", [40_000, pytest.param(990_000, marks=pytest.mark.slow)])
+async def state_sizes(engine: StreamEngine) -> list[int]:
+    """Return how much state of the partition each object has."""
+    sizes = []
+    for key in engine.metadata.state.objects:
+        state = (await engine.reader.index(key)).streams[0].state
+        sizes.append(len(state or b""))
+    return sizes
+
+
+@pytest.mark.parametrize("many", [60_000, pytest.param(990_000, marks=pytest.mark.slow)])
 async def test_many_producers_hold_the_loop_neither_in_uploads_nor_at_a_takeover(
     many: int,
 ) -> None:
     store, place = MemoryStore(), Place("records")
-    async with leading(store, place, 0, is_clean=False) as (engine, partition):
+    async with leading(
+        store, place, 0, is_clean=False, settings=StorageSettings(upload_age_s=3600)
+    ) as (engine, partition):
         with watched_loop() as watch:
-            for first in range(0, many, 20_000):
-                await produce(partition, first, 20_000)
+            for first in range(0, many, 60_000):
+                await produce(partition, first, min(60_000, many - first))
                 await engine.upload_now()
+            flood = await state_sizes(engine)
             sizes = await upload_sizes(engine, partition, 20)
             for _ in partition.producers.expire(0):
                 await asyncio.sleep(0)
         assert watch.longest_s < STALL_S, watch.longest
+        assert max(flood) < UPLOAD_MAX, "new producers begin an upload before there are too many"
+        assert len(flood) < 3 + many / 8_000
         assert max(sizes) < UPLOAD_MAX, "a batch costs little, whatever came before"
         await produce(partition, 2 * 10**9, 1000)  # left in the log
         await engine.wait_durable()

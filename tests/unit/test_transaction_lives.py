@@ -15,8 +15,9 @@ from storage.format.record_batch import TRANSACTIONAL, read_header
 from storage.format.stream_object import AbortedTransaction
 from storage.object_store import MemoryStore
 from storage.stream.engine import StreamEngine
+from storage.stream.settings import StorageSettings
 from tests.support.wire import Batch
-from tests.unit.test_object_wal_recovery import running
+from tests.unit.test_object_wal_recovery import LAZY, running
 from tests.unit.test_stream_engine import TOPIC
 from tests.unit.test_takeover import PLACES, Place, fence
 
@@ -90,12 +91,17 @@ def check(partition: Partition, count: int) -> None:
 
 @asynccontextmanager
 async def leading(
-    store: MemoryStore, place: Place, node_id: int, *, is_clean: bool
+    store: MemoryStore,
+    place: Place,
+    node_id: int,
+    *,
+    is_clean: bool,
+    settings: StorageSettings = LAZY,
 ) -> AsyncIterator[tuple[StreamEngine, Partition]]:
     """A node that leads the partition; those before it have ended, or are fenced."""
     async with running(
         store, place.own, node_id=node_id, partitions=0 if node_id else 1, seed=node_id,
-        clean=is_clean,
+        clean=is_clean, settings=settings,
     ) as (engine, streams):  # fmt: skip
         if node_id:
             if not is_clean:
