@@ -224,6 +224,13 @@ class Settings:
     group_initial_rebalance_delay_ms: int = _setting(
         0, "Wait for more members before a new group's first rebalance.", unit="ms", least=0
     )
+    group_memory_size: int = _setting(
+        128 * MIB,
+        "Memory for groups and their members, over all groups that a node coordinates. When it is "
+        "used up, members that are new get GROUP_MAX_SIZE_REACHED.",
+        unit="bytes",
+        least=MIB,
+    )
     group_max_size: int = _setting(2_147_483_647, "Most members of a group.", least=1)
     offset_metadata_max_bytes: int = _setting(
         4_096, "Longest metadata string of an offset commit.", unit="bytes", least=0

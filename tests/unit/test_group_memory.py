@@ -1,12 +1,23 @@
-"""What members of one group may make a coordinator hold: metadata, ids that are never used."""
+"""What members of groups may make a coordinator hold: metadata, assignments, ids that are never
+used; those of one group, and all of them.
+"""
 
+import asyncio
+import itertools
 import time
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.messages import GroupSettings
-from tests.unit.test_classic_group import World
+from broker.coordinator.group.memory import GroupMemory
+from broker.coordinator.group.messages import GroupSettings, JoinResult, SyncRequest, SyncResult
+from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.log import CoordinatorLog
+from storage.clock import SystemClock
+from storage.tasks import TaskScope
+from tests.property.test_coordinator_log import ListPartition, crash
+from tests.unit.test_classic_group import World, join_request
 
 FULL = ErrorCode.group_max_size_reached
 RECORD_MAX = 10_000
@@ -81,3 +92,104 @@ def test_no_id_is_forgotten_of_a_thousand_members_that_come_at_once() -> None:
         assert answer is not None
         given.append(answer.member_id)
     assert list(world.group.pending) == given
+
+
+class Node:
+    """Shards of one node, on logs that are only written."""
+
+    def __init__(self, memory: GroupMemory) -> None:
+        self.scope = TaskScope(crash)
+        self.partitions = [ListPartition() for _ in range(3)]
+        self.memory = memory
+        self.shards = [self.shard(partition) for partition in self.partitions]
+        self.ids = itertools.count()
+
+    def shard(self, partition: ListPartition) -> GroupShard:
+        log = CoordinatorLog(partition, SystemClock(), self.scope, name="log")
+        return GroupShard(
+            log,
+            GroupSettings(initial_rebalance_delay_ms=0),
+            SystemClock(),
+            lambda prefix: f"{prefix}-{next(self.ids)}",
+            lambda _name, _id: True,
+            self.memory,
+        )
+
+    def join(
+        self, number: int, size: int = 100, member_id: str = "", instance_id: str | None = None
+    ) -> asyncio.Future[JoinResult]:
+        request = join_request(
+            member_id=member_id, protocols=protocols(size), instance_id=instance_id
+        )
+        return self.shards[number % 3].join(f"g{number}", request)
+
+    async def joined(self, number: int, **changes: Any) -> JoinResult:
+        future = self.join(number, **changes)
+        for _ in range(5):
+            self.confirm()
+            await asyncio.sleep(0)
+        return future.result()
+
+    async def synced(self, number: int, member: JoinResult, size: int) -> SyncResult:
+        request = SyncRequest(
+            member_id=member.member_id,
+            instance_id=None,
+            generation=member.generation,
+            protocol_type=None,
+            protocol_name=None,
+            assignments=((member.member_id, bytes(size)),),
+        )
+        future = self.shards[number % 3].sync(f"g{number}", request)
+        for _ in range(5):
+            self.confirm()
+            await asyncio.sleep(0)
+        return future.result()
+
+    def confirm(self) -> None:
+        for partition in self.partitions:
+            partition.stream.confirm(10**6)
+
+
+async def test_all_groups_of_a_node_are_within_its_memory_for_groups() -> None:
+    """Small ones and large ones; those that are in go on, and make room when they leave."""
+    node = Node(GroupMemory(200_000))
+    taken: dict[int, JoinResult] = {}
+    for number in range(1_000):
+        answer = await node.joined(number, size=number % 7 * 100)
+        assert answer.error in {ErrorCode.none, FULL}
+        if answer.error is ErrorCode.none:
+            taken[number] = answer
+    assert 50 < len(taken) < 150
+    assert 190_000 < node.memory.used <= 200_000
+    assert sum(len(shard.groups) for shard in node.shards) == len(taken), "none for those refused"
+    again = await node.joined(0, size=0, member_id=taken[0].member_id)
+    assert again.error is ErrorCode.none
+    assert (await node.joined(7, size=5_000, member_id=taken[7].member_id)).error is FULL
+    assert (await node.synced(0, again, 50_000)).error is ErrorCode.unknown_server_error
+    for number in list(taken)[:20]:
+        shard = node.shards[number % 3]
+        shard.leave(f"g{number}", [(taken[number].member_id, None)])
+        shard.delete_group(f"g{number}")
+    assert (await node.joined(2_000, size=600)).error is ErrorCode.none
+    for shard in node.shards:
+        shard.close(ErrorCode.not_coordinator)
+    assert node.memory.used == 0
+    await node.scope.close()
+
+
+async def test_groups_that_are_found_in_the_log_are_taken_room_or_not() -> None:
+    node = Node(GroupMemory())
+    taken = [await node.joined(3 * number, instance_id="i") for number in range(50)]
+    for number, member in enumerate(taken):
+        assert (await node.synced(3 * number, member, 1_000)).error is ErrorCode.none
+    used = node.memory.used
+    assert used > 50 * (1_000 + 1_024)
+    node.memory = GroupMemory(10_000)
+    shard = node.shards[0] = node.shard(node.partitions[0])
+    await shard.load()
+    assert len(shard.groups) == 50
+    assert used * 0.8 < node.memory.used < used * 1.2
+    assert (await node.joined(3_000)).error is FULL
+    back = node.join(0, member_id=taken[0].member_id, instance_id="i")
+    assert not back.done() or back.result().error is ErrorCode.none
+    await node.scope.close()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.live_group import LiveGroup, Offsets, TopicPartition
+from broker.coordinator.group.memory import GroupMemory
 from broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
     GroupSettings,
@@ -77,6 +78,7 @@ class GroupCoordinator:
             max_size=settings.group_max_size,
             record_max=settings.message_max_bytes,
         )
+        self.memory = GroupMemory(settings.group_memory_size)
         self._clock = clock
         self._rng = rng
         self._scope = scope
@@ -247,7 +249,12 @@ class GroupCoordinator:
 
     def _new_shard(self, _index: int, log: CoordinatorLog) -> GroupShard:
         return GroupShard(
-            log, self._group_settings, self._clock, self._new_member_id, self._topics.is_current
+            log,
+            self._group_settings,
+            self._clock,
+            self._new_member_id,
+            self._topics.is_current,
+            self.memory,
         )
 
     async def _shard(self, group_id: str) -> GroupShard:

@@ -28,6 +28,10 @@ class LiveGroup:
     last_commit: asyncio.Future[Exception | None] | None = None
     """The outcome of the newest of them, and of all that the same turn brought."""
     empty_since_ms: int = -1
+    stored_size: int = 0
+    """Bytes of what is stored of its members."""
+    charged: int = 0
+    """Bytes that it takes of the memory of groups."""
     timer: asyncio.TimerHandle | None = None
     timer_deadline: float = 0.0
 

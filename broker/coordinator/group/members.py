@@ -31,8 +31,9 @@ class PendingIds:
     """
 
     def __init__(self) -> None:
+        self.size = 0
+        """Bytes that they are counted with."""
         self._deadlines: dict[str, float] = {}
-        self._size = 0
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -46,14 +47,14 @@ class PendingIds:
     def add(self, member_id: str, deadline: float) -> None:
         """Keep an id until a time, in monotonic seconds."""
         self._deadlines[member_id] = deadline
-        self._size += cost_of((member_id,))
-        while self._size > _PENDING_MAX:
+        self.size += cost_of((member_id,))
+        while self.size > _PENDING_MAX:
             self.discard(next(iter(self._deadlines)))
 
     def discard(self, member_id: str) -> None:
         """Forget an id, if it is known."""
         if self._deadlines.pop(member_id, None) is not None:
-            self._size -= cost_of((member_id,))
+            self.size -= cost_of((member_id,))
 
     def expired(self, now: float) -> list[str]:
         """Return the ids whose time is over."""
@@ -173,6 +174,8 @@ class Members:
     """The members by id, in order of arrival, and the ids of the static ones by instance."""
 
     leader: str | None = None
+    cost: int = 0
+    """Bytes that they are counted with."""
     _by_id: dict[str, Member] = field(default_factory=dict)
     _by_instance: dict[str, str] = field(default_factory=dict)
 
@@ -198,6 +201,7 @@ class Members:
         """Add a member; the first one leads."""
         assert member.member_id not in self._by_id
         self._by_id[member.member_id] = member
+        self.cost += member.cost
         if member.instance_id is not None:
             assert member.instance_id not in self._by_instance
             self._by_instance[member.instance_id] = member.member_id
@@ -209,11 +213,18 @@ class Members:
         leads.
         """
         del self._by_id[member.member_id]
+        self.cost -= member.cost
         if member.instance_id is not None:
             del self._by_instance[member.instance_id]
         if self.leader == member.member_id:
             waiting = (other.member_id for other in self if other.is_awaiting_join)
             self.leader = next(waiting, next(iter(self._by_id), None))
+
+    def adopt(self, member: Member, request: JoinRequest) -> None:
+        """Let a member take over what its new JoinGroup says."""
+        self.cost -= member.cost
+        member.adopt(request)
+        self.cost += member.cost
 
     def rename(self, member: Member, member_id: str) -> None:
         """Give a static member that came back its new id, at its old place."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.members import Members, cost_of
+from broker.coordinator.group.memory import MEMBER_OBJECTS
 from broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
     UNKNOWN_MEMBER,
@@ -41,11 +42,16 @@ def refuse_request(request: JoinRequest, settings: GroupSettings) -> ErrorCode |
     return None
 
 
-def refuse_join(group: "Group", request: JoinRequest, settings: GroupSettings) -> ErrorCode | None:
-    """Return why this JoinGroup cannot be taken, or None."""
+def refuse_join(
+    group: "Group", request: JoinRequest, settings: GroupSettings, room: float
+) -> ErrorCode | None:
+    """Return why this JoinGroup cannot be taken, or None. `room`: bytes that all groups may grow
+    by.
+    """
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
-    if not (_has_room_for(group, request, settings.max_size) and _fits(group, request, settings)):
+    has_place = _has_room_for(group, request, settings.max_size)
+    if not (has_place and _fits(group, request, settings, room)):
         return ErrorCode.group_max_size_reached
     if not _speaks_to_all(group, request):
         return ErrorCode.inconsistent_group_protocol
@@ -144,9 +150,9 @@ def _speaks_to_all(group: "Group", request: JoinRequest) -> bool:
     return any(name in common for name, _ in request.protocols)
 
 
-def _fits(group: "Group", request: JoinRequest, settings: GroupSettings) -> bool:
-    """Whether the members would be within the memory for one group: some protocols of each, of
-    which one is stored.
+def _fits(group: "Group", request: JoinRequest, settings: GroupSettings, room: float) -> bool:
+    """Whether the members would be within the memory for one group (some protocols of each, of
+    which one is stored), and grow by no more than the room for all groups.
     """
     texts = request.member_id, request.instance_id, request.client_id, request.client_host
     others = (
@@ -156,7 +162,11 @@ def _fits(group: "Group", request: JoinRequest, settings: GroupSettings) -> bool
         and (request.instance_id is None or member.instance_id != request.instance_id)
     )
     total = cost_of(texts, request.protocols) + sum(others)
-    return total <= _MEMORY_PER_RECORD * settings.record_max
+    is_known = group.members.get(request.member_id) or (
+        request.instance_id is not None and group.members.of_instance(request.instance_id)
+    )
+    growth = total - group.members.cost + (0 if is_known else MEMBER_OBJECTS)
+    return total <= _MEMORY_PER_RECORD * settings.record_max and (growth <= max(room, 0))
 
 
 def _has_room_for(group: "Group", request: JoinRequest, max_size: int) -> bool:

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from broker.coordinator.gathered_log import GatheredLog
 from broker.coordinator.group.live_group import LiveGroup, TopicPartition
+from broker.coordinator.group.memory import GROUP_COST, GroupMemory
 from broker.coordinator.group.messages import (
     Effect,
     GroupSettings,
@@ -62,6 +63,7 @@ class GroupShard:
         clock: Clock,
         new_member_id: Callable[[str], str],
         is_current: Callable[[str, bytes | None], bool],
+        memory: GroupMemory,
     ) -> None:
         self.groups: dict[str, LiveGroup] = {}
         self._log = log
@@ -70,6 +72,7 @@ class GroupShard:
         self._clock = clock
         self._new_member_id = new_member_id
         self._is_current = is_current
+        self._memory = memory
         self._is_closed = False
 
     # The life of a shard.
@@ -89,7 +92,7 @@ class GroupShard:
                     self._live(key.group_id).offsets[key.topic, key.partition] = offset
                     seen.add((key.topic, offset.topic_id))
                 else:
-                    self._restore(key.group_id, decode_group(value), now)
+                    self._restore(key.group_id, decode_group(value), len(value), now)
             except UnknownRecord as error:
                 _log.warning("group record not understood", error=str(error))
         for producer_id, key_bytes in self._log.undecided():
@@ -108,6 +111,7 @@ class GroupShard:
         self._gathered.flush()
         for live in self.groups.values():
             self._perform(live, live.group.kill(error))
+            self._let_go(live)
         self.groups.clear()
 
     # Members.
@@ -120,8 +124,14 @@ class GroupShard:
                 JoinResult(error=ErrorCode.unknown_member_id, member_id=request.member_id)
             )
             return ticket
+        room, is_new = self._memory.room, group_id not in self.groups
+        if is_new and room < _cost_of_group(group_id):
+            ticket.set_result(JoinResult(error=ErrorCode.group_max_size_reached, member_id=""))
+            return ticket
         live = self._live(group_id)
-        self._perform(live, live.group.join(request, ticket, self._clock.monotonic()))
+        self._perform(live, live.group.join(request, ticket, self._clock.monotonic(), room))
+        if is_new and live.is_empty:  # refused
+            self.delete_group(group_id)
         return ticket
 
     def sync(self, group_id: str, request: SyncRequest) -> asyncio.Future[SyncResult]:
@@ -300,6 +310,7 @@ class GroupShard:
         live = self.groups.pop(group_id)
         assert not live.group.members
         self._perform(live, live.group.kill(ErrorCode.coordinator_not_available))
+        self._let_go(live)
         keys = [_offset_key(group_id, where) for where in live.places]
         group_key = encode_key(GroupKey(group_id=group_id))
         if group_key in self._log.latest:
@@ -325,12 +336,27 @@ class GroupShard:
         if live is None:
             group = Group(group_id, self._settings, self._new_member_id)
             live = self.groups[group_id] = LiveGroup(group)
+            self._charge(live)
         return live
 
-    def _restore(self, group_id: str, snapshot: GroupSnapshot, now: float) -> None:
+    def _charge(self, live: LiveGroup) -> None:
+        """Have the memory of groups know what the group takes now, if it is one of them still."""
+        if self.groups.get(live.group.group_id) is not live:
+            return
+        cost = _cost_of_group(live.group.group_id) + live.group.cost + live.stored_size
+        self._memory.change(live.charged, cost)
+        live.charged = cost
+
+    def _let_go(self, live: LiveGroup) -> None:
+        self._memory.change(live.charged, 0)
+        live.charged = 0
+
+    def _restore(self, group_id: str, snapshot: GroupSnapshot, size: int, now: float) -> None:
         live = self._live(group_id)
+        live.stored_size = size
         live.empty_since_ms = snapshot.state_timestamp_ms
         live.group = restored_group(group_id, self._settings, self._new_member_id, snapshot, now)
+        self._charge(live)
 
     def _perform(self, live: LiveGroup, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -340,6 +366,7 @@ class GroupShard:
                         effect.ticket.set_result(effect.result)
                 case Store():
                     self._store(live, effect)
+        self._charge(live)
         self._arm(live)
 
     def _store(self, live: LiveGroup, effect: Store) -> None:
@@ -353,10 +380,12 @@ class GroupShard:
             now = self._clock.monotonic()
             self._perform(live, live.group.stored(effect.token, code, now))
 
-        if len(value) > self._settings.record_max:
+        growth = len(value) - live.stored_size
+        if len(value) > self._settings.record_max or growth > max(self._memory.room, 0):
             _log.warning("group_too_large", group=live.group.group_id, bytes=len(value))
             asyncio.get_running_loop().call_soon(then, ErrorCode.unknown_server_error)
             return
+        live.stored_size = len(value)
         self._gathered.append(
             [(key, value)],
             lambda error: then(None if error is None else ErrorCode.coordinator_not_available),
@@ -398,6 +427,10 @@ class GroupShard:
     def _on_timer(self, live: LiveGroup) -> None:
         live.timer = None
         self._perform(live, live.group.tick(self._clock.monotonic()))
+
+
+def _cost_of_group(group_id: str) -> int:
+    return GROUP_COST + len(group_id)
 
 
 def _offset_key(group_id: str, where: TopicPartition) -> bytes:

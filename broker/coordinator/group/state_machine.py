@@ -17,12 +17,14 @@ Invariants: a generation number is used once; whoever waits is answered exactly 
 pending, or a member, or unknown.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 from kio.schema.errors import ErrorCode
 
 from broker.coordinator.group.answers import assignment_of, generation_for, unchanged_for
 from broker.coordinator.group.members import Member, Members, PendingIds
+from broker.coordinator.group.memory import MEMBER_OBJECTS
 from broker.coordinator.group.messages import (
     UNKNOWN_MEMBER,
     Effect,
@@ -78,9 +80,18 @@ class Group:
         self._returning: dict[int, tuple[Member, Ticket, JoinResult]] = {}
         """Static members that came back and are answered once that is stored, by its token."""
 
-    def join(self, request: JoinRequest, ticket: Ticket, now: float) -> list[Effect]:
-        """A JoinGroup request. Answered by `Joined`, now or when the rebalance completes."""
-        error = refuse_join(self, request, self._settings)
+    @property
+    def cost(self) -> int:
+        """The memory that its members are counted with, in bytes."""
+        return self.members.cost + MEMBER_OBJECTS * len(self.members) + self.pending.size
+
+    def join(
+        self, request: JoinRequest, ticket: Ticket, now: float, room: float = math.inf
+    ) -> list[Effect]:
+        """A JoinGroup request. Answered by `Joined`, now or when the rebalance completes. `room`:
+        bytes that the groups of the node may still grow by.
+        """
+        error = refuse_join(self, request, self._settings, room)
         if error is not None:
             is_named = error not in _WITHOUT_MEMBER_ID
             member_id = request.member_id if is_named else UNKNOWN_MEMBER
@@ -282,7 +293,7 @@ class Group:
         old_leader = self.members.leader
         self.members.rename(member, member_id)
         before = self.protocol_name
-        member.adopt(request)
+        self.members.adopt(member, request)
         member.touch(now)
         if self.state is not GroupState.STABLE or self.members.select_protocol() != before:
             self._await_join(member, request, ticket)
@@ -297,7 +308,7 @@ class Group:
     def _await_join(self, member: Member, request: JoinRequest, ticket: Ticket) -> None:
         if member.join_ticket is not None:  # a retry on another connection
             self._outbox.fail_join(member, ErrorCode.rebalance_in_progress)
-        member.adopt(request)
+        self.members.adopt(member, request)
         member.join_ticket = ticket
 
     def _prepare_or_complete(self, now: float) -> None:

@@ -45,6 +45,12 @@ MEASURES = (
         lambda n: n.server.relief.cut_total,
     ),
     gauge(
+        "group_memory_bytes",
+        "Memory of the groups that this node coordinates and of their members, of "
+        "group.memory.size.",
+        lambda n: n.groups.memory.used,
+    ),
+    gauge(
         "request_memory_bytes",
         "Memory in use, of request.memory.size: for requests (frames), responses that clients have "
         "not taken and cold reads for them (responses), batches of producers (inflated) and of "
