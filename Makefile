@@ -99,7 +99,7 @@ unit: $(STAMP) ## The quick tests
 	@$(BIN)/python -m pytest -q tests/unit
 
 property: $(STAMP) ## Property tests (Hypothesis)
-	@$(BIN)/python -m pytest -q tests/property
+	@SLOW=1 $(BIN)/python -m pytest -q tests/property
 
 bounds: $(STAMP) ## Property tests of the decoders, with kernels that check every index
 	@folder=$$(mktemp -d) && NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$folder $(BIN)/python -m pytest -q --timeout 600 \

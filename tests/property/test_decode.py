@@ -14,6 +14,7 @@ from lake.decode.decoder import BlockRange, RecordDecoder
 from lake.decode.invalid import ByMode, checked_mode
 from lake.errors import InvalidRecord
 from storage.errors import CorruptObject
+from tests.support.examples import examples
 from tests.support.record_batches import (
     CODECS,
     TestRecord,
@@ -174,7 +175,7 @@ def test_damaged_bytes_are_errors_that_name_object_and_position(
         rows_of(found)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     data=batches(),
     codec=st.sampled_from(CODECS),

@@ -19,6 +19,7 @@ from storage.metadata.records import Entry, Record
 from storage.metadata.snapshot import state_of, tables_of
 from storage.metadata.state import WRITERS_MAX, ClusterState
 from tests.property.test_cluster_state import check, record_values, start
+from tests.support.examples import examples
 
 
 def finish(steps: Generator[None, None, Any]) -> Any:
@@ -56,7 +57,7 @@ def entry(number: int, *records: Record) -> Entry:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         st.tuples(st.lists(record_values, min_size=1, max_size=2), st.integers(0, 3)), max_size=40

@@ -15,6 +15,7 @@ from storage.errors import WalFailed, WalFull
 from storage.wal import BlockWal, BlockWalSettings, WalRecord
 from storage.wal.memory_device import MemoryDevice
 from tests.simulation.loop import simulate
+from tests.support.examples import examples
 from tests.support.wal_tools import Listener, new_device, open_small
 
 RING = 128 * 1024
@@ -215,7 +216,7 @@ class World:
         self.trims.clear()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     lives=st.lists(lives, min_size=1, max_size=8),
     seed=st.integers(0, 2**32),
