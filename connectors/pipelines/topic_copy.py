@@ -11,7 +11,7 @@ from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig, checked_config
 from connectors.runtime.positions import PositionTopic, default_topic
 from connectors.runtime.records import Position, Work
-from connectors.runtime.sink import TopicPartition
+from connectors.runtime.sink import Offsets, TopicPartition
 from connectors.runtime.sink_run import SinkRun
 from connectors.settings import ConnectorSettings
 from connectors.sinks.topic import GroupOffsets, TargetPositions, TopicSink
@@ -21,7 +21,7 @@ from storage.errors import SettingsError
 
 
 class TopicCopy:
-    """Copies topics. In the same cluster a group keeps the offsets, in another the target does."""
+    """Copies topics. The cluster that is written keeps how far it is."""
 
     def __init__(
         self,
@@ -37,24 +37,25 @@ class TopicCopy:
         self._group = default_topic(settings.name)
         other = dotted(settings.sink.kafka, "sink.kafka")
         self._target_config = checked_config(other, "sink.kafka") if other else config
-        self._is_same = not other
-        if self._is_same and any(topic == self._target(topic) for topic in source.topics):
-            raise SettingsError("sink.topic: a topic cannot be copied into itself")
+        self._source_id = ""
+        if not other:
+            self._refuse_itself()
 
     def run(
         self, *, follow: bool, stop: threading.Event, on_progress: Callable[[Progress], None]
     ) -> ConnectFigures:
         """See `Pipeline.run`."""
         cluster = Cluster(self._target_config)
+        is_same = self._is_same(cluster)
         targets = sorted({self._target(topic) for topic in self._source.topics})
         make_topics(self._settings, cluster, targets)
         self._check_partitions(cluster)
-        if not self._is_same:
-            self._positions(cluster).create()
+        self._positions(cluster).create()
         settings = self._settings
         sink = TopicSink(
             transactions_of(settings, self._target_config, cluster, targets, self._clock),
             self._offsets(cluster),
+            GroupOffsets(self._config, self._group) if is_same else None,
             settings.sink.topic,
             keeps_partitions=settings.sink.keep_partitions,
         )
@@ -79,7 +80,7 @@ class TopicCopy:
         works = []
         for at, (low, high) in ends.items():
             fresh = low if self._source.start == "earliest" else high
-            left = high - max(low, known.get(at, fresh))
+            left = high - max(low, known[at].next if at in known else fresh)
             if left > 0:
                 works.append(Work({}, f"{at.topic}-{at.partition}", left))
         return Plan(works=tuple(works), unit="offsets")
@@ -87,24 +88,34 @@ class TopicCopy:
     def positions(self) -> Mapping[str, Position]:
         """See `Pipeline.positions`."""
         known = sorted(self._known().items())
-        return {f"{at.topic}-{at.partition}": {"offset": offset} for at, offset in known}
+        return {f"{at.topic}-{at.partition}": {"offset": offset.next} for at, offset in known}
 
-    def _known(self) -> Mapping[TopicPartition, int]:
-        offsets = self._offsets(Cluster(self._target_config))
-        try:
-            return offsets.load(self._partitions())
-        finally:
-            offsets.close()
+    def _known(self) -> Offsets:
+        cluster = Cluster(self._target_config)
+        self._is_same(cluster)
+        return self._offsets(cluster).load(self._partitions())
+
+    def _is_same(self, target: Cluster) -> bool:
+        """Whether the cluster is read and written, by whatever address. Raises SettingsError for a
+        topic that would be copied into itself.
+        """
+        self._source_id = Cluster(self._config).cluster_id()
+        if self._source_id != target.cluster_id():
+            return False
+        self._refuse_itself()
+        return True
+
+    def _refuse_itself(self) -> None:
+        if any(topic == self._target(topic) for topic in self._source.topics):
+            raise SettingsError("sink.topic: a topic cannot be copied into itself")
 
     def _partitions(self) -> list[TopicPartition]:
         return Cluster(self._config).partitions(self._source.topics)
 
-    def _offsets(self, cluster: Cluster) -> GroupOffsets | TargetPositions:
-        if self._is_same:
-            return GroupOffsets(self._config, self._group)
+    def _offsets(self, cluster: Cluster) -> TargetPositions:
         return TargetPositions(
             self._positions(cluster),
-            Cluster(self._config).cluster_id(),
+            self._source_id,
             self._clock,
             wait_s=self._settings.run.retry_seconds,
         )

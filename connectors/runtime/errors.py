@@ -15,6 +15,10 @@ class InputChanged(ConnectorError):
     """What was read once is different now, so a position in it means nothing."""
 
 
+class InputReplaced(ConnectorError):
+    """A file became another while it was read; a new look says what becomes of it."""
+
+
 class InputLost(ConnectorError):
     """What comes next is not there any more."""
 

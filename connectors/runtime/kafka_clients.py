@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
@@ -14,6 +14,10 @@ from confluent_kafka.cimpl import NewTopic
 from connectors.runtime.errors import ConnectorFenced, KafkaFailed
 from connectors.runtime.sink import TopicPartition
 from storage.errors import SettingsError
+
+_NOT_ALLOWED = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
+)
 
 KafkaConfig = Mapping[str, str | int | float | bool]
 """Settings of librdkafka."""
@@ -124,6 +128,33 @@ class Cluster:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise KafkaFailed(f"cannot create topic {name}: {error.args[0].str()}") from None
 
+    def cleanup_policy(self, topic: str) -> str | None:
+        """Return a topic's `cleanup.policy`; None if it may not be known. Raises KafkaFailed."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        try:
+            found = self._admin.describe_configs([resource], request_timeout=ANSWER_S)
+            return str(found[resource].result(ANSWER_S)["cleanup.policy"].value)
+        except (KeyError, KafkaException) as error:
+            cause = error.args[0]
+            if isinstance(error, KeyError) or cause.code() in _NOT_ALLOWED:
+                return None
+            raise KafkaFailed(f"cannot read the settings of {topic}: {cause.str()}") from None
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
+        """Return the id of each topic, which a topic of the same name that is made later does not
+        have; empty where the cluster has no ids (Kafka before 2.8). Raises KafkaFailed.
+        """
+        if not topics:
+            return {}
+        try:
+            asked = TopicCollection(list(topics))
+            found = self._admin.describe_topics(asked, request_timeout=ANSWER_S)
+            return {name: _text(one.result(ANSWER_S).topic_id) for name, one in found.items()}
+        except KafkaException as error:
+            raise KafkaFailed(
+                f"cannot read {', '.join(topics)} at {self.address}: {error.args[0].str()}"
+            ) from None
+
     def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
         """Return every partition of topics. Raises KafkaFailed if one is not there."""
         existing = self.topics()
@@ -167,3 +198,11 @@ class Cluster:
         except (KafkaException, KeyError):
             return None
         return min(map(int, sizes))
+
+
+def _text(topic_id: Any) -> str:
+    """Return an id as 32 hexadecimal digits; empty for that of zeros, which is none."""
+    mask = (1 << 64) - 1
+    high = topic_id.get_most_significant_bits() & mask
+    low = topic_id.get_least_significant_bits() & mask
+    return f"{high:016x}{low:016x}" if high or low else ""

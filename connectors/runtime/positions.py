@@ -39,11 +39,19 @@ class PositionTopic:
         self._known: dict[bytes, Position] = {}
 
     def create(self) -> None:
-        """Create the topic unless it is there. Raises SettingsError for one that is not for this.
+        """Create the topic unless it is there. Raises SettingsError for one that would lose
+        positions, since what has no position is read again from its beginning.
 
         Raises KafkaFailed.
         """
         self._cluster.create_topic(self.topic, 1, {"cleanup.policy": "compact"})
+        policy = self._cluster.cleanup_policy(self.topic)
+        if policy not in {None, "compact"}:
+            raise SettingsError(
+                f"topic {self.topic} has cleanup.policy={policy}, which removes positions, and "
+                "what they stand for is read again: set it to compact, or name another topic with "
+                "run.positions_topic"
+            )
 
     def load(self, clock: Clock, *, wait_s: float) -> None:
         """Read every position that was committed before now.

@@ -24,8 +24,19 @@ class Consumed(NamedTuple):
     timestamp_ms: int | None
 
 
-Offsets = Mapping[TopicPartition, int]
-"""The next offset to read of each partition."""
+class SourceOffset(NamedTuple):
+    """How far a partition was read, and of which topic: an offset means nothing in a topic of the
+    same name that was made later.
+    """
+
+    next: int
+    """The next offset to read."""
+    topic_id: str
+    """Empty where it is not known."""
+
+
+Offsets = Mapping[TopicPartition, SourceOffset]
+"""How far each partition was read."""
 
 
 class Sink(Protocol):

@@ -1,7 +1,7 @@
 """Topics into a sink: units of records, each with the offsets behind it."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from connectors.runtime.errors import ConnectorError, InputLost, KafkaFailed, Tr
 from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
 from connectors.runtime.settings import RunSettings
-from connectors.runtime.sink import Consumed, Sink, TopicPartition
+from connectors.runtime.sink import Consumed, Offsets, Sink, SourceOffset, TopicPartition
 from storage.clock import Clock
 from storage.failpoints import failpoint
 
@@ -28,6 +28,7 @@ class Reading:
     def __init__(self) -> None:
         self.next: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
+        self.topic_ids: dict[str, str] = {}
 
 
 class SinkRun:
@@ -109,19 +110,23 @@ class SinkRun:
         return True
 
     def _begin(self) -> None:
+        topic_ids = self._cluster.topic_ids(self._topics)
         partitions = self._cluster.partitions(self._topics)
         known = self._sink.open(partitions)
         self._reading = Reading()
+        self._reading.topic_ids = topic_ids
         for at, (low, high) in self._cluster.ends(partitions, committed=True).items():
-            position = known.get(at, low if self._start == "earliest" else high)
-            if not low <= position <= high:
-                position = self._lost(at, position, low, high)
+            position = low if self._start == "earliest" else high
+            if (found := known.get(at)) is not None:
+                position = self._checked(at, found, low, high)
             self._reading.next[at] = position
             if position < high:
                 self._reading.ends[at] = high
-        fresh = {at: offset for at, offset in self._reading.next.items() if at not in known}
-        if fresh:  # so that "latest" means that of the first run
-            self._sink.commit(fresh)
+        self._check_topics()  # what was found above is of these topics, not of later ones
+        offsets = self._offsets(self._reading.next)
+        changed = {at: one for at, one in offsets.items() if known.get(at) != one}
+        if changed:  # so that "latest" means that of the first run
+            self._sink.commit(changed)
         self._assign()
 
     def _assign(self) -> None:
@@ -135,18 +140,38 @@ class SinkRun:
         self._looked_s = now_s
         return len(self._cluster.partitions(self._topics)) > len(self._reading.next)
 
-    def _lost(self, at: TopicPartition, position: int, low: int, high: int) -> int:
+    def _checked(self, at: TopicPartition, known: SourceOffset, low: int, high: int) -> int:
+        """Return where to go on in a partition that was read before. Raises InputLost."""
+        topic_id = self._reading.topic_ids[at.topic]
+        is_another = bool(topic_id and known.topic_id) and topic_id != known.topic_id
+        if not is_another and low <= known.next <= high:
+            return known.next
         if self._when_lost == "earliest":
             return low
-        if position > high:
+        if is_another or known.next > high:
             raise InputLost(
-                f"{_shown(at)} ends at {high}, and was read to {position}: the topic was made "
-                "again; give the connector another name"
+                f"{_shown(at)} ends at {high}, and was read to {known.next}: the topic was made "
+                'again; give the connector another name, or set when_lost = "earliest" to read the '
+                "new one from its beginning"
             )
         raise InputLost(
-            f"{_shown(at)}: offsets {position} to {low - 1} were removed by retention before "
+            f"{_shown(at)}: offsets {known.next} to {low - 1} were removed by retention before "
             'they were read: set when_lost = "earliest" to go on without them'
         )
+
+    def _offsets(self, found: Mapping[TopicPartition, int]) -> Offsets:
+        """Return offsets with the ids of the topics that are read."""
+        ids = self._reading.topic_ids
+        return {at: SourceOffset(offset, ids[at.topic]) for at, offset in found.items()}
+
+    def _check_topics(self) -> None:
+        """Raise TransactionAborted if a topic was made again since the reader began: offsets of
+        the one are not those of the other. `_begin` says then what becomes of it.
+        """
+        now = self._cluster.topic_ids(self._topics)
+        for topic, topic_id in self._reading.topic_ids.items():
+            if now[topic] != topic_id:
+                raise TransactionAborted(f"topic {topic} was made again while it was read")
 
     def _unit(self, *, follow: bool) -> None:
         """Read until the unit is large or old enough, or there is no more; then commit it."""
@@ -167,7 +192,8 @@ class SinkRun:
             if is_over or self._clock.monotonic() - begun_s >= wait_s:
                 break
         if moved:
-            self._sink.commit(moved)
+            self._check_topics()
+            self._sink.commit(self._offsets(moved))
             self._failures = 0
             self._open_figures = self._open_figures.plus(ConnectFigures(bytes=size, transactions=1))
         self.figures = self.figures.plus(self._open_figures)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from connectors.runtime.errors import BadInput, TransactionAborted
+from connectors.runtime.errors import BadInput, InputReplaced, TransactionAborted
 from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.positions import PositionTopic
 from connectors.runtime.records import Batch, Letter, Partition, Position, Record, Work
@@ -20,6 +20,7 @@ from storage.failpoints import failpoint
 _ATTEMPTS = 6
 _FIRST_PAUSE_S = 0.5
 _LETTER_BYTES_MAX = 64 * 1024
+_REASON_MAX = 1_000
 
 
 class OnError(StrEnum):
@@ -102,7 +103,7 @@ class SourceRun:
                 break
             if self._is_whole:
                 self._commit()
-        except (TransactionAborted, StoreUnavailable) as error:
+        except (TransactionAborted, StoreUnavailable, InputReplaced) as error:
             if isinstance(error, StoreRefused):
                 raise
             self._begin_again(error)
@@ -149,13 +150,25 @@ class SourceRun:
         if self._target.on_error == OnError.SKIP:
             return ConnectFigures(skipped=len(letters))
         for letter in letters:
-            headers = (
-                ("lakehead.error", letter.reason.encode()),
-                ("lakehead.place", letter.place.encode()),
-            )
-            record = Record(letter.raw[:_LETTER_BYTES_MAX], headers=headers)
-            self._transactions.send(self._target.dead_letter_topic, record)
+            self._send(letter)
         return ConnectFigures(dead_letters=len(letters))
+
+    def _send(self, letter: Letter) -> None:
+        """Write a dead letter, with as much of what was there as the topic takes."""
+        topic, size = self._target.dead_letter_topic, _LETTER_BYTES_MAX
+        reason = letter.reason[:_REASON_MAX].encode(errors="backslashreplace")
+        place = letter.place.encode(errors="backslashreplace")
+        headers = (("lakehead.error", reason), ("lakehead.place", place))
+        while True:
+            try:
+                return self._transactions.send(topic, Record(letter.raw[:size], headers=headers))
+            except RecordTooBig:
+                if not size:
+                    raise BadInput(
+                        f"{letter.place}: topic {topic} does not take the dead letter: raise its "
+                        "max.message.bytes"
+                    ) from None
+                size //= 2
 
     def _commit(self) -> None:
         if self._pending:
@@ -172,9 +185,9 @@ class SourceRun:
         self._open_figures = ConnectFigures()
         self._failures = 0
 
-    def _begin_again(self, error: TransactionAborted | StoreUnavailable) -> None:
-        """After an aborted transaction, or trouble of a store: what was in it is read again, after
-        a pause. Raises the error at last.
+    def _begin_again(self, error: TransactionAborted | StoreUnavailable | InputReplaced) -> None:
+        """After an aborted transaction, trouble of a store, or a file that became another: what was
+        in it is read again, after a pause. Raises the error at last.
         """
         self._transactions.abort()
         self._pending = {}

@@ -20,6 +20,8 @@ _QUEUE_KIB = 32 * 1024
 _STEP_S = 5.0
 _LAST_WORDS = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _MESSAGE_BYTES_MAX = 1_048_588
+_NEXT_TO_ZERO = 1
+"""librdkafka takes a timestamp of 0 for none, and writes the time of the day."""
 _OVERHEAD = 1_024
 """What a batch of one record has around it: the limit of a topic is that of batches."""
 _STOPPED = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001
@@ -78,7 +80,7 @@ class Transactions:
         if record.partition is not None:
             options["partition"] = record.partition
         if record.timestamp_ms is not None:
-            options["timestamp"] = record.timestamp_ms
+            options["timestamp"] = record.timestamp_ms or _NEXT_TO_ZERO
         if record.headers:
             options["headers"] = list(record.headers)
         while True:

@@ -1,48 +1,37 @@
 """A topic of the same cluster or of another: every record once, whatever is killed.
 
-In the same cluster the offsets of the group are part of the transaction; in another they are
-records of a compacted topic there, since a transaction cannot span clusters.
+How far each partition was read is a record of a compacted topic of the cluster that is written, in
+the transaction of what was read.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from connectors.runtime.errors import BadInput, KafkaFailed
-from connectors.runtime.kafka_clients import ANSWER_S, KafkaConfig, made_client
+from connectors.runtime.errors import BadInput
+from connectors.runtime.kafka_clients import KafkaConfig, made_client
 from connectors.runtime.positions import PositionTopic
 from connectors.runtime.records import Record
-from connectors.runtime.sink import Consumed, Offsets, TopicPartition
+from connectors.runtime.sink import Consumed, Offsets, SourceOffset, TopicPartition
 from connectors.runtime.transactions import RecordTooBig, Transactions
 from storage.clock import Clock
 
 
 class GroupOffsets:
-    """Offsets of a group without members, kept in the transaction of the cluster that is read."""
+    """Offsets of a group without members, for tools that show lag. Nothing is read from them: a
+    cluster forgets them after `offsets.retention.minutes`, partition by partition.
+    """
 
     def __init__(self, config: KafkaConfig, group: str) -> None:
-        self._group = group
         self._client: Any = made_client(
             Consumer, {**config, "group.id": group, "isolation.level": "read_committed"}
         )
 
-    def load(self, partitions: Sequence[TopicPartition]) -> Offsets:
-        """Return what was committed. Raises KafkaFailed."""
-        try:
-            found = self._client.committed([Place(*at) for at in partitions], timeout=ANSWER_S)
-        except KafkaException as error:
-            raise KafkaFailed(
-                f"cannot read the offsets of group {self._group}: {error.args[0].str()}"
-            ) from None
-        return {
-            TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0
-        }
-
     def save(self, transactions: Transactions, offsets: Offsets) -> None:
         """Make offsets part of the transaction."""
-        places = [Place(*at, offset) for at, offset in offsets.items()]
+        places = [Place(*at, offset.next) for at, offset in offsets.items()]
         transactions.send_offsets(places, self._client.consumer_group_metadata())
 
     def close(self) -> None:
@@ -51,7 +40,7 @@ class GroupOffsets:
 
 
 class TargetPositions:
-    """Offsets of another cluster's partitions, as records in the cluster that is written."""
+    """Offsets of what is read, as records in the cluster that is written."""
 
     def __init__(
         self, positions: PositionTopic, cluster_id: str, clock: Clock, *, wait_s: float
@@ -65,16 +54,18 @@ class TargetPositions:
         """Return what was committed. Raises KafkaFailed."""
         self._positions.load(self._clock, wait_s=self._wait_s)
         found = {at: self._positions(self._partition(at)) for at in partitions}
-        return {at: int(one["offset"]) for at, one in found.items() if one is not None}
+        return {
+            at: SourceOffset(int(one["offset"]), str(one.get("topic_id", "")))
+            for at, one in found.items()
+            if one is not None
+        }
 
     def save(self, transactions: Transactions, offsets: Offsets) -> None:
         """Make offsets part of the transaction."""
         for at, offset in offsets.items():
-            record = self._positions.record(self._partition(at), {"offset": offset})
+            position = {"offset": offset.next, "topic_id": offset.topic_id}
+            record = self._positions.record(self._partition(at), position)
             transactions.send(self._positions.topic, record)
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def _partition(self, at: TopicPartition) -> dict[str, str]:
         return {
@@ -90,13 +81,15 @@ class TopicSink:
     def __init__(
         self,
         transactions: Transactions,
-        offsets: GroupOffsets | TargetPositions,
+        positions: TargetPositions,
+        shown: GroupOffsets | None,
         target: str,
         *,
         keeps_partitions: bool,
     ) -> None:
         self._transactions = transactions
-        self._offsets = offsets
+        self._positions = positions
+        self._shown = shown
         self._target = target
         self._keeps_partitions = keeps_partitions
         self._is_open = False
@@ -106,7 +99,7 @@ class TopicSink:
         if not self._is_open:
             self._transactions.open()
             self._is_open = True
-        return self._offsets.load(partitions)
+        return self._positions.load(partitions)
 
     def write(self, records: Sequence[Consumed]) -> None:
         """See `Sink.write`. Raises BadInput for a record that the target does not take."""
@@ -130,7 +123,9 @@ class TopicSink:
 
     def commit(self, offsets: Offsets) -> None:
         """See `Sink.commit`."""
-        self._offsets.save(self._transactions, offsets)
+        self._positions.save(self._transactions, offsets)
+        if self._shown is not None:
+            self._shown.save(self._transactions, offsets)
         self._transactions.commit()
 
     def abort(self) -> None:
@@ -140,4 +135,5 @@ class TopicSink:
     def close(self) -> None:
         """See `Sink.close`."""
         self._transactions.close()
-        self._offsets.close()
+        if self._shown is not None:
+            self._shown.close()

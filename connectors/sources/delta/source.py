@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from connectors.runtime.errors import BadInput, InputChanged, InputLost
 from connectors.runtime.records import Batch, Letter, Position, Record, Work
 from connectors.runtime.source import Positions
+from connectors.sources.arrow_rows import PythonRow, python_rows
 from connectors.sources.delta.settings import DeltaSettings
 from connectors.sources.values import NoSuchValue, encoded, key_of, timestamp_of
 from storage.errors import SettingsError
@@ -48,6 +49,16 @@ class DeltaSource:
                 f"{self._settings.path} is another table than the one that was read: give the "
                 "connector another name"
             )
+        if (
+            position is not None
+            and position["version"] > table.version
+            and position.get("was_read", True)
+        ):
+            raise InputChanged(
+                f"{self._settings.path} ends at version {table.version} and was read to "
+                f"{position['version']}: an older state was put in its place; give the connector "
+                "another name"
+            )
         if self._next(position, table) > table.version and position is not None:
             return []
         return [Work(self._partition, self._settings.path, 0)]
@@ -58,11 +69,12 @@ class DeltaSource:
         assert table is not None
         first = self._next(position, table)
         if position is None:  # so that "latest" means that of the first run
-            yield Batch((), self._at(table, first - 1))
+            is_there = first <= table.version + 1
+            yield Batch((), {**self._at(table, first - 1), "was_read": is_there})
         for version in range(first, table.version + 1):
             removed = _REMOVED_BY_UPDATES if self._settings.keys_change else _REMOVED
-            yield from self._changes(table, version, removed)
-            yield from self._changes(table, version, _ADDED)
+            yield from self._changes(table, version, removed, "deletion")
+            yield from self._changes(table, version, _ADDED, "row")
             yield Batch((), self._at(table, version))
 
     def close(self) -> None:
@@ -102,13 +114,15 @@ class DeltaSource:
             raise SettingsError(f"source.key: table {path} has no column {absent[0]}")
         return table
 
-    def _changes(self, table: "Table", version: int, predicate: str) -> Iterator[Batch]:
-        """Yield the changes of one version that a predicate names."""
+    def _changes(self, table: "Table", version: int, predicate: str, kind: str) -> Iterator[Batch]:
+        """Yield the changes of one version that a predicate names, and `kind` for people."""
         records: list[Record] = []
         letters: list[Letter] = []
         size = 0
-        for columns in self._rows(table, version, predicate):
-            outcome = self._outcome(columns, version)
+        for number, row in enumerate(self._rows(table, version, predicate), 1):
+            outcome = self._outcome(
+                row, f"{self._settings.path}, version {version}, {kind} {number}"
+            )
             if isinstance(outcome, Letter):
                 letters.append(outcome)
                 size += len(outcome.raw)
@@ -121,7 +135,7 @@ class DeltaSource:
         if records or letters:
             yield Batch(tuple(records), {}, tuple(letters), size, is_whole=False)
 
-    def _rows(self, table: "Table", version: int, predicate: str) -> Iterator[dict[str, Any]]:
+    def _rows(self, table: "Table", version: int, predicate: str) -> Iterator[PythonRow]:
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
 
@@ -139,7 +153,7 @@ class DeltaSource:
             if batch is None:
                 return
             for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
+                yield from python_rows(batch.slice(start, _ROWS_AT_ONCE))
 
     def _explained(
         self, call: Callable[[], T], version: int, errors: tuple[type[Exception], ...]
@@ -164,17 +178,20 @@ class DeltaSource:
                 ) from None
             raise BadInput(f"cannot read version {version} of {path}: {reason}") from None
 
-    def _outcome(self, columns: dict[str, Any], version: int) -> Record | Letter:
+    def _outcome(self, row: PythonRow, place: str) -> Record | Letter:
+        columns = dict(row.columns)
         change = columns.pop(_CHANGE)
-        columns.pop(_VERSION)
+        version = columns.pop(_VERSION)
         moment = timestamp_of(columns, _TIME, "ms")
         del columns[_TIME]
-        place = f"{self._settings.path}, version {version}"
+        is_added = change in {"insert", "update_postimage"}
+        needed = columns.keys() if is_added else set(self._settings.key)
+        if not row.unreadable.keys().isdisjoint(needed):
+            return Letter(place, row.reason, encoded(columns))
         try:
             key = key_of(columns, self._settings.key)
         except NoSuchValue as error:
             return Letter(place, str(error), encoded(columns))
-        is_added = change in {"insert", "update_postimage"}
         headers = (
             ("lakehead.change", _NAMES.get(change, b"delete")),
             ("lakehead.version", str(version).encode()),

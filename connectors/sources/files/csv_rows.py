@@ -44,6 +44,11 @@ class _Feed:
         self._again.extendleft(reversed(self.row[1:]))
         del self.row[1:]
 
+    @property
+    def ends_unended(self) -> bool:
+        """Whether the present row is the last, and its last line has no end."""
+        return bool(self.row) and not self.row[-1].is_ended and not self.row[-1].is_too_long
+
     def __iter__(self) -> "_Feed":
         return self
 
@@ -83,6 +88,7 @@ class CsvRows:
         self._reader = csv.reader(self._feed, delimiter=delimiter, strict=True)
         self._types = types
         self._may_grow = may_grow
+        self._is_cut = False
 
     def header(self) -> Row | tuple[str, ...] | None:
         """Return the names in the first row; a Row if it is none, None of an empty file."""
@@ -110,6 +116,7 @@ class CsvRows:
         """Return the next row that is not empty, or why it is none; None at the end."""
         while True:
             self._feed.begin()
+            self._is_cut = False
             try:
                 fields = next(self._reader)
             except StopIteration:
@@ -117,6 +124,7 @@ class CsvRows:
             except (csv.Error, _NotText) as error:
                 if self._may_grow and self._feed.is_over:
                     return None  # the rest of the row may still come
+                self._is_cut = self._feed.ends_unended
                 self._feed.give_back()
                 return str(error)
             if fields:
@@ -138,13 +146,24 @@ class CsvRows:
             columns,
             "",
             sum(len(line.text) + 1 for line in self._feed.row),
+            may_be_cut=self._feed.ends_unended,
         )
 
     def _refused(self, reason: str) -> Row:
         taken = self._feed.row
         raw = b"\n".join(line.text for line in taken)
         last = taken[-1]
-        return Row(last.end, taken[0].number, last.number + 1, raw, None, reason, len(raw) + 1)
+        is_cut = self._is_cut or self._feed.ends_unended
+        return Row(
+            last.end,
+            taken[0].number,
+            last.number + 1,
+            raw,
+            None,
+            reason,
+            len(raw) + 1,
+            may_be_cut=is_cut,
+        )
 
 
 def _typed(text: str, kind: ColumnType, name: str) -> object:

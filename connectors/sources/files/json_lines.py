@@ -21,7 +21,7 @@ def json_rows(found: Iterator[Line], *, limit: int) -> Iterator[Row]:
         else:
             try:
                 columns = decode(text)
-            except (msgspec.DecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:  # ValueError: also of what is not UTF-8
                 reason = f"not JSON: {error}"
         yield Row(
             line.end,
@@ -31,4 +31,5 @@ def json_rows(found: Iterator[Line], *, limit: int) -> Iterator[Row]:
             columns if isinstance(columns, dict) else None,
             reason,
             len(line.text) + 1,
+            may_be_cut=not line.is_ended and reason.endswith("truncated"),
         )

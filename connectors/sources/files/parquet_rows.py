@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectors.runtime.errors import BadInput
+from connectors.sources.arrow_rows import python_rows
 from connectors.sources.files.rows import Row
 from connectors.sources.values import encoded
 from storage.errors import SettingsError
@@ -39,6 +40,7 @@ def _group(opened: Any, group: int, first: int, at: int, size: int) -> Iterator[
     batches = opened.iter_batches(batch_size=_ROWS_AT_ONCE, row_groups=[group], use_threads=False)
     for batch in batches:
         skipped = min(max(0, at - number), batch.num_rows)
-        for row, columns in enumerate(batch.slice(skipped).to_pylist(), number + skipped):
-            yield Row(row + 1, row + 1, row + 2, encoded(columns), columns, "", size)
+        for row, found in enumerate(python_rows(batch.slice(skipped)), number + skipped):
+            value = encoded(found.columns)
+            yield Row(row + 1, row + 1, row + 2, value, found.columns, found.reason, size)
         number += batch.num_rows

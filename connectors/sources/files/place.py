@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +11,7 @@ import msgspec
 import obstore
 from obstore.exceptions import PreconditionError
 
-from connectors.runtime.errors import InputChanged, InputLost
+from connectors.runtime.errors import InputLost, InputReplaced
 from connectors.sources.files.settings import COMPRESSIONS, FORMATS, Compression, Format
 from storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
 from storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
@@ -38,7 +39,7 @@ class FoundFile(msgspec.Struct, frozen=True):
     size: int
     modified_ms: int
     etag: str | None
-    """Of a local file none: its time and size tell it."""
+    """A local file has one of its inode, time and size."""
 
 
 class FilePlace:
@@ -89,26 +90,33 @@ class FilePlace:
                     uri=f"{self._root}/{path}",
                     size=int(meta["size"]),
                     modified_ms=int(meta["last_modified"].timestamp() * 1000),
-                    etag=None if self._is_local else meta["e_tag"],
+                    etag=meta["e_tag"],
                 )
 
-    def read(self, file: FoundFile, start: int, end: int, *, must_be_same: bool) -> bytes:
+    def read(self, file: FoundFile, start: int, end: int, *, may_grow: bool = False) -> bytes:
         """Return bytes of a file; fewer if it has become shorter.
 
-        Raises InputChanged if it is not the one that was listed (in a bucket), InputLost,
-        StorageError.
+        Raises InputReplaced if it is not the one that was listed; one that `may_grow` may be
+        written to meanwhile, where it is the same inode. Raises InputLost, StorageError.
         """
         options: GetOptions = {"range": (start, end)}
-        if must_be_same and file.etag:
+        is_appended_to = may_grow and self._is_local
+        if file.etag and not is_appended_to:
             options["if_match"] = file.etag
 
         def read() -> bytes:
-            return bytes(obstore.get(self._opened(), file.path, options=options).bytes())
+            found = obstore.get(self._opened(), file.path, options=options)
+            if is_appended_to and _inode(found.meta["e_tag"]) != _inode(file.etag):
+                raise PreconditionError
+            return bytes(found.bytes())
 
         try:
             return self._repeated(read, file.path)
         except PreconditionError:
-            raise InputChanged(f"{file.uri} was replaced while it was read: run again") from None
+            raise InputReplaced(
+                f"{file.uri} was written or replaced while it was read: run again when it is whole "
+                "(source.settle_seconds leaves alone what was written just now)"
+            ) from None
         except ObjectNotFound:
             raise InputLost(f"{file.uri} was removed while it was read") from None
 
@@ -145,12 +153,20 @@ class FilePlace:
 class PlacedFile(io.RawIOBase):
     """A file of a place up to the size that it was listed with, for what reads Python's files."""
 
-    def __init__(self, place: FilePlace, file: FoundFile, *, must_be_same: bool) -> None:
+    def __init__(self, place: FilePlace, file: FoundFile, *, may_grow: bool = False) -> None:
         super().__init__()
         self._place = place
-        self._file = file
-        self._must_be_same = must_be_same
+        self.file = file
+        self._may_grow = may_grow
         self._at = 0
+        self._pieces: deque[tuple[int, bytes]] = deque(maxlen=2)
+
+    def held(self, start: int, end: int) -> bytes | None:
+        """Return bytes that were read just now; None if they would have to be read again."""
+        first = self._pieces[0][0] if self._pieces else end
+        parts = [data[max(0, start - at) : max(0, end - at)] for at, data in self._pieces]
+        found = b"".join(parts)
+        return found if first <= start and len(found) == end - start else None
 
     def readable(self) -> bool:
         """It is."""
@@ -166,21 +182,26 @@ class PlacedFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go somewhere."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.file.size}[whence]
         self._at = max(0, start + offset)
         return self._at
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill a buffer as far as the file goes."""
-        end = min(self._at + len(buffer), self._file.size)
+        end = min(self._at + len(buffer), self.file.size)
         if end <= self._at:
             return 0
-        data = self._place.read(self._file, self._at, end, must_be_same=self._must_be_same)
+        data = self._place.read(self.file, self._at, end, may_grow=self._may_grow)
         if not data:
-            raise InputChanged(f"{self._file.uri} became shorter while it was read: run again")
+            raise InputReplaced(f"{self.file.uri} became shorter while it was read: run again")
         buffer[: len(data)] = data
+        self._pieces.append((self._at, data))
         self._at += len(data)
         return len(data)
+
+
+def _inode(etag: str | None) -> str:
+    return (etag or "").partition("-")[0]
 
 
 def _split(place: str, *, is_file: bool) -> tuple[str, str]:

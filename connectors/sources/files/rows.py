@@ -23,3 +23,5 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     """Why it is no record; empty if it is."""
     size: int = 0
     """Bytes of the file that it took, about."""
+    may_be_cut: bool = False
+    """Whether the file ends within it: what is no record may be the beginning of one."""

@@ -5,7 +5,6 @@ text, or rows of Parquet) and which file that was: size and time, or the ETag. `
 was read to its end.
 """
 
-import gzip
 import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
-import zstandard
 
 from connectors.runtime.errors import BadInput, InputChanged
 from connectors.runtime.records import Batch, Letter, Position, Record, Work
@@ -25,6 +23,7 @@ from connectors.sources.files.parquet_rows import parquet_rows
 from connectors.sources.files.place import READ_BYTES, FilePlace, FoundFile, PlacedFile, file_kind
 from connectors.sources.files.rows import Row
 from connectors.sources.files.settings import Compression, FilesSettings, Format
+from connectors.sources.files.unpacked import UNPACKING_ERRORS, unpacked
 from connectors.sources.values import NoSuchValue, key_of, timestamp_of
 from storage.clock import Clock
 from storage.errors import SettingsError
@@ -32,7 +31,10 @@ from storage.errors import SettingsError
 _BATCH_BYTES = 512 * 1024
 _BATCH_ROWS = 2_000
 _CHECKED_BYTES = 1024
+_CHUNK_BYTES = 256 * 1024
 _ROUGH = {"gzip": 5, "zstd": 5}
+_UNPACKED_BYTES = 16 * 1024 * 1024
+"""Of a compressed file that is looked at, between two times at which a run may end."""
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -42,6 +44,11 @@ class _Kind(msgspec.Struct, frozen=True):
     compression: Compression
     may_grow: bool
     """Whether more may be appended: a last line without an end is left for later."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether positions are bytes of the file as it lies there."""
+        return self.compression == "none" and self.format != "parquet"
 
 
 class FilesSource:
@@ -54,6 +61,8 @@ class FilesSource:
         self._clock = clock
         self._place = FilePlace(settings.path, pause)
         self._files: dict[str, FoundFile] = {}
+        self._raw: PlacedFile | None = None
+        self._head: tuple[FoundFile | None, bytes] = None, b""
         if not settings.header and not settings.columns:
             raise SettingsError("source.columns: with header = false, name the columns here")
 
@@ -104,12 +113,16 @@ class FilesSource:
         if self._settings.changed == "reread":
             return Work(_partition(file), file.uri, file.size)
         at = int(position["position"])
+        if not at:  # nothing of it was read
+            return Work(_partition(file), file.uri, file.size)
         if kind.may_grow and file.size >= at and self._digest(file, at) == position.get("check"):
             return Work(_partition(file), file.uri, file.size - at) if file.size > at else None
         if kind.may_grow:
             advice = "what was read of it is not there any more"
-        elif kind.compression == "none" and kind.format != "parquet":
-            advice = 'set changed = "append" if lines were added to it'
+        elif kind.is_text and file.size >= at and self._digest(file, at) == position.get("check"):
+            advice = 'set changed = "append" since lines were added to it'
+        elif kind.is_text:
+            advice = "what was read of it is not there any more"
         else:
             advice = "only text that is not compressed can be appended to"
         raise InputChanged(
@@ -124,25 +137,47 @@ class FilesSource:
         assert kind is not None
         if position is not None and self._settings.changed == "reread":
             position = position if _is_same(file, position) else None
+        if position is not None and not position["position"]:
+            position = None
         at = int(position["position"]) if position else 0
         number = int(position["line"]) if position else 1
         batch = _Gathering(file, at, number)
-        rows = self._rows(file, kind, at, number)
-        while True:
-            try:
-                row = next(rows)
-            except StopIteration:
-                break
-            except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-                batch.letters.append(
-                    Letter(f"{file.uri}, behind line {batch.number - 1}", _broken(error), b"")
+        if not at and kind.compression != "none":
+            for _ in self._looked_at(file, kind.compression):
+                yield self._batch(batch, kind, is_done=False)
+        for row in self._rows(file, kind, at, number):
+            outcome = self._outcome(file, row)
+            if row.may_be_cut and isinstance(outcome, Letter):
+                end = file.size if kind.is_text else row.end
+                raise BadInput(
+                    f"{file.uri} ends too early, at byte {end} in line {row.number} "
+                    f"({outcome.reason}): run again when it is whole, or end its last line"
                 )
-                break
-            batch.add(row, self._outcome(file, row))
+            batch.add(row, outcome)
             if batch.is_full:
                 yield self._batch(batch, kind, is_done=False)
                 batch = _Gathering(file, batch.at, batch.number)
         yield self._batch(batch, kind, is_done=True)
+
+    def _looked_at(self, file: FoundFile, compression: Compression) -> Iterator[None]:
+        """Unpack a file to its end, so that nothing is read of one that is cut or damaged; it may
+        take long, hence a step of the iterator now and then. Raises BadInput.
+        """
+        packed = io.BufferedReader(PlacedFile(self._place, file), READ_BYTES)
+        text = unpacked(packed, compression)
+        count = 0
+        try:
+            while data := text.read(_CHUNK_BYTES):
+                count += len(data)
+                if count >= _UNPACKED_BYTES:
+                    count = 0
+                    yield
+        except UNPACKING_ERRORS as error:
+            reason = " ".join(str(error).split()) or "it ends too early"
+            raise BadInput(
+                f"{file.uri} cannot be unpacked at byte {packed.tell()} of {file.size}: {reason}. "
+                "Nothing of it was read: run again when it is whole"
+            ) from None
 
     def _outcome(self, file: FoundFile, row: Row) -> Record | Letter:
         place = f"{file.uri}, line {row.number}"
@@ -166,25 +201,33 @@ class FilesSource:
             "modified": file.modified_ms,
             "etag": file.etag,
         }
-        if kind.may_grow:
+        if kind.is_text:
             position["check"] = self._digest(file, batch.at)
-        if kind.compression == "none" and kind.format != "parquet":
             position["read"] = batch.at
         read = batch.read_bytes // _ROUGH.get(kind.compression, 1)
         return Batch(tuple(batch.records), position, tuple(batch.letters), read)
 
     def _digest(self, file: FoundFile, at: int) -> int:
         """Return a checksum of how a file begins and of what stands before a position."""
-        head = self._bytes(file, 0, min(at, _CHECKED_BYTES))
+        if self._head[0] is not file:
+            self._head = file, self._bytes(file, 0, min(file.size, _CHECKED_BYTES))
+        head = self._head[1][:at]
         tail = self._bytes(file, max(0, at - _CHECKED_BYTES), at)
         return zlib.crc32(tail, zlib.crc32(head))
 
     def _bytes(self, file: FoundFile, start: int, end: int) -> bytes:
-        return self._place.read(file, start, end, must_be_same=False) if end > start else b""
+        if end <= start:
+            return b""
+        raw = self._raw if self._raw is not None and self._raw.file is file else None
+        if raw is not None and (held := raw.held(start, end)) is not None:
+            return held
+        kind = self._kind(file)
+        assert kind is not None
+        return self._place.read(file, start, end, may_grow=kind.may_grow)
 
     def _rows(self, file: FoundFile, kind: _Kind, at: int, number: int) -> Iterator[Row]:
         if kind.format == "parquet":
-            raw = PlacedFile(self._place, file, must_be_same=True)
+            raw = PlacedFile(self._place, file)
             return parquet_rows(io.BufferedReader(raw, READ_BYTES), file.uri, at=at)
         if kind.format == "json":
             return json_rows(
@@ -218,18 +261,14 @@ class FilesSource:
         )
 
     def _lines(self, file: FoundFile, kind: _Kind, at: int, number: int) -> Iterator[Line]:
-        raw = PlacedFile(self._place, file, must_be_same=not kind.may_grow)
+        raw = PlacedFile(self._place, file, may_grow=kind.may_grow)
         opened: Any
-        if kind.compression == "none":
+        self._raw = raw if kind.is_text else None
+        if kind.is_text:
             raw.seek(at)
             opened = io.BufferedReader(raw, READ_BYTES)
         else:
-            packed = io.BufferedReader(raw, READ_BYTES)
-            opened = (
-                gzip.GzipFile(fileobj=packed, mode="rb")
-                if kind.compression == "gzip"
-                else zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-            )
+            opened = unpacked(io.BufferedReader(raw, READ_BYTES), kind.compression)
             _skip(opened, at)
         limit = self._settings.line_bytes_max
         for line in lines(opened, at=at, number=number, limit=limit):
@@ -288,8 +327,3 @@ def _skip(file: Any, count: int) -> None:
         if not passed:
             return
         count -= passed
-
-
-def _broken(error: Exception) -> str:
-    reason = str(error) or "it ends too early"
-    return f"the compressed file is broken: {reason}"

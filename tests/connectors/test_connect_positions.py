@@ -1,0 +1,210 @@
+"""Positions stay for ever and belong to one source, whatever has its name later."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from connectors.runtime.errors import ConnectorError, InputLost
+from connectors.runtime.kafka_clients import Cluster
+from storage.errors import SettingsError
+from tests.support.broker_process import KEEPING, BrokerProcess
+from tests.support.connect_runs import ConnectFile, values
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("connectors")  # they share a broker
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Another cluster."""
+    flags = tuple(text for name, value in KEEPING.items() for text in (f"--{name}", value))
+    broker = BrokerProcess(tmp_path_factory.mktemp("other"), flags)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+def copy(broker: BrokerProcess, path: Path, *more: str) -> ConnectFile:
+    """A copy of the topic that is named as the connector is."""
+    lines = (
+        f'name = "{path.name}"',
+        f'kafka.bootstrap.servers = "{broker.bootstrap}"',
+        'source.type = "topic"',
+        f'source.topics = ["{path.name}"]',
+        'sink.type = "topic"',
+        f'sink.topic = "to-{path.name}"',
+        "sink.partitions = 2",
+        "run.transaction_seconds = 0.2",
+        "run.poll_seconds = 0.1",
+        *more,
+    )
+    return ConnectFile(path, "\n".join(lines))
+
+
+def with_line(file: ConnectFile, line: str) -> ConnectFile:
+    return ConnectFile(file.path, f"{line}\n{file.path.read_text()}")
+
+
+def fill(broker: BrokerProcess, topic: str, numbers: range, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for n in numbers:
+        producer.produce(topic, b"%d" % n, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def forget(broker: BrokerProcess, group: str) -> None:
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    client.delete_consumer_groups([group])[group].result(30)
+
+
+def make(broker: BrokerProcess, topic: str) -> None:
+    Cluster({"bootstrap.servers": broker.bootstrap}).create_topic(topic, 2, {})
+
+
+def remove(broker: BrokerProcess, topic: str) -> None:
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    client.delete_topics([topic])[topic].result(30)
+
+
+def is_copied(broker: BrokerProcess, topic: str, count: int) -> bool:
+    cluster = Cluster({"bootstrap.servers": broker.bootstrap})
+    return topic in cluster.topics() and len(values(broker.bootstrap, topic)) == count
+
+
+def numbers(broker: BrokerProcess, topic: str) -> list[int]:
+    return sorted(int(value) for value in values(broker.bootstrap, topic))
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_copy_goes_on_where_it_was_when_its_group_was_forgotten(
+    broker: BrokerProcess, tmp_path: Path, start: str
+) -> None:
+    topic = f"forgotten-{start}"
+    make(broker, topic)
+    fill(broker, topic, range(10), partition=0)
+    file = copy(broker, tmp_path / topic, f'source.start = "{start}"')
+    assert file.opened().run().records == (10 if start == "earliest" else 0)
+    # As a cluster does after offsets.retention.minutes.
+    forget(broker, f"lakehead-connect-{topic}")
+    fill(broker, topic, range(10, 15), partition=0)
+    fill(broker, topic, range(15, 18), partition=1)
+    status, printed = file.run()
+    assert status == 0, printed
+    first = 0 if start == "earliest" else 10
+    assert numbers(broker, f"to-{topic}") == list(range(first, 18))
+    positions = file.opened().positions()
+    assert positions == {f"{topic}-0": {"offset": 15}, f"{topic}-1": {"offset": 3}}
+
+
+@pytest.mark.parametrize("where", ["same", "other"])
+def test_a_topic_made_again_is_another_source(
+    broker: BrokerProcess, other: BrokerProcess, tmp_path: Path, where: str
+) -> None:
+    topic = f"made-again-{where}"
+    target = broker if where == "same" else other
+    more = () if where == "same" else (f'sink.kafka.bootstrap.servers = "{other.bootstrap}"',)
+    make(broker, topic)
+    fill(broker, topic, range(10))
+    file = copy(broker, tmp_path / topic, *more)
+    assert file.opened().run().records == 10
+    remove(broker, topic)
+    make(broker, topic)
+    fill(broker, topic, range(100, 115))  # more than the first had: the old offset is in it
+    for _ in range(2):
+        status, printed = file.run()
+        assert status != 0
+        assert "was read to 10: the topic was made again; give the connector another" in printed
+        assert "Traceback" not in printed
+    assert numbers(target, f"to-{topic}") == list(range(10))
+    assert with_line(file, 'source.when_lost = "earliest"').opened().run().records == 15
+    assert file.opened().run().records == 0
+    assert numbers(target, f"to-{topic}") == [*range(10), *range(100, 115)]
+
+
+def test_a_topic_made_again_while_it_is_followed_is_another_source(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    make(broker, "followed")
+    fill(broker, "followed", range(10))
+    connector = copy(broker, tmp_path / "followed").opened()
+    with ThreadPoolExecutor() as threads:
+        run = threads.submit(connector.run, follow=True)
+        assert wait_until(lambda: is_copied(broker, "to-followed", 10), 30)
+        remove(broker, "followed")
+        make(broker, "followed")
+        fill(broker, "followed", range(100, 130))
+        assert wait_until(run.done, 60)
+        # The run may also look between deletion and creation.
+        with pytest.raises(ConnectorError, match=r"was made again|no topic|(?i:unknown topic)"):
+            run.result()
+    assert numbers(broker, "to-followed") == list(range(10))
+
+
+def test_a_positions_topic_that_loses_positions_is_refused(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    make(broker, "refused")
+    fill(broker, "refused", range(3))
+    cluster = Cluster({"bootstrap.servers": broker.bootstrap})
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"n":1}\n')
+    files = f"""
+        name = "refused-files"
+        kafka.bootstrap.servers = "{broker.bootstrap}"
+        source.type = "files"
+        source.path = "{tmp_path / "in"}"
+        sink.type = "topic"
+        sink.topic = "to-refused"
+        sink.partitions = 2
+        """
+    for number, policy in enumerate(("delete", "compact,delete")):
+        cluster.create_topic(f"positions-{number}", 1, {"cleanup.policy": policy})
+        line = f'run.positions_topic = "positions-{number}"'
+        copies = copy(broker, tmp_path / "refused", line)
+        for file in (copies, ConnectFile(tmp_path / "files.toml", f"{line}\n{files}")):
+            status, printed = file.run()
+            assert status != 0
+            assert f"positions-{number} has cleanup.policy={policy}, which removes" in printed
+            assert "Traceback" not in printed
+    assert values(broker.bootstrap, "to-refused") == []
+
+
+def test_a_copy_into_itself_is_refused_by_any_address(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    make(broker, "itself")
+    fill(broker, "itself", range(3))
+    port = broker.bootstrap.rpartition(":")[2]
+    address = f'sink.kafka.bootstrap.servers = "localhost:{port}"'
+    file = copy(broker, tmp_path / "itself", address)
+    text = file.path.read_text()
+    for target in ("{topic}", "itself"):
+        itself = ConnectFile(file.path, text.replace('"to-itself"', f'"{target}"'))
+        for tried in (itself.opened().run, partial(itself.opened().run, follow=True)):
+            with pytest.raises(SettingsError, match="a topic cannot be copied into itself"):
+                tried()
+        with pytest.raises(SettingsError, match="a topic cannot be copied into itself"):
+            itself.opened().plan()
+    assert numbers(broker, "itself") == [0, 1, 2]
+    beside = ConnectFile(file.path, text)
+    assert beside.opened().run().records == 3
+    assert beside.opened().run().records == 0
+
+
+def test_records_that_retention_removed_are_told_by_their_offsets(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    make(broker, "cut")
+    file = copy(broker, tmp_path / "cut")
+    assert file.opened().run().records == 0
+    fill(broker, "cut", range(5))
+    place = TopicPartition("cut", 0, 4)
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    client.delete_records([place])[place].result(30)
+    with pytest.raises(InputLost, match="offsets 0 to 3 were removed by retention"):
+        file.opened().run()
