@@ -37,6 +37,7 @@ from broker.coordinator.transaction.transactions import Transactions
 from broker.maintenance.beside import MaintenanceBeside
 from broker.maintenance.tables_beside import TablesBeside, is_lake_installed
 from broker.network.dispatcher import Dispatcher
+from broker.network.listeners import Listeners
 from broker.network.request_memory import RequestMemory
 from broker.network.server import Server
 from broker.observability.health import health
@@ -89,6 +90,7 @@ class Node:
         self.scope = TaskScope(self._crashed)
         self.store: CountedStore = CountedStore(store, clock=clock)
         self.dispatcher: Dispatcher = Dispatcher(self, api.registry())
+        self.listeners: Listeners = Listeners(settings)
         self.memory = RequestMemory(settings.request_memory_size)
         self.server: Server = Server(settings, clock, self.dispatcher, self.configs, self.memory)
         self.fetch_sessions: FetchSessions = FetchSessions(
@@ -183,6 +185,8 @@ class Node:
         settings = self.settings
         refuse_meta_address(self.advertised_host)
         port = self.server.bind(settings.host, settings.port)
+        for listener in self.listeners.all.values():
+            self.server.bind(listener.host, listener.port, listener.name)
         self.advertised_port = settings.advertised_port or port
         await self._open_engine()
         self.engine.on_writable.append(self._now_writable)

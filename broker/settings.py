@@ -75,6 +75,16 @@ class Settings:
     advertised_port: int = _setting(
         0, "Port told to clients. 0: the one listened on.", least=0, most=65535
     )
+    extra_listeners: str = _setting(
+        "",
+        "Further addresses to listen at, NAME://host:port, separated by commas; clients are told "
+        "those of extra.advertised.listeners. With nodes, ports are counted up.",
+    )
+    extra_advertised_listeners: str = _setting(
+        "",
+        "Addresses that clients of extra.listeners are told, NAME://host:port for each, one "
+        "pattern for all nodes: {node.id} and {rack} in the host, {20000+node.id} for the port.",
+    )
     metrics_port: int = _setting(
         -1, "Port of the Prometheus metrics page; -1: none, 0: a free one.", least=-1, most=65535
     )

@@ -40,8 +40,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             context.response,
             "DescribeClusterBroker",
             broker_id=node.node_id,
-            host=node.host,
-            port=node.port,
+            **context.address_of(node)._asdict(),
             rack=node.rack,
             is_fenced=node.is_fenced,
         )

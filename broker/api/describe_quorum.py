@@ -19,8 +19,6 @@ from broker.protocol.messages import entity
 
 API = Api(key=55, name="DescribeQuorum", versions=(0, 2), is_at_once=True)
 
-_LISTENER = "PLAINTEXT"
-
 
 def handle(request: Any, context: RequestContext) -> Any:
     """Answer from the metadata. As in Kafka one partition that is not it spoils the question."""
@@ -103,7 +101,10 @@ def _nodes(context: RequestContext) -> list[Any]:
             node_id=node_id,
             listeners=[
                 entity(
-                    context.response, "Listener", name=_LISTENER, host=known.host, port=known.port
+                    context.response,
+                    "Listener",
+                    name=context.listener,
+                    **context.address_of(known)._asdict(),
                 )
             ],
         )

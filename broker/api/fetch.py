@@ -123,6 +123,7 @@ class FetchCall:
         slot: Slot,
     ) -> None:
         self._node = context.node
+        self._address_of = context.address_of
         self._header = header
         self._request = request
         self._is_committed = request.isolation_level == READ_COMMITTED
@@ -319,7 +320,7 @@ class FetchCall:
         leader = None
         if code in {ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}:
             node = self._node
-            hint = hint_for(node.state, topic, want.partition, node.node_id)
+            hint = hint_for(node.state, topic, want.partition, node.node_id, self._address_of)
             if hint is not None:
                 leader, endpoint = hint
                 self._endpoints[endpoint.node_id] = endpoint

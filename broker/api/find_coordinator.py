@@ -47,7 +47,8 @@ async def _find(key: str, key_type: int, context: RequestContext) -> dict[str, A
     except (LakeheadError, TimeoutError) as error:
         code = error_code(error)
         return _fields(code, -1, "", -1, str(error))
-    return _fields(ErrorCode.none, node.node_id, node.host, node.port, None)
+    host, port = context.address_of(node)
+    return _fields(ErrorCode.none, node.node_id, host, port, None)
 
 
 def _fields(

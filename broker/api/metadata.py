@@ -41,8 +41,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             module,
             "MetadataResponseBroker",
             node_id=known.node_id,
-            host=known.host,
-            port=known.port,
+            **context.address_of(known)._asdict(),
             rack=known.rack,
         )
         for known in live_nodes(node.state)

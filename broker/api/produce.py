@@ -443,7 +443,9 @@ class ProduceCall:
             for position, result in enumerate(results):
                 if result.error != ErrorCode.not_leader_or_follower:
                     continue
-                hint = hint_for(node.state, topic, result.partition, node.node_id)
+                hint = hint_for(
+                    node.state, topic, result.partition, node.node_id, self._context.address_of
+                )
                 if hint is not None:
                     leader, endpoint = hint
                     endpoints[endpoint.node_id] = endpoint

@@ -5,7 +5,7 @@ are its preferred leader, the node that is to lead it and the one that does: mos
 node. Those that live are in sync.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from broker.partition.topic import Topic
@@ -52,16 +52,22 @@ def leader_beside(state: ClusterState, stream: StreamState, node_id: int) -> Lea
 
 
 def hint_for(
-    state: ClusterState, topic: Topic | None, index: int, node_id: int
+    state: ClusterState,
+    topic: Topic | None,
+    index: int,
+    node_id: int,
+    address_of: Callable[[NodeState], tuple[str, int]],
 ) -> tuple[tuple[int, int], NodeEndpoint] | None:
-    """Return (leader, epoch) and where that is, for a client that asked `node_id` in vain."""
+    """Return (leader, epoch) and where that is, for a client that asked `node_id` in vain and
+    reaches nodes at their `address_of`.
+    """
     stream_id = topic.stream_ids[index] if topic and 0 <= index < len(topic.stream_ids) else -1
     stream = state.streams.get(stream_id)
     leader = None if stream is None else leader_beside(state, stream, node_id)
     if leader is None:
         return None
     node = leader.node
-    endpoint = NodeEndpoint(node.node_id, node.host, node.port, node.rack)
+    endpoint = NodeEndpoint(node.node_id, *address_of(node), node.rack)
     return (node.node_id, leader.epoch), endpoint
 
 

@@ -81,10 +81,13 @@ class Connection(asyncio.BufferedProtocol):
         "frame_began_at",
         "has_fetched",
         "is_undecided",
+        "listener",
     )
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: "Server", listener: str) -> None:
         self._server = server
+        self.listener: str = listener
+        """Name of the listener that the client came by."""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._head = memoryview(bytearray(READ_AHEAD))

@@ -52,6 +52,7 @@ class Dispatcher:
                 client_host=connection.client_host,
                 node=self._node,
                 connection=connection,
+                listener=connection.listener,
                 is_from_node=bool(header.proof) and self._is_from_node(header, view),
             )
             if route.start is not None:

@@ -1,13 +1,15 @@
-"""The listener: accepts connections, keeps within their number, closes the idle and the stalled."""
+"""The listening side: accepts connections, keeps within their number, closes the idle ones."""
 
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from broker.configs.entries import BrokerValues
 from broker.network.connection import Connection, FrameHandler
+from broker.network.listeners import MAIN
 from broker.network.places import ConnectionPlaces
 from broker.network.relief import Relief
 from broker.network.request_memory import RequestMemory
@@ -22,7 +24,7 @@ _log = structlog.get_logger("broker.network")
 
 
 class Server:
-    """One listening socket and its connections. `handle` starts the request of a whole frame;
+    """The listening sockets and their connections. `handle` starts the request of a whole frame;
     `configs` tells those of this broker as they are now; `memory` bounds all requests together.
     """
 
@@ -54,40 +56,43 @@ class Server:
         self._configs = configs
         self._settings = settings
         self._clock = clock
-        self._socket: socket.socket | None = None
-        self._listener: asyncio.Server | None = None
+        self._sockets: dict[str, socket.socket] = {}
+        self._listening: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
         self._all_closed: Callable[[], None] | None = None
 
-    def bind(self, host: str, port: int) -> int:
-        """Take the address, without accepting yet; return the port.
+    def bind(self, host: str, port: int, listener: str = MAIN) -> int:
+        """Take an address for a listener, without accepting yet; return the port.
 
         Raises SettingsError when the address cannot be had.
         """
         try:
-            self._socket = _listening_socket(host, port, self._settings)
+            self._sockets[listener] = _listening_socket(host, port, self._settings)
         except OSError as error:
             raise SettingsError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}"
             ) from None
-        return int(self._socket.getsockname()[1])
+        return int(self._sockets[listener].getsockname()[1])
 
     async def listen(self) -> None:
-        """Accept connections at the address that was taken."""
-        assert self._socket is not None
+        """Accept connections at the addresses that were taken."""
         loop = asyncio.get_running_loop()
-        self._socket.listen(self.places.backlog)
-        self._listener = await loop.create_server(
-            lambda: Connection(self), sock=self._socket, backlog=self.places.backlog
-        )
+        for name, taken in self._sockets.items():
+            taken.listen(self.places.backlog)
+            self._listening.append(
+                await loop.create_server(
+                    partial(Connection, self, name), sock=taken, backlog=self.places.backlog
+                )
+            )
         self._timer = loop.call_later(TICK_S, self._tick, self._clock.monotonic() + TICK_S)
 
     def stop_accepting(self) -> None:
         """Take no more connections."""
-        if self._listener is not None:
-            self._listener.close()
-        elif self._socket is not None:
-            self._socket.close()
+        for listening in self._listening:
+            listening.close()
+        if not self._listening:
+            for taken in self._sockets.values():
+                taken.close()
 
     async def close(self) -> None:
         """Send what is written, for a moment; close every connection; wait until they are gone."""

@@ -19,6 +19,8 @@ from kio.static.constants import EntityType
 
 if TYPE_CHECKING:
     from broker.node import Node
+    from broker.protocol.node_endpoints import Address
+    from storage.metadata.state import NodeState
 
 API_VERSIONS_KEY = 18
 
@@ -105,6 +107,10 @@ class RequestContext:
     listener: str = "PLAINTEXT"
     is_from_node: bool = False
     """Whether it is proven that a node of this cluster sent it."""
+
+    def address_of(self, known: "NodeState") -> "Address":
+        """Return where this client reaches a node: by the listener that it came by itself."""
+        return self.node.listeners.address(self.listener, known)
 
     @property
     def response(self) -> ModuleType:

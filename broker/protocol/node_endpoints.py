@@ -11,6 +11,13 @@ from broker.protocol.encode import compact_text, uvarint
 _INT32 = struct.Struct(">i")
 
 
+class Address(NamedTuple):
+    """Where a client connects."""
+
+    host: str
+    port: int
+
+
 class NodeEndpoint(NamedTuple):
     """One node."""
 

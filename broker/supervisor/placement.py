@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.configs.table_places import registries_with_own
+from broker.network.listeners import counted_up
 from broker.settings import Settings
 from storage.errors import SettingsError
 
@@ -48,6 +49,8 @@ def node_commands(
     commands = []
     for index in range(count):
         own = {"nodes": "1", "node.id": str(settings.node_id + index), "wal": wal}
+        if settings.extra_listeners:
+            own["extra.listeners"] = counted_up(settings.extra_listeners, index)
         own["registry.port"] = "-1"  # one beside all of them
         own["table.registries"] = registries_with_own(settings)
         own["ec2.notices"] = ""  # the supervisor's to watch

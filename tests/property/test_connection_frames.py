@@ -13,6 +13,7 @@ from broker.network.connection import (
     READ_AHEAD,
     Connection,
 )
+from broker.network.listeners import MAIN
 from broker.network.request_memory import RequestMemory
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ async def received(
     """Feed a connection, never more than it has room for, and only while it reads."""
     requests, transport, at, turn = Requests(), Transport(), 0, 0
     requests.request_max_bytes = request_max_bytes
-    connection = Connection(cast("Server", requests))
+    connection = Connection(cast("Server", requests), MAIN)
     connection.connection_made(cast(asyncio.Transport, transport))
     while at < len(stream) and not transport.is_aborted:
         room = connection.get_buffer(-1)
