@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.tables.ddl import type_name
+from lake.tables.row_codes import row_codes
 from storage.errors import SettingsError
 from storage.metadata.table_declaration import DATE, HOUR, PartitionPart
 
@@ -24,6 +25,9 @@ FOLDERS_BYTES_MAX = 700
 """Of all folders of a partition: S3 takes keys of 1,024 bytes, the table's place among them."""
 _ESCAPED_MAX = 3
 """Bytes of an escaped one."""
+
+_GATHERED_PARTS = 16
+"""In how many pieces, about, rows of small partitions are gathered: one is in memory."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _GENERATED = {DATE: pa.date32(), HOUR: pa.int32()}
@@ -116,32 +120,38 @@ def _escaped_sizes(column: Any) -> Any:
 
 
 def split_rows(rows: Any, columns: Sequence[str]) -> Iterator[PartitionRows]:
-    """Yield the rows of each partition; without partition columns, all of them; none if empty."""
+    """Yield the rows of each partition; without partition columns, all of them; none if empty.
+
+    Rows of small partitions are gathered together: each look at all rows costs by these.
+    """
     if not rows.num_rows:
         return
     if not columns:
         yield PartitionRows((), rows)
         return
-    keys = rows.select(columns)
     rest = rows.drop_columns(list(columns))
-    distinct = keys.group_by(list(columns)).aggregate([]).to_pylist()
-    for values in distinct:
-        text = tuple((name, _text(values[name])) for name in columns)
-        chosen = rest if len(distinct) == 1 else rest.filter(_matches(keys, values))
-        yield PartitionRows(text, chosen)
-
-
-def _matches(keys: Any, values: dict[str, Any]) -> Any:
-    mask: Any = None
-    for name, value in values.items():
-        column = keys.column(name)
-        here = (
-            pc.is_null(column)
-            if value is None
-            else pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), False)
-        )
-        mask = here if mask is None else pc.and_(mask, here)
-    return mask
+    codes = row_codes(rows, columns)
+    _, firsts, counts = np.unique(codes, return_index=True, return_counts=True)
+    values = rows.select(columns).take(pa.array(firsts)).to_pylist()
+    texts = [tuple((name, _text(one[name])) for name in columns) for one in values]
+    if len(texts) == 1:
+        yield PartitionRows(texts[0], rest)
+        return
+    ends = np.cumsum(counts)
+    at_once = len(codes) // _GATHERED_PARTS
+    first = 0
+    while first < len(texts):
+        reached = int(np.searchsorted(ends, ends[first] - counts[first] + at_once, side="right"))
+        after = max(reached, first + 1)
+        is_here = (codes >= first) & (codes < after)
+        some = rest.filter(pa.array(is_here))
+        if after - first > 1:
+            some = some.take(pa.array(np.argsort(codes[is_here], kind="stable")))
+        start = 0
+        for part in range(first, after):
+            yield PartitionRows(texts[part], some.slice(start, counts[part]))
+            start += counts[part]
+        first = after
 
 
 def _text(value: Any) -> str | None:

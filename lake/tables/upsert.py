@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lake.tables.ddl import TIMESTAMP
 from lake.tables.key_ranges import within_ranges
+from lake.tables.row_codes import row_codes
 from lake.tables.values.changes import OP, SEQ
 
 AT = "_at"
@@ -133,7 +134,7 @@ def merge_of(changes: Any, table_schema: Any, keys: Sequence[str], *, is_history
     names = identity(keys)
     changes, truncated_us = (_each_ended if is_history else _after_truncates)(changes, names)
     if is_history:
-        codes = _codes(changes, names)
+        codes = row_codes(changes, names)
         order = _order(changes, codes)
         return _history_merge(changes.take(order), codes[order], table_schema, names, truncated_us)
     source = changes.take(_last_of_each(changes, names))
@@ -169,7 +170,7 @@ def new_rows(merge: Merge, held: Iterable[Any]) -> Any:
 
 def _last_of_each(changes: Any, names: Sequence[str]) -> Any:
     """Which changes are the last ones of their keys."""
-    codes = _codes(changes, names)
+    codes = row_codes(changes, names)
     order = _order(changes, codes)
     sorted_codes = codes[order]
     is_last = np.ones(len(order), np.bool_)
@@ -293,18 +294,6 @@ def _numbers(changes: Any, name: str) -> Any:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     return np.asarray(pc.fill_null(column, 0), np.int64)
-
-
-def _codes(changes: Any, names: Sequence[str]) -> Any:
-    """A number for each row, the same for rows of the same key."""
-    codes = np.zeros(changes.num_rows, np.int64)
-    for name in names:
-        encoded = changes.column(name).combine_chunks().dictionary_encode("encode")
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        codes = codes * (len(encoded.dictionary) + 1) + np.asarray(encoded.indices, np.int64)
-        codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
-    return codes
 
 
 def _order(changes: Any, codes: Any) -> Any:

@@ -70,6 +70,59 @@ def test_each_row_is_in_one_partition_whose_text_says_what_it_had(
     assert sorted(seen) == list(range(len(rows)))
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from(["", "x", None])), max_size=300),
+    st.integers(1, 50),
+)
+def test_rows_of_many_partitions_are_those_that_a_look_at_each_finds(
+    keys: list[tuple[int, str | None]], chunk: int
+) -> None:
+    """In their order, with fields of every shape, whatever pieces they come in."""
+    fields = [("n", pa.int32()), ("text", pa.string()), ("place", pa.int64())]
+    fields += [("lines", pa.list_(pa.struct([("a", pa.string())]))), ("raw", pa.binary())]
+    rows = [
+        {"n": n, "text": text, "place": i, "lines": [{"a": str(i)}] * (i % 3), "raw": b"%d" % i}
+        for i, (n, text) in enumerate(keys)
+    ]
+    whole = pa.Table.from_pylist(rows, pa.schema(fields))
+    pieces = [whole.slice(at, chunk) for at in range(0, len(rows), chunk)]
+    found = list(split_rows(pa.concat_tables([whole.slice(0, 0), *pieces]), ["n", "text"]))
+    assert len(found) == len(set(keys))
+    for part in found:
+        first = part.rows.column("place")[0].as_py()
+        here = [row for row in rows if keys[row["place"]] == keys[first]]
+        assert part.values == (("n", str(keys[first][0])), ("text", keys[first][1] or None))
+        held = [{k: v for k, v in row.items() if k not in ("n", "text")} for row in here]
+        assert part.rows.to_pylist() == held
+
+
+class Watched:
+    """A table that counts the looks at all of its rows."""
+
+    def __init__(self, table: pa.Table, looks: list[int]) -> None:
+        self._table, self._looks = table, looks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    def drop_columns(self, names: list[str]) -> "Watched":
+        return Watched(self._table.drop_columns(names), self._looks)
+
+    def filter(self, mask: Any) -> pa.Table:
+        self._looks.append(self._table.num_rows)
+        return self._table.filter(mask)
+
+
+def test_to_split_rows_costs_by_the_rows_and_not_by_rows_for_each_partition() -> None:
+    looks: list[int] = []
+    count = 2000
+    whole = pa.table({"n": pa.array(range(count)), "place": pa.array(range(count))})
+    found = list(split_rows(Watched(whole, looks), ["n"]))
+    assert [part.rows.num_rows for part in found] == [1] * count
+    assert len(looks) <= 17
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.none() | COLUMNS["at"][1], min_size=1, max_size=8))
 def test_days_and_hours_are_utc_also_before_1970(stamps: list[dt.datetime | None]) -> None:
