@@ -32,6 +32,7 @@ from lake.planner import OffsetRange, Split
 from lake.record_reader import read_records
 from lake.store_reader import StoreReader, store_reader
 from lake.tables.delta_table import Table, app_id
+from lake.tables.gathered import gathered
 from lake.tables.layout import DECODED, TableLayout
 from lake.tables.record_places import RecordPlaces
 from lake.tables.upsert import Merge, change_schema, identity, is_named_by_key, newest
@@ -40,7 +41,6 @@ from lake.tables.values.formats import open_decoder
 
 _HELD_BYTES = 128 << 20
 """Twice a round of letters: less is hardly overtaken."""
-_LOOKED_AT_BYTES = 8 << 20
 
 
 def letter_columns(keys: Sequence[str]) -> list[str]:
@@ -179,19 +179,5 @@ def _changes_in(
             )
             yield made.rows
 
-    chosen = [wanted.chosen(some, keys) for some in _gathered(changes())]
+    chosen = [wanted.chosen(some, keys) for some in gathered(changes())]
     return pa.concat_tables([change_schema(layout.schema).empty_table(), *chosen])
-
-
-def _gathered(pieces: Iterator[Any]) -> Iterator[Any]:
-    """Yield rows, many at a time: to look for keys among very many costs by these, not by rows."""
-    held: list[Any] = []
-    size = 0
-    for rows in pieces:
-        held.append(rows)
-        size += rows.nbytes
-        if size >= _LOOKED_AT_BYTES:
-            yield pa.concat_tables(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_tables(held)

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from lake.tables.data_file import DataFile, delete_data_files, read_data_file
 from lake.tables.delta_table import Table
+from lake.tables.gathered import gathered
 from lake.tables.layout import TableLayout
 from lake.tables.merge_engine import MergeEngine, Progress
 from lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
@@ -68,7 +69,7 @@ def _held(table: Table, names: list[str], record_keys: Any) -> Any:
     """Some columns of the rows that the table has under these record keys."""
     schema = pa.schema([table.schema.field(name) for name in names])
     found = [schema.empty_table()]
-    for some in table.batches(_ROWS_AT_ONCE, names):
+    for some in gathered(table.batches(_ROWS_AT_ONCE, names)):
         rows = some.cast(schema)
         found.append(rows.filter(pc.is_in(rows.column("_key"), record_keys)))
     return pa.concat_tables(found)

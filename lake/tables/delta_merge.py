@@ -15,6 +15,7 @@ from lake.tables.delta_table import (
     one_line,
     open_table,
 )
+from lake.tables.gathered import gathered
 from lake.tables.left_out import NO_COUNTS
 from lake.tables.merge_engine import Progress, claim, progress_marks
 from lake.tables.partitions import split_rows
@@ -91,7 +92,7 @@ def _held_keys(table: Table, key: str) -> Iterator[Any]:
     if not key:
         return
     kind = table.schema.field(key).type
-    for rows in table.batches(_KEYS_AT_ONCE, [key]):
+    for rows in gathered(table.batches(_KEYS_AT_ONCE, [key])):
         yield rows.column(0).cast(kind)
 
 

@@ -81,7 +81,7 @@ def test_rows_of_many_partitions_are_those_that_a_look_at_each_finds(
     """In their order, with fields of every shape, whatever pieces they come in."""
     fields = [("n", pa.int32()), ("text", pa.string()), ("place", pa.int64())]
     fields += [("lines", pa.list_(pa.struct([("a", pa.string())]))), ("raw", pa.binary())]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"n": n, "text": text, "place": i, "lines": [{"a": str(i)}] * (i % 3), "raw": b"%d" % i}
         for i, (n, text) in enumerate(keys)
     ]
