@@ -292,3 +292,35 @@ def test_what_was_asked_to_end_before_it_began_does_not_begin(cluster: Path) -> 
     with pytest.raises(AirflowException, match="was asked to end"):
         task.execute(context())
     assert open_table(str(cluster / "tables" / "orders")) is None
+
+
+@pytest.mark.parametrize("name", ["optimize", "vacuum"])
+@pytest.mark.parametrize("options", [{"all_of_them": True}, {"topics": ["a", "b", "c"]}])
+def test_a_table_that_cannot_be_read_fails_its_own_item_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, Any]
+) -> None:
+    """Of three tables the second is damaged: the plan has all, and the others are kept."""
+    from airflow.sdk.exceptions import AirflowException
+
+    from connectors.airflow.operators.mapped import LakeheadPlanOperator, LakeheadWorkOperator
+
+    connect(monkeypatch, str(tmp_path))
+    for topic in "abc":
+        write_topic(tmp_path, topic, {0: [b'{"id":1}']})
+        table = {"lakehead.table.enable": "true", "lakehead.table.value.format": "json"}
+        configure(tmp_path, topic, {**table, "retention.ms": "-1"})
+    run("materialize", all_of_them=True)
+    for log in (tmp_path / "tables" / "b" / "_delta_log").glob("*.json"):
+        log.write_text("{")
+    plan = LakeheadPlanOperator(task_id="plan", job=name, options=options)
+    items = plan.execute(context())
+    assert len(items) == 3
+    work = [
+        LakeheadWorkOperator(task_id="work", job=name, options=options, item=item) for item in items
+    ]
+    assert work[0].execute(context())["tables"] == 1
+    with pytest.raises(AirflowException, match="topic b"):
+        work[1].execute(context())
+    assert work[2].execute(context())["tables"] == 1
+    with pytest.raises(AirflowException, match="topic b"):
+        run(name, **options)

@@ -207,8 +207,10 @@ def _plan_upkeep(job: str, place: Place, options: Options, *, again: bool) -> Pl
         words = _key(target)
         if not again:
             found = _one(job, target, options, None, dry_run=True)
-            if found.error is not None:
-                raise found.error
+            if found.error is not None:  # its own work fails with it; others are not kept from it
+                place.log.warning("%s of %s: %s", job, words, found.error)
+                units.append(Unit(key=words, size=0, item=target, words=f"{words}: {found.error}"))
+                continue
             if not (_every(options) or found.is_due) or not found.files:
                 continue
             what = (
