@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls integration crashes chaos kills upkeep-day changes equality clients connect-test conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test s3-server spark examples docs lock clean
+.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos kills upkeep-day changes equality clients connect-test conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test s3-server spark examples docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -110,6 +110,9 @@ stalls: $(STAMP) ## The largest requests of every API beside another client, and
 	@mkdir -p build && rm -f build/stalls.jsonl
 	@SLOW=1 VERSIONS=$(VERSIONS) STALLS_FILE=build/stalls.jsonl timeout 7200 $(BIN)/python -m pytest -q -s -n 0 --timeout 1800 tests/integration/test_stall_watchdog.py $(if $(APIS),-k "$(APIS)")
 	@$(if $(APIS)$(VERSIONS),,$(BIN)/python docs/stall_table.py build/stalls.jsonl)
+
+producers: $(STAMP) ## A million producer ids in one partition: what uploads have of them, stalls, a leader killed; PRODUCERS=n
+	@SLOW=1 timeout 3600 $(BIN)/python -m pytest -q -s -n 0 --timeout 1800 tests/unit/test_many_producers.py tests/integration/test_many_producer_ids.py
 
 sim: $(STAMP) ## Simulated worlds: SEEDS=n of them (10000), or SEED=n to watch one; WAL=block, object ...; CLUSTERS=1
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000)) $(if $(WAL),--wal $(WAL)) $(if $(CLUSTERS),--clusters)

@@ -14,6 +14,9 @@ __all__ = ["s3_process", "s3_server"]
 
 _ROOT = Path(__file__).parent
 
+_TARGETS = {"test_stall_watchdog": "stalls", "test_many_producers": "producers"}
+"""Targets of slow tests that are not their folder's."""
+
 # How fast the machine is decides nothing.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
@@ -27,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(_ROOT).parts[0] if _ROOT in item.path.parents else ""
         if item.get_closest_marker("slow") is not None and not os.environ.get("SLOW"):
-            target = "stalls" if item.path.stem == "test_stall_watchdog" else folder
+            target = _TARGETS.get(item.path.stem, folder)
             reason = f"takes too long for every run: make {target}"
             item.add_marker(pytest.mark.skip(reason=reason))
         if folder == "spark":

@@ -35,7 +35,7 @@ from tests.property.test_coordinator_log import ListPartition, crash, settled
 from tests.support.loop_watch import watched_loop
 from tests.support.stored_states import StoredStates
 from tests.support.wire import Batch
-from tests.unit.test_takeover import Place
+from tests.unit.test_takeover import PLACES, Place
 from tests.unit.test_transaction_lives import leading
 
 STALL_S = 0.05
@@ -241,6 +241,35 @@ async def test_many_producers_hold_the_loop_neither_in_uploads_nor_at_a_takeover
                 assert partition.producers.find(producer_id, 0, 0, 1) is not None
             assert max(await upload_sizes(engine, partition, 3)) < UPLOAD_MAX
     assert watch.longest_s < STALL_S, watch.longest
+
+
+@pytest.mark.parametrize("name", PLACES)
+async def test_each_leader_knows_all_producers_whatever_was_uploaded_ahead(name: str) -> None:
+    """Uploads of the partition alone, some of them one after the other, and of everything."""
+    store, place, rng = MemoryStore(), Place(name), random.Random(3)
+    limits = LIMITS._replace(
+        whole_bytes=0, share_bytes=600, changed_bytes=6_000, upload_bytes=8_000, active=8
+    )
+    known, uploads = 0, 0
+    for node_id in range(4):
+        async with leading(store, place, node_id, is_clean=False, limits=limits) as (
+            engine,
+            partition,
+        ):
+            assert len(partition.producers) == known
+            for producer_id in range(known):
+                assert partition.producers.find(producer_id, 0, 0, 1) is not None
+            for _ in range(10):
+                count = rng.randrange(10, 150)
+                await produce(partition, known, count)
+                known += count
+                if rng.random() < 0.7:
+                    await engine.wait_durable()
+                if rng.random() < 0.1:
+                    await engine.upload_now()
+            await engine.wait_durable()
+            uploads += engine.uploader.stats.snapshots
+    assert uploads > 10
 
 
 async def test_a_coordinators_snapshot_is_written_in_pieces_while_others_append() -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.partition.partition import Partition, open_partition
+from broker.partition.producer_table import LIMITS, ProducerLimits
 from broker.partition.topic import Topic
 from storage.clock import SystemClock
 from storage.format.record_batch import TRANSACTIONAL, read_header
@@ -97,6 +98,7 @@ async def leading(
     *,
     is_clean: bool,
     settings: StorageSettings = LAZY,
+    limits: ProducerLimits = LIMITS,
 ) -> AsyncIterator[tuple[StreamEngine, Partition]]:
     """A node that leads the partition; those before it have ended, or are fenced."""
     async with running(
@@ -108,7 +110,7 @@ async def leading(
                 await engine.take_over(await fence(engine, node_id - 1), place.left)
             streams = await engine.open_streams([0])
         topic = Topic("t", TOPIC)
-        yield engine, await open_partition(topic, 0, streams[0], SystemClock())
+        yield engine, await open_partition(topic, 0, streams[0], SystemClock(), limits=limits)
 
 
 @pytest.mark.parametrize("name", PLACES)
