@@ -5,7 +5,7 @@ from typing import Any
 
 from airflow.sdk import AssetAlias
 
-from connectors.airflow.assets.lakehead import growth, table_asset
+from connectors.airflow.assets.lakehead import events_extra, table_asset
 from connectors.airflow.jobs.frame import TableChange
 
 TABLES = AssetAlias(name="lakehead_tables", group="lakehead")
@@ -13,12 +13,13 @@ TABLES = AssetAlias(name="lakehead_tables", group="lakehead")
 
 
 def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableChange) -> None:
-    """Have the table's asset get an event if there are more of its topic's records in it."""
-    before = {str(partition): end for partition, end in enumerate(change.before)}
-    extra = growth(change.topic, before, change.after)
-    if extra["records"]:
-        events = context["outlet_events"][TABLES]
-        events.add(table_asset(change.topic, lakehead_conn_id), extra=extra)
+    """Have the table's asset get an event if offsets or rows came into it."""
+    ranges = {str(partition): range_ for partition, range_ in change.ranges.items()}
+    if not ranges and not change.rows:
+        return
+    extra = events_extra(change.topic, ranges) | {"kind": change.kind, "rows": change.rows}
+    events = context["outlet_events"][TABLES]
+    events.add(table_asset(change.topic, lakehead_conn_id), extra=extra)
 
 
 def lineage_of(changes: Sequence[TableChange], *, path: str, bootstrap_servers: str) -> Any:

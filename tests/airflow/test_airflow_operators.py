@@ -135,11 +135,52 @@ def test_a_table_that_grew_makes_an_event_of_its_asset(cluster: Path) -> None:
     told = context()
     job("materialize", topics="orders").execute(told)
     uri = "lakehead://lakehead_default/tables/orders"
-    extra = {"topic": "orders", "offsets": {"0": [0, 120], "1": [0, 120]}, "records": 240}
+    offsets = {"0": [0, 120], "1": [0, 120]}
+    extra = {"topic": "orders", "offsets": offsets, "records": 240}
+    extra |= {"kind": "materialize", "rows": 240}
     assert told["outlet_events"].added == [(uri, extra)]
     again = context()
     job("materialize", topics="orders").execute(again)
     assert again["outlet_events"].added == []
+
+
+def came(name: str, **options: Any) -> list[tuple[str, dict[str, list[int]], int]]:
+    """Run a job; the kind, offsets and rows of its events."""
+    told = context()
+    job(name, **options).execute(told)
+    return [
+        (extra["kind"], extra["offsets"], extra["rows"]) for _, extra in told["outlet_events"].added
+    ]
+
+
+def test_each_job_that_writes_a_table_names_what_became_visible(cluster: Path) -> None:
+    declared = {"lakehead.table.on.error": "dead_letter", "lakehead.table.schema": "id int"}
+    configure(cluster, "orders", declared)
+    assert came("backfill", topic="orders", begin="0:90,1:120") == []  # an empty table
+    assert came("materialize", topics="orders") == [("materialize", {"0": [90, 120]}, 30)]
+    assert came("backfill", topic="orders", begin="0:40,1:100") == [
+        ("backfill", {"0": [40, 90], "1": [100, 120]}, 70)
+    ]
+    assert came("backfill", topic="orders", begin="0:40,1:100") == []
+    good, bad = json.dumps({"id": 1}).encode(), json.dumps({"id": 1 << 40}).encode()
+    write_topic(cluster, "orders", {0: [good, bad, good]}, partitions=2)
+    assert came("materialize", topics="orders") == [("materialize", {"0": [120, 123]}, 2)]
+    assert came("replay", topic="orders") == []
+    configure(cluster, "orders", {"lakehead.table.schema": "id bigint"})
+    write_topic(cluster, "orders", {0: [good]}, partitions=2)
+    assert came("materialize", topics="orders") == [("materialize", {"0": [123, 124]}, 1)]
+    assert came("replay", topic="orders") == [("replay", {}, 1)]
+    everything = {"0": [0, 124], "1": [0, 120]}
+    assert came("rebuild_table", topic="orders") == [("rebuild_table", everything, 244)]
+
+
+def test_an_event_of_a_table_that_begins_behind_retention_begins_there(cluster: Path) -> None:
+    table = "lakehead.table.enable"  # what a table has not is kept
+    configure(cluster, "orders", {"retention.ms": "1", table: "false"})
+    run("retain")
+    configure(cluster, "orders", {"retention.ms": "-1", table: "true"})
+    write_topic(cluster, "orders", {1: [b'{"id":1}'] * 3}, partitions=2)
+    assert came("materialize", topics="orders") == [("materialize", {"1": [120, 123]}, 3)]
 
 
 # --------------------------------------------------------------------------- what they fail with

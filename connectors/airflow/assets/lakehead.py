@@ -3,7 +3,8 @@
 
 What an event carries (`events_extra`) is the same whether a task made the data (the operators add
 it to `outlet_events`) or a watcher saw it: `topic`, `offsets` as [first, end) by partition, and
-`records`, their number. A watcher's lies in the event's `extra["payload"]`, where Airflow puts it.
+`records`, their number; a task's also `rows`, those that came, and `kind`, the job. A watcher's
+lies in the event's `extra["payload"]`, where Airflow puts it.
 """
 
 from collections.abc import Mapping, Sequence

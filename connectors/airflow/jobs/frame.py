@@ -17,6 +17,9 @@ from storage.jobs.frame import Progress, Runner
 Figures = dict[str, Any]
 """What was done: numbers by name, the first few lines of what a person is to read, texts."""
 
+ChangeKind = Literal["backfill", "materialize", "rebuild_table", "replay"]
+"""The job that wrote a table."""
+
 IfTaken = Literal["skip", "retry"]
 """What becomes of a task whose table another process writes."""
 
@@ -61,12 +64,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """A table that was written: the ends of its partitions before and after; what came."""
+    """A table that was written: what came, as [first, end) of offsets by partition and as rows. A
+    replay brings rows alone, whose offsets the table went over before; a rebuild all that there is.
+    """
 
     topic: str
     uri: str
-    before: Sequence[int] = ()
-    after: Sequence[int] = ()
+    kind: ChangeKind = "materialize"
+    ranges: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     rows: int = 0
     bytes_written: int = 0
 

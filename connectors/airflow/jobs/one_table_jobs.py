@@ -48,7 +48,7 @@ def _replay(place: Place, options: Options, topic: str) -> Figures:
 
 def _work_replay(place: Place, options: Options, units: Sequence[Unit]) -> Figures:
     topic = units[0].item
-    with changes_told(place, [topic]) as written:
+    with changes_told(place, [topic], "replay") as written:
         figures = _replay(place, options, topic)
         if figures["replayed"]:
             written[topic] = (figures["replayed"], 0)
@@ -121,7 +121,10 @@ def _tell_backfill(place: Place, options: Options, topic: str) -> Figures:
 
 def _work_backfill(place: Place, options: Options, units: Sequence[Unit]) -> Figures:
     topic, at = units[0].item, _at(options)
-    with changes_told(place, [topic]) as written, opened_tables(place, options, [topic]) as tables:
+    with (
+        changes_told(place, [topic], "backfill") as written,
+        opened_tables(place, options, [topic]) as tables,
+    ):
         result = tables.begin(topic, at=at)
         if result.records:
             written[topic] = (result.records, result.bytes_written)
@@ -160,7 +163,7 @@ def _rebuild(place: Place, options: Options, topic: str) -> Figures:
 
 def _work_rebuild(place: Place, options: Options, units: Sequence[Unit]) -> Figures:
     topic = units[0].item
-    with changes_told(place, [topic]) as written:
+    with changes_told(place, [topic], "rebuild_table") as written:
         figures = _rebuild(place, options, topic)
         written[topic] = (figures["records"], figures["bytes_written"])
     return figures

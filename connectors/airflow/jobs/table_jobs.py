@@ -1,11 +1,12 @@
 """The jobs of the lake over declared tables. A unit is a table, by its topic."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from connectors.airflow.jobs.frame import (
+    ChangeKind,
     Figures,
     Job,
     Options,
@@ -30,6 +31,7 @@ from lake.jobs.table_upkeep import (
     vacuum,
 )
 from lake.store_reader import store_reader
+from lake.tables.delta_table import first_id, open_table
 from lake.tables.merge_engine import MergeEngineName
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
@@ -74,34 +76,88 @@ Written = dict[str, tuple[int, int]]
 
 
 @contextmanager
-def changes_told(place: Place, topics: Sequence[str]) -> Iterator[Written]:
+def changes_told(
+    place: Place, topics: Sequence[str], kind: ChangeKind = "materialize"
+) -> Iterator[Written]:
     """Yield what to note in which tables were written, also where the block fails; then the change
-    of each is told, with the ends of its partitions before and after.
+    of each is told, with the offsets that came into it.
     """
     written: Written = {}
-    before = _held(place, topics)
+    before = _held(place, topics, with_firsts=kind == "backfill")
     try:
         yield written
     finally:
-        after = _held(place, list(written)) if written else {}
+        after = _held(place, list(written), with_firsts=kind != "replay") if written else {}
         for topic, (rows, size) in written.items():
-            uri, ends = after.get(topic, ("", ()))
-            earlier = before.get(topic, ("", ()))[1]
+            held = after.get(topic, _NOT_HELD)
             place.on_change(
                 TableChange(
-                    topic=topic, uri=uri, before=earlier, after=ends, rows=rows, bytes_written=size
+                    topic=topic,
+                    uri=held.uri,
+                    kind=kind,
+                    ranges=_came(kind, before.get(topic, _NOT_HELD), held),
+                    rows=rows,
+                    bytes_written=size,
                 )
             )
 
 
-def _held(place: Place, topics: Sequence[str]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The tables of topics and the ends that they hold, by what the metadata say."""
+class Held(NamedTuple):
+    """What a table holds: below `ends` of each partition, from `firsts` on, where that is known;
+    and the `starts` of the topic's partitions, below which nothing can come.
+    """
+
+    uri: str
+    ends: Sequence[int]
+    firsts: Mapping[int, int]
+    starts: Mapping[int, int]
+
+
+_NOT_HELD = Held("", (), {}, {})
+
+
+def _came(kind: ChangeKind, before: Held, after: Held) -> dict[int, tuple[int, int]]:
+    """Return the offsets that came into a table, by partition."""
+    found = {}
+    for partition, end in enumerate(after.ends):
+        earlier = before.ends[partition] if partition < len(before.ends) else 0
+        first = max(after.firsts.get(partition, 0), 0)
+        if kind == "materialize":
+            found[partition] = (max(first, earlier, before.starts.get(partition, 0)), end)
+        elif kind == "rebuild_table":
+            found[partition] = (first, end)
+        elif kind == "backfill" and partition in after.firsts:
+            found[partition] = (first, before.firsts.get(partition, 0 if earlier else end))
+    return {partition: (first, end) for partition, (first, end) in found.items() if first < end}
+
+
+def _held(place: Place, topics: Sequence[str], *, with_firsts: bool) -> dict[str, Held]:
+    """What the tables of topics hold: ends by the metadata, beginnings by the tables."""
     state = store_reader(place.path).open_catalog().state
-    return {
-        topic: (one.uri(place.path), state.tables.get(one.topic_id, TableState()).offsets)
-        for topic, one in declared_tables(state, topics).items()
-        if isinstance(one, TableDeclaration)
-    }
+    found = {}
+    for topic, one in declared_tables(state, topics).items():
+        if isinstance(one, TableDeclaration):
+            uri = one.uri(place.path)
+            ends = state.tables.get(one.topic_id, TableState()).offsets
+            firsts = _firsts(uri, one.topic_id, len(ends)) if with_firsts else {}
+            streams = [state.streams.get(number) for number in state.topics[topic].partitions]
+            starts = {one.partition: one.start_offset for one in streams if one is not None}
+            found[topic] = Held(uri, ends, firsts, starts)
+    return found
+
+
+def _firsts(uri: str, topic_id: str, partitions: int) -> dict[int, int]:
+    """The first offset of each partition that a table holds; nothing of one that cannot be read,
+    since what was done to it is told all the same.
+    """
+    try:
+        table = open_table(uri)
+    except LakeheadError:
+        return {}
+    if table is None:
+        return {}
+    firsts = {p: table.marked(first_id(topic_id, p)) for p in range(partitions)}
+    return {partition: first for partition, first in firsts.items() if first >= 0}
 
 
 # ------------------------------------------------------------------------------------- materialize
