@@ -56,7 +56,7 @@ def timestamp_of(columns: Mapping[str, Any] | None, name: str | None, unit: str)
 def _milliseconds(value: Any, unit: str) -> int:
     if isinstance(value, str):
         try:
-            value = float(value)
+            value = datetime.fromisoformat(value) if _is_date(value) else float(value)
         except ValueError:
             value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
@@ -71,6 +71,11 @@ def _milliseconds(value: Any, unit: str) -> int:
     if not 0 <= milliseconds < 1 << 62:
         raise ValueError(value)
     return milliseconds
+
+
+def _is_date(text: str) -> bool:
+    """Whether a text is a date as 20260131, which as a number would be in January 1970."""
+    return len(text) == 8 and text.isdecimal()
 
 
 def _column(columns: Mapping[str, Any] | None, name: str) -> Any:

@@ -1,19 +1,22 @@
 """Positions stay for ever and belong to one source, whatever has its name later."""
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from deltalake import write_deltalake
 
-from connectors.runtime.errors import ConnectorError, InputLost
+from connectors.runtime.errors import ConnectorError, InputChanged, InputLost
 from connectors.runtime.kafka_clients import Cluster
 from storage.errors import SettingsError
 from tests.support.broker_process import KEEPING, BrokerProcess
-from tests.support.connect_runs import ConnectFile, values
+from tests.support.connect_runs import ConnectFile, committed, values
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("connectors")  # they share a broker
@@ -208,3 +211,74 @@ def test_records_that_retention_removed_are_told_by_their_offsets(
     client.delete_records([place])[place].result(30)
     with pytest.raises(InputLost, match="offsets 0 to 3 were removed by retention"):
         file.opened().run()
+
+
+def test_what_cannot_be_a_record_is_a_dead_letter_with_its_place(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Of lines and of versions of a table: the rest is in the topic, and the run ends well."""
+    (tmp_path / "in").mkdir()
+    lines = b'{"id":1,"t":0}\n{"id":"\xff"}\n{"id":2,"t":1}\n'
+    (tmp_path / "in" / "a.jsonl").write_bytes(lines)
+    days = pa.array([0, 3_000_000, 1], pa.int32()).cast(pa.date32())
+    table = pa.table({"id": [1, 2, 3], "d": days})
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(tmp_path / "table", table, configuration=feed)
+    sources = {
+        "letters-files": f'"files"\nsource.path = "{tmp_path / "in"}"\nsource.timestamp = "t"',
+        "letters-delta": f'"delta"\nsource.path = "{tmp_path / "table"}"\nsource.key = ["id"]',
+    }
+    places = {"letters-files": "a.jsonl, line 2", "letters-delta": "table, version 0, row 2"}
+    for name, source in sources.items():
+        text = f"""
+            name = "{name}"
+            kafka.bootstrap.servers = "{broker.bootstrap}"
+            source.type = {source}
+            sink.type = "topic"
+            sink.topic = "{name}"
+            sink.partitions = 1
+            sink.on_error = "dead_letter"
+            """
+        file = ConnectFile(tmp_path / name, text)
+        status, printed = file.run()
+        assert status == 0, printed
+        assert len(values(broker.bootstrap, name)) == 2
+        (letter,) = committed(broker.bootstrap, f"{name}.dead-letters")
+        headers = dict(letter.headers() or [])
+        assert str(headers["lakehead.place"]).removesuffix("'").endswith(places[name])
+        assert file.opened().run().records == 0
+    times = [message.timestamp()[1] for message in committed(broker.bootstrap, "letters-files")]
+    assert times == [1, 1]  # librdkafka cannot write 0
+
+
+def test_a_table_put_back_to_an_older_version_is_another_source(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    feed = {"delta.enableChangeDataFeed": "true"}
+    path = tmp_path / "table"
+    write_deltalake(path, pa.table({"id": [1]}), configuration=feed)
+    shutil.copytree(path, tmp_path / "backup")
+    for n in (2, 3):
+        write_deltalake(path, pa.table({"id": [n]}), mode="append")
+    text = f"""
+        name = "put-back"
+        kafka.bootstrap.servers = "{broker.bootstrap}"
+        source.type = "delta"
+        source.path = "{path}"
+        source.key = ["id"]
+        sink.type = "topic"
+        sink.topic = "put-back"
+        sink.partitions = 1
+        """
+    file = ConnectFile(tmp_path / "put-back", text)
+    assert file.opened().run().records == 3
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "backup", path)
+    with pytest.raises(InputChanged, match="ends at version 0 and was read to 2: an older state"):
+        file.opened().run()
+    write_deltalake(path, pa.table({"id": [4]}), mode="append")
+    for file_ in path.glob("*.parquet"):
+        file_.unlink()
+    lost = ConnectFile(tmp_path / "lost", text.replace("put-back", "lost"))
+    with pytest.raises(InputLost, match=r"files of version 0 of .* are gone, by VACUUM for one"):
+        lost.opened().run()

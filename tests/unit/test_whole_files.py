@@ -283,3 +283,20 @@ def test_parquet_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=r"a\.parquet cannot be read as Parquet"):
             reading.run()
         assert (reading.records, reading.is_done) == ([], False)
+
+
+def test_line_ends_within_quotes_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'n,t\r\n1,"a\r\nb"\r\n2,"a\nb"\r\n3,c\r\n')
+    rows = [msgspec.json.decode(one.value or b"")["t"] for one in Reading(tmp_path).run().records]
+    assert rows == ["a\r\nb", "a\nb", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("20260131", 1769817600000), ("2026-01-31", 1769817600000), ("1769817600000", 1769817600000)],
+)
+def test_a_date_of_eight_digits_is_no_number(tmp_path: Path, text: str, milliseconds: int) -> None:
+    (tmp_path / "a.csv").write_text(f"t\n{text}\n20261331\n")
+    reading = Reading(tmp_path, timestamp="t").run()
+    assert [record.timestamp_ms for record in reading.records] == [milliseconds]
+    assert [letter.place.rpartition(" ")[2] for letter in reading.letters] == ["3"]

@@ -26,6 +26,7 @@ _ROWS_AT_ONCE = 2_000
 _CHANGE = "_change_type"
 _VERSION = "_commit_version"
 _TIME = "_commit_timestamp"
+_GONE = ("not found", "No such file", "NoSuchKey")
 _NAMES = {"insert": b"insert", "update_postimage": b"update", "delete": b"delete"}
 _REMOVED = "_change_type = 'delete'"
 _REMOVED_BY_UPDATES = "_change_type IN ('delete', 'update_preimage')"
@@ -175,6 +176,11 @@ class DeltaSource:
                     f"version {version} of {path} is not in the table's log any more: the log was "
                     "cleaned before it was read; give the connector another name and source.start "
                     "the oldest version there is"
+                ) from None
+            if any(word in reason for word in _GONE):
+                raise InputLost(
+                    f"files of version {version} of {path} are gone, by VACUUM for one: give the "
+                    "connector another name, and source.start a version whose files are there"
                 ) from None
             raise BadInput(f"cannot read version {version} of {path}: {reason}") from None
 

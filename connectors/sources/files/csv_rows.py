@@ -68,7 +68,7 @@ class _Feed:
             text = line.text.decode()
         except UnicodeDecodeError as error:
             raise _NotText(f"not UTF-8 (byte {error.start} of the line)") from None
-        return f"{text}\n"
+        return f"{text}\r\n" if line.has_cr else f"{text}\n"  # it may be within quotes
 
 
 class CsvRows:

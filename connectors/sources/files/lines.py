@@ -27,6 +27,8 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     number: int
     """The first is 1."""
     is_too_long: bool = False
+    has_cr: bool = False
+    """Whether its end is CRLF."""
     is_ended: bool = True
     """Whether there is a line end: the last line of a file may have none."""
 
@@ -60,7 +62,8 @@ def _line(
         text = text.removeprefix(_BYTE_ORDER_MARK)
     if skipped or len(text) > limit + 1:  # the one may be CR
         return Line(text[:_SHOWN_BYTES], end, number, is_too_long=True, is_ended=is_ended)
+    has_cr = text.endswith(b"\r")
     text = text.removesuffix(b"\r")
     if len(text) > limit:
         return Line(text[:_SHOWN_BYTES], end, number, is_too_long=True, is_ended=is_ended)
-    return Line(text, end, number, is_ended=is_ended)
+    return Line(text, end, number, has_cr=has_cr, is_ended=is_ended)
