@@ -177,3 +177,16 @@ module "observability" {
   nodes_per_host     = var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus
   alarm_topic_arns   = var.alarm_topic_arns
 }
+
+# Hosts of a group are replaced by the group.
+module "healing" {
+  source = "./modules/healing"
+  count  = var.self_healing && var.scaling == null ? 1 : 0
+
+  name             = var.name
+  bucket           = module.storage.bucket
+  tags             = local.tags
+  slots            = toset(keys(local.slots))
+  instance_ids     = module.brokers.instance_ids
+  alarm_topic_arns = var.alarm_topic_arns
+}

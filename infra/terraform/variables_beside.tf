@@ -85,6 +85,12 @@ variable "observability" {
   default     = true
 }
 
+variable "self_healing" {
+  description = "Whether fixed hosts come back by themselves: recovered on other hardware, rebooted when they hang, started when they were stopped, by alarms ($0.20 a month for each host) and a rule. False while you keep a host stopped."
+  type        = bool
+  default     = true
+}
+
 variable "alarm_topic_arns" {
   description = "SNS topics that are told of alarms."
   type        = list(string)

@@ -147,12 +147,14 @@ def check_instances(
 
 
 def check_root_volume(cluster: Cluster, instance: Mapping[str, Any]) -> None:
-    """The disk that an instance boots from is encrypted by the cluster's key, and goes with it."""
+    """The disk that an instance boots from is encrypted, not by the bucket's key, and goes with
+    the instance.
+    """
     disks = {m["DeviceName"]: m["Ebs"] for m in instance["BlockDeviceMappings"]}
     root = disks[instance["RootDeviceName"]]
     (volume,) = cluster.ec2.describe_volumes(VolumeIds=[root["VolumeId"]])["Volumes"]
     assert (volume["VolumeType"], volume["Encrypted"]) == ("gp3", True)
-    assert volume["KmsKeyId"] == cluster.key_arn
+    assert volume["KmsKeyId"] != cluster.key_arn
     assert root["DeleteOnTermination"]
 
 
@@ -253,7 +255,9 @@ def check_alarms(cluster: Cluster) -> None:
     for alarm in watch.describe_alarms()["MetricAlarms"]:
         for one in alarm["Dimensions"]:
             seen.setdefault(one["Value"], set()).add(alarm["MetricName"])
-    expected = {one["InstanceId"]: {"StatusCheckFailed", "CPUUtilization"} for one in hosts}
+    of_host = {"StatusCheckFailed", "CPUUtilization"}
+    of_host |= {"StatusCheckFailed_System", "StatusCheckFailed_Instance"}
+    expected = {one["InstanceId"]: set(of_host) for one in hosts}
     for one in hosts if cluster.volumes else ():
         expected[one["InstanceId"]].add("StatusCheckFailed_AttachedEBS")
     expected |= {one["VolumeId"]: {"VolumeQueueLength"} for one in cluster.volumes.values()}
@@ -265,3 +269,25 @@ def check_alarms(cluster: Cluster) -> None:
     body = watch.get_dashboard(DashboardName=named)["DashboardBody"]
     assert all(one["InstanceId"] in body for one in hosts)
     assert all(one["VolumeId"] in body for one in cluster.volumes.values())
+
+
+def check_healing(cluster: Cluster) -> None:
+    """EC2 is asked to bring back each host that is there now, whatever becomes of it."""
+    ids = {one["InstanceId"] for one in cluster.instances.values()}
+    done: dict[str, set[str]] = {}
+    for alarm in cluster.aws.client("cloudwatch").describe_alarms()["MetricAlarms"]:
+        for action in alarm["AlarmActions"]:
+            if ":automate:" in action:
+                (dimension,) = alarm["Dimensions"]
+                done.setdefault(dimension["Value"], set()).add(action.rpartition(":")[2])
+    assert done == {one: {"recover", "reboot"} for one in ids}
+    events = cluster.aws.client("events")
+    rules = [one for one in events.list_rules()["Rules"] if one["Name"].startswith(f"{NAME}-stop")]
+    assert {one["State"] for one in rules} == {"ENABLED"}
+    patterns = [json.loads(one["EventPattern"])["detail"] for one in rules]
+    assert {one for found in patterns for one in found["instance-id"]} == ids
+    assert {one for found in patterns for one in found["state"]} == {"stopped"}
+    for rule in rules:
+        (target,) = events.list_targets_by_rule(Rule=rule["Name"])["Targets"]
+        assert target["Arn"].endswith(":automation-definition/AWS-StartEC2Instance:$DEFAULT")
+        assert "<instance>" in target["InputTransformer"]["InputTemplate"]

@@ -10,6 +10,7 @@ variables {
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
   zones          = ["us-east-1a"]
   observability  = false
+  self_healing   = false # services of AWS hold these roles: healing.tftest.hcl
 }
 
 run "object" {

@@ -22,6 +22,7 @@ from tests.terraform.cluster_checks import (
     check_alarms,
     check_bucket,
     check_default_group_is_closed,
+    check_healing,
     check_instances,
     check_network,
     check_volumes,
@@ -40,6 +41,7 @@ INTERFACE = "module.lakehead.module.brokers.aws_network_interface.host"
 VOLUME = "module.lakehead.module.wal[0].aws_ebs_volume.wal"
 ATTACHMENT = "module.lakehead.module.wal[0].aws_volume_attachment.taker"
 GUARD = "module.lakehead.terraform_data.kept_host"
+HEALING = "module.lakehead.module.healing[0]."
 ALARMS = "module.lakehead.module.observability[0]."
 
 
@@ -148,6 +150,7 @@ def check_everything(cluster: Cluster, where: Place, slots: dict[str, int]) -> N
     check_bucket(cluster)
     check_instances(cluster, slots, where.hashes())
     check_alarms(cluster)
+    check_healing(cluster)
     ports = ",".join(f"{cluster.outputs['hosts'][slot]['address']}:9092" for slot in sorted(slots))
     assert cluster.outputs["bootstrap_servers"] == ports
 
@@ -169,12 +172,13 @@ def test_minimal_gets_a_third_host_and_ends(
 
         terraform.override("more", 'module "lakehead" {\n  hosts_per_zone = 3\n}\n')
         changes = terraform.plan().changes
-        assert {one for one in changes if not one.startswith(ALARMS)} == {
+        assert {one for one in changes if not one.startswith((ALARMS, HEALING))} == {
             *(f'{kind}["a-2"]' for kind in (HOST, INTERFACE, VOLUME, GUARD)),
             *(f'{ATTACHMENT}["a-2-on-a-{number}"]' for number in range(2)),
             *(f'{ATTACHMENT}["a-{number}-on-a-2"]' for number in range(2)),
         }
-        assert {changes[one] for one in changes if not one.startswith(ALARMS)} == {"create"}
+        beside = (ALARMS, HEALING)
+        assert {changes[one] for one in changes if not one.startswith(beside)} == {"create"}
         assert {changes[one] for one in changes if '"a-2"' not in one} <= {"create", "update"}
         kept = {slot: one["InstanceId"] for slot, one in cluster.instances.items()}
         cluster = applied(where)

@@ -170,7 +170,7 @@ run "cost_of_io2" {
   }
   assert {
     condition = output.monthly_cost_estimate == {
-      instances = 147.17, root_volumes = 2.56, wal_volumes = 67.5, wal_puts = 0, requests = 37.05, storage = 135.84, airflow = 0, cross_zone = 0, fixed = 12.1, total = 402.22
+      instances = 147.17, root_volumes = 2.56, wal_volumes = 67.5, wal_puts = 0, requests = 37.05, storage = 135.84, airflow = 0, cross_zone = 0, fixed = 12.5, total = 402.62
     }
     error_message = jsonencode(output.monthly_cost_estimate)
   }
