@@ -4,6 +4,7 @@ host and what names it, and after them nothing is left. `make tf-cycle` runs thi
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from broker.cli.rolling.host_plan import (
     read_plan,
     strays,
 )
-from tests.terraform.terraform import Terraform
+from broker.cli.rolling.terraform import MAY_END
+from tests.terraform.inventory import inventory
+from tests.terraform.terraform import Terraform, plain
 from tests.terraform.test_terraform_cycle import HOST, place
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -73,3 +76,29 @@ def test_each_step_replaces_one_instance_and_what_names_it(tmp_path: Path) -> No
         assert not any(change.is_deletion for change in left.pending)
         terraform.apply_planned()
         assert planned(terraform).pending == []
+
+
+def test_a_host_ends_by_its_step_alone_and_not_by_an_apply(tmp_path: Path) -> None:
+    with place(tmp_path, "minimal") as made:
+        terraform = made.terraform
+        terraform.override("more", 'module "lakehead" {\n  hosts_per_zone = 3\n}\n')
+        terraform.apply()
+        terraform.override("more", 'module "lakehead" {\n  hosts_per_zone = 2\n}\n')
+        there = {line for line in inventory(made.aws) if line.split()[0] in {"instance", "volume"}}
+        said = plain(terraform.run("apply", "-auto-approve", *terraform.given(), codes=(1,)).text)
+        assert "Host a-2 was kept" in said
+        assert there <= inventory(made.aws)
+        terraform.run("plan", "-out=planned", *terraform.given())
+        plan = read_plan(json.loads(terraform.run("show", "-json", "planned").text), RESOURCE)
+        check_data(plan)
+        (removal, *_) = plan_steps(plan)
+        assert (removal.action, removal.slots) == (Action.REMOVE, ("a-2",))
+        chosen = [f"-target={address}" for address in removal.targets]
+        terraform.run("plan", "-out=planned", *terraform.given(), *chosen)
+        now = read_plan(json.loads(terraform.run("show", "-json", "planned").text), RESOURCE)
+        assert strays(removal, now) == []
+        allowed = replace(terraform, environment={**terraform.environment, MAY_END: "a-2"})
+        allowed.apply_planned()
+        gone = [line.split()[0] for line in there - inventory(made.aws)]
+        assert gone.count("instance") == 1
+        assert 1 <= gone.count("volume") <= 2, "its log's, and the one that it booted from"

@@ -11,6 +11,7 @@ from broker.cli.rolling.host_plan import (
     NO_HOST,
     Action,
     Host,
+    HostPlan,
     Step,
     check_data,
     check_hosts,
@@ -333,3 +334,32 @@ def test_pauses_are_as_long_as_a_partition_is_seen_without_a_leader() -> None:
     for now, seen in enumerate([led, unled, unled, led, unled]):
         watch.look(seen, float(now))
     assert watch.longest_s == 1.0
+
+
+def made_of(slot: str, revision: str, actions: list[str] = NOTHING) -> dict[str, Any]:
+    before: dict[str, Any] = {"id": f"i-{slot}", "tags": {"lakehead:revision": revision}}
+    return change(f'{BROKERS}.aws_instance.host["{slot}"]', actions, **before)
+
+
+def wanting(revision: str, *changes: dict[str, Any], slots: str = "a-0 a-1") -> HostPlan:
+    found = planned(*changes, slots=slots)
+    for host in found["output_changes"]["cluster"]["after"]["hosts"].values():
+        host["revision"] = revision
+    return read_plan(found, RESOURCE)
+
+
+def test_hosts_that_no_apply_changes_are_found_by_what_they_were_made_of() -> None:
+    plan = wanting("new", made_of("a-0", "old"), made_of("a-1", "new"))
+    assert plan.pending == []
+    assert plan.outdated() == [f'{BROKERS}.aws_instance.host["a-0"]']
+    untagged = wanting("new", made_of("a-0", ""), made_of("a-1", "new"))
+    assert untagged.outdated() == plan.outdated(), "made before there was such a tag"
+    of_step = wanting("", made_of("a-0", "new"), made_of("a-1", "old"))
+    assert of_step.outdated() == [], "a root that does not say it has plans that do"
+    assert of_step.outdated(plan.then) == [f'{BROKERS}.aws_instance.host["a-1"]']
+
+
+def test_hosts_that_come_or_go_are_not_replaced_besides() -> None:
+    coming = instance("a-0", ["create"])
+    plan = wanting("new", coming, made_of("a-1", "old", ["delete"]))
+    assert plan.outdated() == []
