@@ -163,6 +163,14 @@ run "types_of_several_sizes" {
   expect_failures = [var.scaling]
 }
 
+run "more_alarms_of_a_refresh_than_aws_takes" {
+  command = plan
+  variables {
+    scaling = { min = 1, max = 2, refresh_alarms = [for number in range(11) : "alarm-${number}"] }
+  }
+  expect_failures = [var.scaling]
+}
+
 run "fixed_hosts_too" {
   command = plan
   variables {
