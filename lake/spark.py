@@ -40,6 +40,15 @@ _SOCKET_PATH_BYTES_MAX = 103
 _SOCKET_NAME_BYTES = 43
 """A slash, a dot, a UUID and `.sock`: what Spark calls them."""
 
+_LATE_OPTIMIZATION = (
+    "-XX:Tier4InvocationThreshold=500000 -XX:Tier4MinInvocationThreshold=60000 "
+    "-XX:Tier4CompileThreshold=1500000 -XX:Tier4BackEdgeThreshold=4000000"
+)
+"""The JVM's optimizing compiler (C2) begins a hundred times later than by default: it would take
+most of a short statement's time for what runs only once, and still optimizes what a long one does
+for each row.
+"""
+
 _LOG_SETTINGS = """\
 status = error
 appenders = stderr
@@ -184,7 +193,7 @@ def _settings(delta: bool, s3a: bool, make_archive: bool) -> dict[str, str]:
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j2.configurationFile={log_settings.as_uri()} -Duser.timezone=UTC "
             "-XX:+IgnoreUnrecognizedVMOptions -Darrow.enable_unsafe_memory_access=true "
-            + _archive_options(folder, make_archive)
+            f"{_LATE_OPTIMIZATION} " + _archive_options(folder, make_archive)
         ),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "4",
