@@ -353,10 +353,10 @@ def test_a_table_that_cannot_be_read_fails_its_own_item_alone(
     run("materialize", all_of_them=True)
     for log in (tmp_path / "tables" / "b" / "_delta_log").glob("*.json"):
         log.write_text("{")
-    plan = LakeheadPlanOperator(task_id="plan", job=name, options=options)
+    plan: Any = LakeheadPlanOperator(task_id="plan", job=name, options=options)
     items = plan.execute(context())
     assert len(items) == 3
-    work = [
+    work: list[Any] = [
         LakeheadWorkOperator(task_id="work", job=name, options=options, item=item) for item in items
     ]
     assert work[0].execute(context())["tables"] == 1
