@@ -155,8 +155,8 @@ run "nothing_beside_unless_asked" {
     error_message = "no roles, no alarms"
   }
   assert {
-    condition     = output.monthly_cost_estimate.fixed == 1
-    error_message = "only the key costs"
+    condition     = output.monthly_cost_estimate.fixed == 1.2
+    error_message = "only the key costs, and the two alarms by which the host comes back"
   }
 }
 
