@@ -74,6 +74,6 @@ def variables(slot: Slot) -> dict[str, str]:
     return {
         f"{ENVIRONMENT_PREFIX}NODE_ID": str(slot.node_id),
         f"{ENVIRONMENT_PREFIX}HOST_ID": f"{slot.cluster}-{slot.name}",
-        f"{ENVIRONMENT_PREFIX}BROKER_RACK": slot.zone,
+        f"{ENVIRONMENT_PREFIX}BROKER_RACK": slot.zone_id,
         _ADDRESS: slot.address,
     }

@@ -27,6 +27,7 @@ _ANSWER_MAX = 256 * 1024
 _TOKEN = "/latest/api/token"  # noqa: S105 - a path
 _DOCUMENT = "/latest/dynamic/instance-identity/document"
 _TAGS = "/latest/meta-data/tags/instance"
+_ZONE_ID = "/latest/meta-data/placement/availability-zone-id"
 _INTERRUPTION = "/latest/meta-data/spot/instance-action"
 _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 _EVENTS = "/latest/meta-data/events/maintenance/scheduled"
@@ -42,11 +43,15 @@ class MetadataUnanswered(StorageError):
 class Instance:
     """A machine on EC2. `tags` are None where the service does not tell them: an option of the
     instance, off unless it is asked for.
+
+    `zone` is a name, such as us-east-1a, which is another place in another account. `zone_id`, such
+    as use1-az4, is one place for all; it is empty where the service does not tell it.
     """
 
     instance_id: str
     region: str
     zone: str
+    zone_id: str = ""
     tags: Mapping[str, str] | None = None
 
 
@@ -98,6 +103,7 @@ class InstanceMetadata:
                 instance_id=document["instanceId"],
                 region=document["region"],
                 zone=document["availabilityZone"],
+                zone_id=(await self._get(_ZONE_ID) or "").strip(),
                 tags=await self._tags(),
             )
         except KeyError as error:

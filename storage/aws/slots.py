@@ -52,7 +52,8 @@ class Slot:
     name: str
     node_id: int
     """The first of its node ids."""
-    zone: str
+    zone_id: str
+    """Of its zone, which is one place for all accounts: the rack of its nodes."""
     address: str
 
 
@@ -86,6 +87,11 @@ class SlotClaims:
             raise SettingsError(
                 f"{instance.instance_id} shows no tag {missing[0]} in its metadata: have its "
                 "launch template set it, and turn tags in metadata on"
+            )
+        if not instance.zone_id:
+            raise SettingsError(
+                f"the metadata of {instance.instance_id} do not tell the id of its zone "
+                "(placement/availability-zone-id), which is the rack of its nodes"
             )
         slot = await self._claimed(instance, tags)
         await self._wait_address(slot)
@@ -158,12 +164,12 @@ async def _step(
             return f"there is no interface in {instance.zone} with {named} and a tag {SLOT_TAG}"
         ours = [one for one in slots if one.instance_id == instance.instance_id]
         if ours:
-            slot = _slot(ours[0])
+            slot = _slot(ours[0], instance)
             return f"slot {slot.name} is being taken from it" if ours[0].is_leaving else slot
         free = [one for one in slots if not one.instance_id]
-        for interface in sorted(free, key=lambda one: _slot(one).node_id):
+        for interface in sorted(free, key=lambda one: _slot(one, instance).node_id):
             if await _attached(calls, interface, instance):
-                return _slot(interface)
+                return _slot(interface, instance)
     except AwsUnanswered as error:
         return str(error)
     except AwsRefused as error:
@@ -186,7 +192,7 @@ async def _attached(
     return True
 
 
-def _slot(interface: NetworkInterface) -> Slot:
+def _slot(interface: NetworkInterface, instance: Instance) -> Slot:
     node_id = interface.tags.get(NODE_ID_TAG, "")
     if not node_id.isdecimal():
         raise SettingsError(
@@ -196,6 +202,6 @@ def _slot(interface: NetworkInterface) -> Slot:
         cluster=interface.tags[CLUSTER_TAG],
         name=interface.tags[SLOT_TAG],
         node_id=int(node_id),
-        zone=interface.zone,
+        zone_id=instance.zone_id,
         address=interface.address,
     )

@@ -65,6 +65,7 @@ def service_of(facts: InstanceFacts) -> FakeImds:
         "hostname": f"ip-{facts.address.replace('.', '-')}",
         "mac": facts.mac,
         "placement/availability-zone": facts.zone,
+        "placement/availability-zone-id": "use1-az6",
         "placement/region": facts.region,
         f"{card}/device-number": "0",
         f"{card}/local-ipv4s": facts.address,

@@ -20,7 +20,10 @@ class FakeImds:
     """What it says may be changed at any time: `texts` by path under /latest/."""
 
     def __init__(self) -> None:
-        self.texts = {"dynamic/instance-identity/document": json.dumps(DOCUMENT)}
+        self.texts = {
+            "dynamic/instance-identity/document": json.dumps(DOCUMENT),
+            "meta-data/placement/availability-zone-id": "euw1-az2",
+        }
         self.tokens: set[str] = set()
         self.tokens_given = 0
         self.is_broken = False

@@ -23,6 +23,7 @@ async def test_an_instance_is_told_who_it_is(imds: FakeImds) -> None:
         instance_id="i-0a",
         region="eu-west-1",
         zone="eu-west-1a",
+        zone_id="euw1-az2",
         tags={"lakehead:cluster": "c", "lakehead:slot": "a-0"},
     )
     assert imds.tokens_given == 1

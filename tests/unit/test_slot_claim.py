@@ -94,7 +94,7 @@ def test_a_machine_takes_the_lowest_slot_that_nobody_has_and_its_nodes_read_it(
     variables = dict(line.split("=") for line in file.read_text().splitlines())
     settings = load(environment=variables)
     assert (settings.node_id, settings.host_id) == (300, "c-a-3")
-    assert (settings.broker_rack, settings.advertised_host) == ("eu-west-1a", "127.0.0.3")
+    assert (settings.broker_rack, settings.advertised_host) == ("euw1-az2", "127.0.0.3")
     assert [one.name for one in tmp_path.iterdir()] == ["slot.env"]
 
     # Started again, it asks nobody: the address says whose the slot is.

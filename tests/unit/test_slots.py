@@ -32,11 +32,14 @@ def claims_of(
     instance_id: str,
     *,
     tags: dict[str, str] | None = TAGS,
+    zone_id: str = "z1-az3",
     is_here: Callable[[str], bool] = lambda address: True,
     wait_s: float = 600,
 ) -> SlotClaims:
     async def metadata() -> Instance:
-        return Instance(instance_id=instance_id, region="z-1", zone="z-1a", tags=tags)
+        return Instance(
+            instance_id=instance_id, region="z-1", zone="z-1a", zone_id=zone_id, tags=tags
+        )
 
     return SlotClaims(metadata, lambda region: ec2, is_here, wait_s=wait_s)
 
@@ -50,7 +53,7 @@ def test_the_lowest_free_slot_of_the_zone_and_cluster_is_taken() -> None:
     ec2.add_slot("b-0", 1, "z-1b")
     ec2.add_slot("a-0", 2, cluster="other")
     assert claim(ec2, "i-0") == Slot(
-        cluster="c", name="a-0", node_id=0, zone="z-1a", address="10.0.0.0"
+        cluster="c", name="a-0", node_id=0, zone_id="z1-az3", address="10.0.0.0"
     )
     assert claim(ec2, "i-1").name == "a-1"
     ec2.end("i-0")
@@ -104,6 +107,12 @@ def test_an_instance_without_a_tag_of_its_cluster_is_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=f"shows no tag lakehead:{missing}"):
         claim(world(1), "i-0", tags=tags)
+
+
+def test_a_slot_s_rack_is_the_id_of_the_zone_and_never_its_name() -> None:
+    with pytest.raises(SettingsError, match="do not tell the id of its zone"):
+        claim(world(1), "i-0", zone_id="")
+    assert claim(world(1), "i-0", zone_id="use1-az4").zone_id == "use1-az4"
 
 
 def test_two_clusters_of_one_name_never_take_slots_of_each_other() -> None:
