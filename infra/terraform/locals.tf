@@ -52,8 +52,16 @@ locals {
   ports_per_host = var.nodes_per_host > 0 ? var.nodes_per_host : local.node_ids_per_host
 
   kafka_ports  = { first = var.kafka_port, last = var.kafka_port + local.ports_per_host - 1 }
-  client_cidrs = merge(var.client_cidrs, { vpc = module.network.vpc_cidr })
+  vpc_cidrs    = { for index, cidr in module.network.vpc_cidrs : index == 0 ? "vpc" : "vpc-${cidr}" => cidr }
+  client_cidrs = merge(var.client_cidrs, local.vpc_cidrs)
+
+  # What hosts need beside S3: EC2 for volumes and slots, Systems Manager, Secrets Manager.
+  needs_services = local.block_wal || var.scaling != null || var.session_manager || var.airflow_host != null
+  has_nat        = try(var.existing_vpc.services, null) == "nat"
   https_egress_cidrs = merge(
-    var.https_egress_cidrs, local.block_wal || var.scaling != null || length(local.interface_endpoints) > 0 ? { endpoints = module.network.vpc_cidr } : {}
+    var.https_egress_cidrs,
+    local.needs_services || length(local.interface_endpoints) > 0 ? { for key, cidr in local.vpc_cidrs : replace(key, "vpc", "endpoints") => cidr } : {},
+    local.has_nat ? { nat = "0.0.0.0/0" } : {},
   )
+  reaches_other_regions = local.has_nat || length(var.https_egress_cidrs) > 0
 }

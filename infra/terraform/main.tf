@@ -1,8 +1,27 @@
 data "aws_region" "current" {
   lifecycle {
+    # Here, as conditions of variables may not refer to one another in a circle.
+    precondition {
+      condition     = var.existing_vpc == null || !local.needs_services ? true : var.existing_vpc.services != null || length(var.https_egress_cidrs) > 0
+      error_message = "A block WAL and scaling need EC2, session_manager needs Systems Manager and airflow_host Secrets Manager: say by existing_vpc.services how hosts reach them, \"endpoints\" (interface endpoints in the VPC) or \"nat\" (HTTPS to any address), or name the ranges in https_egress_cidrs."
+    }
     postcondition {
       condition     = alltrue([for zone in var.zones : startswith(zone, self.name)])
       error_message = "The provider's region is ${self.name}, and zones lie elsewhere. Set the provider's region, or name zones of ${self.name}."
+    }
+  }
+}
+
+# The provider's own tags reach instances too, whose metadata show tags of simple names only.
+data "aws_default_tags" "current" {
+  lifecycle {
+    postcondition {
+      condition     = alltrue([for key in keys(self.tags) : can(regex("^[A-Za-z0-9+=.,_:@-]+$", key)) && !contains([".", "..", "_index"], key)])
+      error_message = "default_tags of the provider have names that EC2 refuses for instances that show their tags in their metadata: ${join(", ", [for key in keys(self.tags) : key if !can(regex("^[A-Za-z0-9+=.,_:@-]+$", key)) || contains([".", "..", "_index"], key)])}. Only letters, digits and + - = . , _ : @ will do. Use a provider without them for this module: providers = { aws = aws.plain }."
+    }
+    postcondition {
+      condition     = alltrue([for key in keys(self.tags) : !startswith(key, "lakehead:")])
+      error_message = "default_tags of the provider begin with lakehead:, by which hosts find what is theirs. Choose other names."
     }
   }
 }
@@ -37,16 +56,21 @@ module "storage" {
 module "security" {
   source = "./modules/security"
 
-  name               = var.name
-  tags               = local.tags
-  vpc_id             = module.network.vpc_id
-  client_cidrs       = local.client_cidrs
+  name         = var.name
+  tags         = local.tags
+  vpc_id       = module.network.vpc_id
+  client_cidrs = local.client_cidrs
+  dns_cidrs    = var.dns_cidrs
+
+  client_security_group_ids = var.client_security_group_ids
+
   kafka_ports        = local.kafka_ports
   metrics_ports      = { first = var.metrics_port, last = var.metrics_port + local.ports_per_host - 1 }
   https_egress_cidrs = local.https_egress_cidrs
   s3_services        = local.s3_services
   kms_key_arn        = module.storage.kms_key_arn
   secrets            = var.secrets
+  force_destroy      = var.force_destroy
 }
 
 module "wal" {
@@ -91,7 +115,12 @@ module "brokers" {
   metrics_port      = var.metrics_port
   settings          = merge({ "table.roots" = "s3://${module.storage.bucket}/${var.tables_prefix}" }, var.settings)
   lakehead_wheel    = var.lakehead_wheel
-  session_manager   = var.session_manager
+  package_sha256    = var.package_sha256
+
+  package_kms_key_arn   = var.package_kms_key_arn
+  reaches_other_regions = local.reaches_other_regions
+
+  session_manager = var.session_manager
 
   volume_kms_key_arn = var.kms_key_arn
 }
@@ -99,16 +128,17 @@ module "brokers" {
 module "bootstrap" {
   source = "./modules/bootstrap"
 
-  name                     = var.name
-  tags                     = local.tags
-  kind                     = var.bootstrap
-  zone_name                = coalesce(var.bootstrap_zone, "${var.name}.internal")
-  vpc_id                   = module.network.vpc_id
-  subnet_ids               = values(module.network.subnet_ids)
-  client_cidrs             = local.client_cidrs
-  broker_security_group_id = module.security.security_group_id
-  hosts                    = { for slot, host in merge(local.slots, local.group_slots) : slot => { address = local.addresses[slot], node_id = host.node_id } }
-  port                     = var.kafka_port
+  name                      = var.name
+  tags                      = local.tags
+  kind                      = var.bootstrap
+  zone_name                 = coalesce(var.bootstrap_zone, "${var.name}.internal")
+  vpc_id                    = module.network.vpc_id
+  subnet_ids                = values(module.network.subnet_ids)
+  client_cidrs              = local.client_cidrs
+  client_security_group_ids = var.client_security_group_ids
+  broker_security_group_id  = module.security.security_group_id
+  hosts                     = { for slot, host in merge(local.slots, local.group_slots) : slot => { address = local.addresses[slot], node_id = host.node_id } }
+  port                      = var.kafka_port
 }
 
 module "lake" {
@@ -140,22 +170,27 @@ module "airflow" {
   services          = var.airflow_services
   bootstrap_servers = module.bootstrap.bootstrap_servers
   host = var.airflow_host == null ? null : {
-    vpc_id                   = module.network.vpc_id
-    subnet_id                = module.network.subnet_ids[var.zones[0]]
-    ami_id                   = module.brokers.ami_id
-    architecture             = module.brokers.architecture
-    instance_type            = coalesce(var.airflow_host.instance_type, var.instance_type)
-    root_gib                 = var.airflow_host.root_gib
-    volume_kms_key_arn       = var.kms_key_arn
-    port                     = var.airflow_host.port
-    parallelism              = var.airflow_host.parallelism
-    dags                     = var.airflow_host.dags
-    lakehead_wheel           = var.lakehead_wheel
-    client_cidrs             = local.client_cidrs
-    https_egress_cidrs       = local.https_egress_cidrs
-    kafka_ports              = local.kafka_ports
-    broker_security_group_id = module.security.security_group_id
-    session_manager          = var.session_manager
+    vpc_id                    = module.network.vpc_id
+    subnet_id                 = module.network.subnet_ids[var.zones[0]]
+    ami_id                    = module.brokers.ami_id
+    architecture              = module.brokers.architecture
+    instance_type             = coalesce(var.airflow_host.instance_type, var.instance_type)
+    root_gib                  = var.airflow_host.root_gib
+    volume_kms_key_arn        = var.kms_key_arn
+    port                      = var.airflow_host.port
+    parallelism               = var.airflow_host.parallelism
+    dags                      = var.airflow_host.dags
+    lakehead_wheel            = var.lakehead_wheel
+    package_sha256            = var.airflow_host.package_sha256
+    package_kms_key_arn       = var.package_kms_key_arn
+    package_region            = module.brokers.package_region
+    client_cidrs              = local.client_cidrs
+    client_security_group_ids = var.client_security_group_ids
+    dns_cidrs                 = var.dns_cidrs
+    https_egress_cidrs        = local.https_egress_cidrs
+    kafka_ports               = local.kafka_ports
+    broker_security_group_id  = module.security.security_group_id
+    session_manager           = var.session_manager
   }
 }
 

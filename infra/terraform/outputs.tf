@@ -93,10 +93,11 @@ output "prometheus_policy_json" {
 }
 
 output "hosts" {
-  description = "Each host: zone, host.id, first node id, how many nodes, address, instance, WAL, and the tag lakehead:revision that an instance made today would have. `lakehead rolling-update` goes by it."
+  description = "Each host: zone, rack (the zone's id, for client.rack), host.id, first node id, how many nodes, address, instance, WAL, and the tag lakehead:revision that an instance made today would have. `lakehead rolling-update` goes by it."
   value = {
     for slot, host in local.slots : slot => {
       zone     = host.zone
+      rack     = module.brokers.racks[slot]
       host_id  = "${var.name}-${slot}"
       node_id  = host.node_id
       nodes    = var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus

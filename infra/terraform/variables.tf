@@ -19,7 +19,7 @@ variable "tags" {
     error_message = "Tags beginning with lakehead: are set by the modules, those with aws: by AWS. Choose other names."
   }
   validation {
-    condition     = alltrue([for key in keys(var.tags) : can(regex("^[A-Za-z0-9+=.,_:@-]+$", key))])
+    condition     = alltrue([for key in keys(var.tags) : can(regex("^[A-Za-z0-9+=.,_:@-]+$", key)) && !contains([".", "..", "_index"], key)])
     error_message = "Names of tags hold letters, digits and + - = . , _ : @ only: instances show them in their metadata, which takes neither spaces nor slashes."
   }
 }
@@ -58,11 +58,13 @@ variable "vpc_cidr" {
 }
 
 variable "existing_vpc" {
-  description = "Use this VPC instead of a new one: its id, a subnet id for each of `zones`, and the route tables that are to get an S3 gateway endpoint."
+  description = "Use this VPC instead of a new one: its id, a subnet id for each of `zones`, and the route tables that are to get an S3 gateway endpoint. services says how hosts reach other services of AWS there: endpoints (interface endpoints in the VPC) or nat (HTTPS to any address). cidrs are the VPC's IPv4 ranges; without it they are looked up, for which the VPC has to be there before the plan."
   type = object({
     vpc_id          = string
     subnet_ids      = map(string)
     route_table_ids = optional(list(string), [])
+    services        = optional(string)
+    cidrs           = optional(list(string))
   })
   default = null
 
@@ -74,10 +76,18 @@ variable "existing_vpc" {
     condition     = var.existing_vpc == null ? true : alltrue([for zone in var.zones : contains(keys(var.existing_vpc.subnet_ids), zone)])
     error_message = "existing_vpc.subnet_ids needs one subnet for each of zones, by the zone's name."
   }
+  validation {
+    condition     = try(var.existing_vpc.services, null) == null ? true : contains(["endpoints", "nat"], var.existing_vpc.services)
+    error_message = "existing_vpc.services is endpoints or nat."
+  }
+  validation {
+    condition     = try(var.existing_vpc.cidrs, null) == null ? true : length(var.existing_vpc.cidrs) > 0 && alltrue([for cidr in var.existing_vpc.cidrs : can(cidrhost(cidr, 0)) && can(regex("^(10\\.[0-9.]+/([89]|[12][0-9]|3[0-2])|172\\.(1[6-9]|2[0-9]|3[01])\\.[0-9.]+/(1[2-9]|2[0-9]|3[0-2])|192\\.168\\.[0-9.]+/(1[6-9]|2[0-9]|3[0-2])|100\\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\\.[0-9.]+/(1[0-9]|2[0-9]|3[0-2])|198\\.19\\.[0-9.]+/(1[6-9]|2[0-9]|3[0-2]))$", cidr))])
+    error_message = "existing_vpc.cidrs are the VPC's private IPv4 ranges, such as [\"10.20.0.0/16\", \"100.64.0.0/16\"], the primary one first."
+  }
 }
 
 variable "interface_endpoints" {
-  description = "Services that get an interface endpoint in the new VPC, such as ssm, ssmmessages and ec2messages for Session Manager (some $7 a month for each and zone)."
+  description = "Services that get an interface endpoint in the new VPC, such as ssm and ssmmessages for Session Manager (some $7 a month for each and zone)."
   type        = set(string)
   default     = []
 
@@ -92,13 +102,28 @@ variable "interface_endpoints" {
 }
 
 variable "client_cidrs" {
-  description = "Private ranges beside the VPC whose clients may reach brokers and metrics, by a name: { office = \"10.8.0.0/16\" }."
+  description = "Private ranges beside the VPC whose clients may reach brokers and metrics, by a name: { office = \"10.8.0.0/16\" }. 100.64.0.0/10 and 198.19.0.0/16, of which pods of EKS have addresses, are private too."
   type        = map(string)
   default     = {}
 
   validation {
-    condition     = alltrue([for cidr in values(var.client_cidrs) : can(cidrhost(cidr, 0)) && can(regex("^(10\\.|172\\.(1[6-9]|2[0-9]|3[01])\\.|192\\.168\\.)", cidr)) && can(regex("/([89]|[12][0-9]|3[0-2])$", cidr))])
-    error_message = "client_cidrs are private IPv4 ranges (10/8, 172.16/12, 192.168/16): brokers have no encryption and no authentication yet, so nothing listens to other addresses."
+    condition     = alltrue([for cidr in values(var.client_cidrs) : can(cidrhost(cidr, 0)) && can(regex("^(10\\.[0-9.]+/([89]|[12][0-9]|3[0-2])|172\\.(1[6-9]|2[0-9]|3[01])\\.[0-9.]+/(1[2-9]|2[0-9]|3[0-2])|192\\.168\\.[0-9.]+/(1[6-9]|2[0-9]|3[0-2])|100\\.(6[4-9]|[7-9][0-9]|1[01][0-9]|12[0-7])\\.[0-9.]+/(1[0-9]|2[0-9]|3[0-2])|198\\.19\\.[0-9.]+/(1[6-9]|2[0-9]|3[0-2]))$", cidr))])
+    error_message = "client_cidrs are private IPv4 ranges (in 10/8, 172.16/12, 192.168/16, 100.64/10 or 198.19/16): brokers have no encryption and no authentication yet, so nothing listens to other addresses."
+  }
+  validation {
+    condition     = !contains(keys(var.client_cidrs), "vpc") && alltrue([for key in keys(var.client_cidrs) : !startswith(key, "vpc-")])
+    error_message = "Names in client_cidrs are not vpc and do not begin with vpc-: those are the VPC's own ranges."
+  }
+}
+
+variable "client_security_group_ids" {
+  description = "Security groups whose members may reach brokers and metrics, by a name: { consumers = \"sg-0123abcd\" }; also of a peered VPC."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for id in values(var.client_security_group_ids) : can(regex("^sg-[0-9a-z]+$", id))])
+    error_message = "client_security_group_ids are ids of security groups, such as sg-0123abcd."
   }
 }
 
@@ -110,6 +135,17 @@ variable "https_egress_cidrs" {
   validation {
     condition     = alltrue([for cidr in values(var.https_egress_cidrs) : can(cidrhost(cidr, 0))])
     error_message = "https_egress_cidrs are IPv4 ranges, such as 10.9.0.10/32."
+  }
+}
+
+variable "dns_cidrs" {
+  description = "DNS servers of a VPC with DHCP options of its own, by a name: { corporate = \"10.1.0.53/32\" }. Amazon's own resolver needs none."
+  type        = map(string)
+  default     = {}
+
+  validation {
+    condition     = alltrue([for cidr in values(var.dns_cidrs) : can(cidrhost(cidr, 0))])
+    error_message = "dns_cidrs are IPv4 ranges, such as 10.1.0.53/32."
   }
 }
 
@@ -190,6 +226,27 @@ variable "lakehead_wheel" {
   validation {
     condition     = can(regex("^(s3|https)://[A-Za-z0-9._-]+/[A-Za-z0-9._/+%-]*lakehead-[A-Za-z0-9._+%-]+\\.whl$", var.lakehead_wheel))
     error_message = "lakehead_wheel is an s3:// or https:// address that ends in lakehead-VERSION-py3-none-any.whl."
+  }
+}
+
+variable "package_sha256" {
+  description = "SHA-256 of the file SHA256SUMS that lies beside lakehead_wheel, made by `sha256sum *.whl >SHA256SUMS`: hosts install the files listed there, with these checksums, and nothing else. Of a wheel by https, the wheel's own."
+  type        = string
+
+  validation {
+    condition     = can(regex("^[0-9a-f]{64}$", var.package_sha256))
+    error_message = "package_sha256 is 64 hexadecimal digits, as sha256sum prints them."
+  }
+}
+
+variable "package_kms_key_arn" {
+  description = "KMS key of the bucket where lakehead_wheel lies, if it has one of its own; hosts may decrypt by it."
+  type        = string
+  default     = null
+
+  validation {
+    condition     = var.package_kms_key_arn == null ? true : can(regex("^arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/.+$", var.package_kms_key_arn))
+    error_message = "package_kms_key_arn is the ARN of a key (not of an alias), such as arn:aws:kms:us-east-1:123456789012:key/..., or null."
   }
 }
 
@@ -329,12 +386,12 @@ variable "secrets" {
 }
 
 variable "session_manager" {
-  description = "Whether hosts may be entered by AWS Systems Manager (in a new VPC: with interface_endpoints ssm, ssmmessages, ec2messages)."
+  description = "Whether hosts may be entered by AWS Systems Manager (in a new VPC: with interface_endpoints ssm, ssmmessages)."
   type        = bool
   default     = false
 
   validation {
-    condition     = !var.session_manager || var.existing_vpc != null || length(setsubtract(["ssm", "ssmmessages", "ec2messages"], var.interface_endpoints)) == 0
-    error_message = "session_manager needs interface_endpoints = [\"ssm\", \"ssmmessages\", \"ec2messages\"] in a new VPC, which has no other way to AWS' services."
+    condition     = !var.session_manager || var.existing_vpc != null || length(setsubtract(["ssm", "ssmmessages"], var.interface_endpoints)) == 0
+    error_message = "session_manager needs interface_endpoints = [\"ssm\", \"ssmmessages\"] in a new VPC, which has no other way to AWS' services."
   }
 }

@@ -22,7 +22,7 @@ variable "spark" {
     error_message = "spark.databricks has the external_id that the storage credential shows, and role_arn is the ARN of Databricks' role."
   }
   validation {
-    condition     = var.spark == null ? true : alltrue([for service in var.spark.services : can(regex("^[a-z0-9.-]+\\.amazonaws\\.com$", service))])
+    condition     = var.spark == null ? true : alltrue([for service in var.spark.services : can(regex("^[a-z0-9.-]+\\.amazonaws\\.com(\\.cn)?$", service))])
     error_message = "spark.services are names such as emr-serverless.amazonaws.com."
   }
   validation {
@@ -41,19 +41,21 @@ variable "airflow_services" {
   default     = []
 
   validation {
-    condition     = alltrue([for service in var.airflow_services : can(regex("^[a-z0-9.-]+\\.amazonaws\\.com$", service))])
+    condition     = alltrue([for service in var.airflow_services : can(regex("^[a-z0-9.-]+\\.amazonaws\\.com(\\.cn)?$", service))])
     error_message = "airflow_services are names such as ec2.amazonaws.com."
   }
 }
 
 variable "airflow_host" {
-  description = "Run Airflow on an instance beside the brokers, with the package and the DAGs in the folder airflow beside lakehead_wheel; dags is the Variable lakehead_dags, JSON; null: none."
+  description = "Run Airflow on an instance beside the brokers, with the package and the DAGs in the folder airflow beside lakehead_wheel; package_sha256 is the SHA-256 of the folder's SHA256SUMS; dags is the Variable lakehead_dags, JSON; null: none."
   type = object({
     instance_type = optional(string)
     root_gib      = optional(number, 32)
     port          = optional(number, 8080)
     parallelism   = optional(number, 4)
     dags          = optional(string, "{}")
+
+    package_sha256 = string
   })
   default = null
 
@@ -64,6 +66,10 @@ variable "airflow_host" {
   validation {
     condition     = var.airflow_host == null || var.existing_vpc != null || contains(var.interface_endpoints, "secretsmanager")
     error_message = "airflow_host needs interface_endpoints with secretsmanager in a new VPC: the host puts its first password there, and has no other way."
+  }
+  validation {
+    condition     = var.airflow_host == null ? true : can(regex("^[0-9a-f]{64}$", var.airflow_host.package_sha256))
+    error_message = "airflow_host.package_sha256 is 64 hexadecimal digits, as `sha256sum airflow/SHA256SUMS` prints them."
   }
   validation {
     condition     = var.airflow_host == null ? true : can(keys(jsondecode(var.airflow_host.dags)))

@@ -7,6 +7,7 @@ that of the metadata service; nothing leads out of it.
 from __future__ import annotations
 
 import base64
+import hashlib
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -103,10 +104,17 @@ def running_cloud(folder: Path, example: str, wal_mode: str) -> Iterator[Cloud]:
     try:
         for bucket in (BUCKET, PACKAGES):
             s3.create_bucket(bucket)
+        digest = _digest(folder / WHEELS)
         _upload(s3, folder / WHEELS)
         with emulator(folder / "emulator.log") as aws:
             wheel = next((folder / WHEELS).glob("lakehead-*.whl")).name
-            variables = {"bucket": BUCKET, "lakehead_wheel": f"s3://{PACKAGES}/lakehead/{wheel}"}
+            variables = {
+                "bucket": BUCKET,
+                "lakehead_wheel": f"s3://{PACKAGES}/lakehead/{wheel}",
+                "package_sha256": digest,
+            }
+            # Where Terraform looks for it; what is in it, machines fetch from the other server.
+            aws.client("s3").create_bucket(Bucket=PACKAGES)
             terraform = Terraform(
                 folder=copied(folder) / "examples" / example,
                 environment=environment(folder) | aws.environment(),
@@ -121,6 +129,16 @@ def running_cloud(folder: Path, example: str, wal_mode: str) -> Iterator[Cloud]:
 def make_wheels(folder: Path) -> None:
     """Make the folder of wheels as docs/terraform.md says; pip's cache makes it quick."""
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder / WHEELS, PROJECT)
+
+
+def _digest(wheels: Path) -> str:
+    """List the checksums of the wheels beside them; return that of the list."""
+    sums = [
+        f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}  {wheel.name}\n"
+        for wheel in sorted(wheels.glob("*.whl"))
+    ]
+    (wheels / "SHA256SUMS").write_text("".join(sums))
+    return hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
 def _upload(s3: S3Server, wheels: Path) -> None:

@@ -1,7 +1,8 @@
 """`make tf-test`: format, validity and the mocked tests of infra/terraform, without AWS or network.
 
 The provider comes from a folder (LAKEHEAD_TF_MIRROR): a filesystem mirror, as `terraform providers
-mirror` makes one. Everything runs in a copy, so that nothing is left in the checkout.
+mirror` makes one. Of each major release that is there, 5 and 6, the newest is tried. Everything
+runs in a copy, so that nothing is left in the checkout.
 """
 
 import os
@@ -18,17 +19,27 @@ from tests.terraform.terraform import (
     Terraform,
     copied,
     environment,
+    mirror,
     program,
+    providers,
 )
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="lakehead-tf-") as folder:
         try:
-            given = os.environ | environment(Path(folder))
-            # Mocked resources are destroyed after each test, and provisioners are not mocked.
-            given["LAKEHEAD_MAY_END"] = "cluster"
-            return run_all(program(), copied(Path(folder)), given)
+            releases = providers(mirror())
+            for release in releases:
+                place = Path(folder) / release
+                given = os.environ | environment(place, release)
+                # Mocked resources are destroyed after each test, and provisioners are not mocked.
+                given["LAKEHEAD_MAY_END"] = "cluster"
+                print(f"AWS provider {release}", flush=True)
+                if status := run_all(program(), copied(place), given):
+                    return status
+            if not any(release.startswith("6.") for release in releases):
+                print(f"{mirror()} has no AWS provider 6: it was not tried.", file=sys.stderr)
+            return 0
         except NotHere as error:
             return failed(str(error))
 

@@ -11,9 +11,11 @@ from docs.terraform_tables import ROOT
 
 MODULE = ROOT / "modules" / "airflow"
 VALUES = {
+    "digest": "0123456789abcdef" * 4,
     # As Terraform's jsonencode writes it.
     "environment": "\"AIRFLOW_HOME='/var/lib/airflow'\\nAIRFLOW__API__PORT='8080'\\n\"",
     "hostname": "lakehead-airflow",
+    "region": "us-east-1",
     "package_folder": "s3://packages/lakehead/airflow",
     "secret": "lakehead/airflow",
     "wheel_basename": "lakehead-1.0-py3-none-any.whl",

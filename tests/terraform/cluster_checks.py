@@ -191,7 +191,10 @@ def check_user_data(cluster: Cluster, slot: str, one: Mapping[str, Any], digest:
     host = cluster.outputs["hosts"][slot]
     assert settings["advertised.host"] == one["PrivateIpAddress"] == host["address"]
     assert str(settings["node.id"]) == str(host["node_id"])
-    assert settings["broker.rack"] == one["Placement"]["AvailabilityZone"] == host["zone"]
+    zone = one["Placement"]["AvailabilityZone"]
+    (known,) = cluster.ec2.describe_availability_zones(ZoneNames=[zone])["AvailabilityZones"]
+    assert (host["zone"], host["rack"]) == (zone, known["ZoneId"])
+    assert settings["broker.rack"] == known["ZoneId"]
     assert settings["wal"] == host["wal"]
     assert settings["store"].startswith(cluster.outputs["store"])
 

@@ -8,6 +8,7 @@ mock_provider "aws" {
 variables {
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   zones          = ["us-east-1a"]
   observability  = false
   self_healing   = false # services of AWS hold these roles: healing.tftest.hcl
@@ -16,7 +17,7 @@ variables {
 run "object" {
   variables {
     spark               = { services = ["emr-serverless.amazonaws.com"], glue_database = "lake" }
-    airflow_host        = {}
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
     interface_endpoints = ["secretsmanager"]
   }
 }
@@ -45,5 +46,14 @@ run "express" {
   variables {
     wal_express   = true
     force_destroy = true
+  }
+}
+
+run "entered" {
+  variables {
+    session_manager     = true
+    package_kms_key_arn = "arn:aws:kms:us-east-1:123456789012:key/00000000-0000-0000-0000-000000000002"
+    interface_endpoints = ["ssm", "ssmmessages", "secretsmanager"]
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
   }
 }

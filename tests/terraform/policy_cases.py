@@ -8,6 +8,8 @@ from tests.terraform.policy_evaluation import Request
 ACCOUNT, REGION, BUCKET = "123456789012", "us-east-1", "lake-bucket"
 BUCKET_ARN = f"arn:aws:s3:::{BUCKET}"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000"
+PACKAGE_KEY = KEY.replace("0000-000000000000", "0000-000000000002")
+GLUE = f"arn:aws:glue:{REGION}:{ACCOUNT}"
 OTHER_KEY = KEY.replace("0000-000000000000", "0000-000000000001")
 PACKAGES = "arn:aws:s3:::packages"
 THROUGH_S3 = {"kms:ViaService": f"s3.{REGION}.amazonaws.com"}
@@ -121,8 +123,10 @@ def _machines() -> Iterator[Case]:
         yield Case("secrets", "secretsmanager:GetSecretValue", arn)
     for name in ("password", "airflow/connections/other_default"):
         arn = f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/{name}"
-        yield Case("parameters", "ssm:GetParameter", arn)
-        yield Case("parameters", "ssm:PutParameter", arn)
+        for action in ("GetParameter", "GetParameters", "GetParametersByPath", "PutParameter"):
+            yield Case("parameters", f"ssm:{action}", arn)
+    for action in ("SendCommand", "StartSession", "GetDocument", "GetManifest"):
+        yield Case("commands on machines", f"ssm:{action}")
 
 
 def _broker() -> Iterator[Case]:
@@ -136,10 +140,10 @@ def _spark() -> Iterator[Case]:
         for action in _WRITES:
             yield Case("the cluster is read only", action, f"{BUCKET_ARN}/lakehead/{folder}/x")
     yield Case("uploads of others", "s3:ListBucketMultipartUploads", BUCKET_ARN)
-    glue = f"arn:aws:glue:{REGION}:{ACCOUNT}"
     for action in ("glue:DeleteDatabase", "glue:CreateDatabase", "glue:UpdateDatabase"):
-        yield Case("databases", action, f"{glue}:database/lake")
-    yield Case("other tables", "glue:DeleteTable", f"{glue}:table/other/orders")
+        yield Case("databases", action, f"{GLUE}:database/lake")
+    for action in ("glue:DeleteTable", "glue:GetTable", "glue:GetTables"):
+        yield Case("other tables", action, f"{GLUE}:table/other/orders")
     yield Case("packages", "s3:GetObject", f"{PACKAGES}/lakehead/x.whl")
 
 
@@ -181,7 +185,10 @@ STATED: Mapping[str, tuple[Case, ...]] = {
         Case("user data: aws s3 cp", "s3:ListBucket", PACKAGES, {"s3:prefix": "lakehead/"}),
         Case("user data: aws s3 cp", "s3:GetObject", f"{PACKAGES}/lakehead/lakehead-1.0.whl"),
     ),
-    "spark": EARLIER_KEYS,
+    "spark": (
+        *EARLIER_KEYS,
+        Case("Databricks' example, EMR's file system", "s3:GetBucketLocation", BUCKET_ARN),
+    ),
     "airflow": (
         *EARLIER_KEYS,
         Case("user data: aws s3 cp", "s3:ListBucket", PACKAGES, {"s3:prefix": "lakehead/airflow/"}),
@@ -199,10 +206,49 @@ STATED: Mapping[str, tuple[Case, ...]] = {
 }
 """Calls of programs that are not ours and do not run here: read, not recorded."""
 
+_ENTERED = (
+    # "Adding Session Manager permissions to an existing IAM role" of Systems Manager's user guide.
+    Case("SSM Agent", "ssm:UpdateInstanceInformation"),
+    Case("SSM Agent", "ssmmessages:CreateControlChannel"),
+    Case("SSM Agent", "ssmmessages:CreateDataChannel"),
+    Case("SSM Agent", "ssmmessages:OpenControlChannel"),
+    Case("SSM Agent", "ssmmessages:OpenDataChannel"),
+    Case("user data, by the packages' key", "kms:Decrypt", PACKAGE_KEY, THROUGH_S3),
+)
+STATED_OF_RUNS: Mapping[tuple[str, str], tuple[Case, ...]] = {
+    ("entered", "broker"): _ENTERED,
+    ("entered", "airflow"): _ENTERED,
+}
+"""More of these, by how they were rendered and the role."""
+
+_DOCUMENTED_GLUE = (
+    *("GetDatabase", "GetDatabases", "CreateTable", "GetTable", "UpdateTable", "DeleteTable"),
+    *("GetTables", "GetPartition", "GetPartitions", "CreatePartition", "BatchCreatePartition"),
+    "GetUserDefinedFunctions",
+)
+DOCUMENTED: Mapping[str, tuple[Case, ...]] = {
+    "spark": (
+        *(
+            # "Job runtime roles for Amazon EMR Serverless"; of databases one is made by Terraform.
+            Case("EMR's example", f"glue:{action}", f"{GLUE}:database/lake")
+            for action in _DOCUMENTED_GLUE
+        ),
+        *(
+            # Databricks' example of a storage credential.
+            Case("Databricks' example", f"s3:{action}", f"{BUCKET_ARN}/tables/orders/x")
+            for action in ("GetObject", "PutObject", "DeleteObject")
+        ),
+        Case("Databricks' example", "s3:ListBucket", BUCKET_ARN),
+        Case("Databricks' example", "s3:GetBucketLocation", BUCKET_ARN),
+    ),
+}
+"""What engines call on AWS by the documentation of AWS and Databricks."""
+
 UNRECORDED: Mapping[tuple[str, str], str] = {
     ("broker", "ExpressLog"): "a directory bucket of S3 Express: no server here has them",
     ("spark", "Tables"): "Spark's Glue catalog on EMR: there is no Glue here",
     ("spark", "DefaultDatabase"): "Spark's Glue catalog on EMR: there is no Glue here",
+    ("spark", "ListDatabases"): "Spark's Glue catalog on EMR: there is no Glue here",
 }
 """By role and statement's Sid: why no call needs it here."""
 

@@ -52,7 +52,7 @@ def program() -> str:
 def mirror() -> Path:
     """Return the folder of providers. Raises NotHere."""
     folder = Path(os.environ.get("LAKEHEAD_TF_MIRROR", MIRROR))
-    if not any(folder.glob("*/hashicorp/aws/5.*")):
+    if not providers(folder):
         raise NotHere(
             f"{folder} is no mirror with the AWS provider 5.100: make one in infra/terraform by "
             "'terraform providers mirror FOLDER' and name it by LAKEHEAD_TF_MIRROR."
@@ -60,11 +60,30 @@ def mirror() -> Path:
     return folder
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Return what makes Terraform take providers from the mirror alone. Raises NotHere."""
+def providers(folder: Path) -> list[str]:
+    """Return the releases of the AWS provider in a mirror: the newest of each major one."""
+    found = {path.name for path in folder.glob("*/hashicorp/aws/[56].*") if path.is_dir()}
+    newest: dict[str, str] = {}
+    for release in sorted(found, key=lambda one: [int(part) for part in one.split(".")]):
+        newest[release.partition(".")[0]] = release
+    return [newest[major] for major in sorted(newest)]
+
+
+def environment(folder: Path, release: str = "") -> dict[str, str]:
+    """Return what makes Terraform take providers from the mirror alone, of the AWS provider the
+    `release` (empty: the oldest major one there is). Raises NotHere.
+    """
+    folder.mkdir(exist_ok=True)
+    chosen = folder / "providers"
+    place = next(mirror().glob(f"*/hashicorp/aws/{release or providers(mirror())[0]}"))
+    linked = chosen / place.relative_to(mirror())
+    linked.mkdir(parents=True, exist_ok=True)
+    for platform in place.iterdir():  # the only level of a mirror at which links are followed
+        if not (linked / platform.name).exists():
+            (linked / platform.name).symlink_to(platform)
     config = folder / "cli.tfrc"
     config.write_text(
-        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{mirror()}"\n  }}\n}}\n'
+        f'provider_installation {{\n  filesystem_mirror {{\n    path = "{chosen}"\n  }}\n}}\n'
     )
     return {"TF_CLI_CONFIG_FILE": str(config), "CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1"}
 

@@ -15,11 +15,13 @@ import pytest
 from tests.terraform.policy_cases import (
     ACCOUNT,
     BUCKET_ARN,
+    DOCUMENTED,
     FOR_FAILURES,
     KEY,
     REGION,
     ROLES,
     STATED,
+    STATED_OF_RUNS,
     UNRECORDED,
     Case,
     never,
@@ -104,6 +106,7 @@ def needs(run: str, who: str, calls: Iterable[AwsCall]) -> list[Case]:
     return [
         *starmap(of_s3, RECORDED[who].items()),
         *STATED[who],
+        *STATED_OF_RUNS.get((run, who), ()),
         *(case for call in on_ec2 for case in needed_on_ec2(call)),
     ]
 
@@ -125,6 +128,19 @@ def test_what_was_recorded_is_allowed(run: str, who: str, ec2_calls: list[AwsCal
     cases = needs(run, who, ec2_calls)
     assert len({case.action for case in cases}) >= 6, "a recording that recorded nothing"
     assert denied(cases, who, POLICIES[run, who]) == []
+
+
+@pytest.mark.parametrize("who", sorted(DOCUMENTED))
+def test_what_engines_call_on_aws_by_their_documentation_is_allowed(who: str) -> None:
+    assert denied(DOCUMENTED[who], who, POLICIES["object", who]) == []
+
+
+def test_a_volume_is_freed_from_an_instance_that_has_lost_its_tags(
+    ec2_calls: list[AwsCall],
+) -> None:
+    (call,) = (one for one in ec2_calls if one.action == "ec2:DetachVolume")
+    cases = list(needed_on_ec2(call, {**TAGS, INSTANCE: {}}))
+    assert denied(cases, "broker", POLICIES["gp3", "broker"]) == []
 
 
 @pytest.mark.parametrize("who", list(ROLES))
@@ -180,8 +196,9 @@ def test_no_statement_is_about_everything(run: str, who: str) -> None:
         assert statement["Effect"] == "Allow"
         for action in listed(statement["Action"]):
             assert "*" not in action, statement
-            # Descriptions know no resources.
-            assert statement["Resource"] != "*" or action.startswith("ec2:Describe")
+            # Descriptions know no resources, nor do the channels of a session.
+            known = ("ec2:Describe", "ssmmessages:", "ssm:UpdateInstanceInformation")
+            assert statement["Resource"] != "*" or action.startswith(known)
 
 
 def test_the_key_of_a_bucket_that_may_hold_data_is_deleted_by_no_role() -> None:
@@ -222,6 +239,9 @@ def test_what_belongs_to_another_cluster_is_left_alone(
     policy = POLICIES[run, "broker"]
     for call in ec2_calls:
         changes = call.action.startswith("ec2:") and "Describe" not in call.action
+        # The volume's tags decide: a terminated instance loses its own.
+        if other == INSTANCE and call.action == "ec2:DetachVolume":
+            continue
         if changes and other in call.parameters.values():
             cases = list(needed_on_ec2(call, {**TAGS, other: tags}))
             assert denied(cases, "broker", policy), call

@@ -33,6 +33,7 @@ from tests.terraform.terraform import NotHere, Terraform, copied, environment, p
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 BUCKET = "lake-of-the-cycle"
+DIGEST = "0123456789abcdef" * 4
 WHEEL = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
 # The provider's own 25 tries make minutes of each call that the emulator does not know.
 OVERRIDE = 'provider "aws" {\n  max_retries = 1\n}\n'
@@ -78,7 +79,10 @@ def place(folder: Path, example: str, **variables: str) -> Iterator[Place]:
     except NotHere as error:
         pytest.skip(str(error))
     with emulator(folder / "emulator.log") as aws:
-        given = {"bucket": BUCKET, "lakehead_wheel": WHEEL, **variables}
+        aws.client("s3").create_bucket(Bucket="packages")
+        given = {"bucket": BUCKET, "lakehead_wheel": WHEEL, "package_sha256": DIGEST, **variables}
+        if example == "first-table":
+            given["airflow_sha256"] = DIGEST
         if example == "existing-vpc":
             given |= existing_network(aws)
         terraform = Terraform(

@@ -73,7 +73,7 @@ def check_secret(cluster: Cluster) -> None:
 def check_ways_in(cluster: Cluster) -> None:
     endpoints = cluster.ec2.describe_vpc_endpoints()["VpcEndpoints"]
     services = {one["ServiceName"].rpartition(".")[2] for one in endpoints}
-    assert services == {"s3", "ssm", "ssmmessages", "ec2messages", "secretsmanager"}
+    assert services == {"s3", "ssm", "ssmmessages", "secretsmanager"}
 
 
 def test_airflow_is_replaced_alone_and_all_of_it_ends(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ variables {
   zones               = ["us-east-1a"]
   bucket              = "lake-bucket"
   lakehead_wheel      = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  package_sha256      = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   interface_endpoints = ["secretsmanager"]
-  airflow_host        = { dags = jsonencode({ owner = "it's us" }), parallelism = 8 }
+  airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", dags = jsonencode({ owner = "it's us" }), parallelism = 8 }
   client_cidrs        = { office = "10.8.0.0/16" }
 }
 
@@ -75,6 +76,7 @@ run "a_type_of_another_architecture" {
       vpc_id             = "vpc-0123abcd", subnet_id = "subnet-0123abcd", ami_id = "ami-0123456789abcdef0", architecture = "arm64", instance_type = "m7i.large"
       root_gib           = 32, port = 8080, parallelism = 4, dags = "{}", lakehead_wheel = "s3://packages/lakehead-1.0-py3-none-any.whl", client_cidrs = {}
       https_egress_cidrs = {}, kafka_ports = { first = 9092, last = 9093 }, broker_security_group_id = "sg-0123abcd", session_manager = false
+      package_sha256     = var.package_sha256, package_region = "us-east-1"
     }
   }
   expect_failures = [data.aws_ec2_instance_type.host["airflow"]]

@@ -8,6 +8,7 @@ variables {
   zones          = ["us-east-1a"]
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 }
 
 run "spark_and_airflow" {
@@ -29,7 +30,7 @@ run "spark_and_airflow" {
   }
   assert {
     condition = { for statement in jsondecode(output.spark_policy_json).Statement : statement.Sid => statement.Resource if contains(["Tables", "DefaultDatabase"], statement.Sid) } == {
-      Tables = [for what in ["catalog", "database/lake", "table/lake/*"] : "arn:aws:glue:us-east-1:123456789012:${what}"], DefaultDatabase = [for what in ["catalog", "database/default"] : "arn:aws:glue:us-east-1:123456789012:${what}"]
+      Tables = [for what in ["catalog", "database/lake", "table/lake/*", "userDefinedFunction/lake/*"] : "arn:aws:glue:us-east-1:123456789012:${what}"], DefaultDatabase = [for what in ["catalog", "database/default", "userDefinedFunction/default/*"] : "arn:aws:glue:us-east-1:123456789012:${what}"]
     }
     error_message = "Spark has its Glue database and no other: ${output.spark_policy_json}"
   }
@@ -73,6 +74,43 @@ run "spark_on_emr_and_databricks" {
   }
 }
 
+run "a_service_comes_for_this_account_only" {
+  variables {
+    spark            = { services = ["emr-serverless.amazonaws.com"], role_arns = ["arn:aws:iam::123456789012:role/etl"] }
+    airflow_services = ["airflow-env.amazonaws.com", "airflow.amazonaws.com"]
+  }
+  assert {
+    condition = alltrue([
+      for statement in concat(jsondecode(module.lake[0].spark_trust_json).Statement, jsondecode(module.airflow[0].trust_json).Statement) :
+      try(statement.Condition.StringEqualsIfExists["aws:SourceAccount"], "") == "123456789012" if can(statement.Principal.Service)
+    ])
+    error_message = module.lake[0].spark_trust_json
+  }
+  assert {
+    condition     = [for statement in jsondecode(module.lake[0].spark_trust_json).Statement : statement.Principal.AWS if can(statement.Principal.AWS)] == [["arn:aws:iam::123456789012:role/etl"]]
+    error_message = module.lake[0].spark_trust_json
+  }
+}
+
+run "in_china_services_have_names_of_their_own" {
+  variables {
+    spark    = { services = ["ec2.amazonaws.com.cn"] }
+    wal_mode = "gp3"
+  }
+  override_data {
+    target = module.brokers.data.aws_partition.current
+    values = { partition = "aws-cn", dns_suffix = "amazonaws.com.cn" }
+  }
+  override_data {
+    target = module.lake[0].data.aws_partition.current
+    values = { partition = "aws-cn", dns_suffix = "amazonaws.com.cn" }
+  }
+  assert {
+    condition     = !can(regex("amazonaws\\.com\"", output.broker_policy_json)) && !can(regex("amazonaws\\.com\"", output.spark_policy_json)) && output.spark_instance_profile != null
+    error_message = output.broker_policy_json
+  }
+}
+
 run "what_prometheus_needs" {
   variables {
     nodes_per_host = 2
@@ -96,7 +134,7 @@ run "alarms" {
   variables {
     wal_mode            = "gp3"
     interface_endpoints = ["secretsmanager"]
-    airflow_host        = {}
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
   }
   assert {
     condition     = module.observability[0].alarms == 5
@@ -204,7 +242,7 @@ run "cost_of_gp3" {
 run "cost_of_airflow" {
   variables {
     interface_endpoints = ["secretsmanager"]
-    airflow_host        = {}
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
   }
   assert {
     condition     = output.monthly_cost_estimate.airflow == 76.54
@@ -215,7 +253,7 @@ run "cost_of_airflow" {
 run "cost_of_a_larger_airflow" {
   variables {
     interface_endpoints = ["secretsmanager"]
-    airflow_host        = { instance_type = "m7i.xlarge" }
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", instance_type = "m7i.xlarge" }
     prices              = { instance_hour = 1 }
   }
   assert {
@@ -227,7 +265,7 @@ run "cost_of_a_larger_airflow" {
 run "cost_of_an_airflow_without_a_price" {
   variables {
     interface_endpoints = ["secretsmanager"]
-    airflow_host        = { instance_type = "x8g.large" }
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", instance_type = "x8g.large" }
   }
   assert {
     condition     = output.monthly_cost_estimate.total == null && output.monthly_cost_estimate.airflow == null

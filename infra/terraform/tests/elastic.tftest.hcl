@@ -8,6 +8,7 @@ variables {
   zones          = ["us-east-1a", "us-east-1b", "us-east-1c"]
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   scaling        = { min = 3, max = 6 }
   force_destroy  = true # the guard would ask S3
 }
@@ -48,7 +49,7 @@ run "an_existing_vpc_has_its_own_ways" {
   command = plan
   variables {
     zones        = ["us-east-1a"]
-    existing_vpc = { vpc_id = "vpc-0123abcd", subnet_ids = { us-east-1a = "subnet-0123abcd" } }
+    existing_vpc = { vpc_id = "vpc-0123abcd", subnet_ids = { us-east-1a = "subnet-0123abcd" }, services = "endpoints" }
   }
   assert {
     condition     = length(local.interface_endpoints) == 0 && length(local.group_slots) == 7
@@ -192,6 +193,14 @@ run "a_vpc_that_is_too_small" {
   variables {
     vpc_cidr = "10.42.0.0/24"
     scaling  = { min = 3, max = 12 }
+  }
+  expect_failures = [var.scaling]
+}
+
+run "more_alarms_of_a_refresh_than_aws_takes" {
+  command = plan
+  variables {
+    scaling = { min = 2, max = 4, refresh_alarms = [for number in range(11) : "alarm-${number}"] }
   }
   expect_failures = [var.scaling]
 }

@@ -8,6 +8,7 @@ variables {
   region         = "us-east-1"
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 }
 
 run "minimal" {
@@ -45,14 +46,17 @@ run "existing_vpc" {
 }
 
 # 730 h x $0.1008 = 73.58; 16 GiB x $0.08 = 1.28; two nodes that may put for $20 each; 2 x 525,600 puts + 2 x 2,628,000 gets = $7.36;
-# 1 MiB/s for 7 days = 590.625 GiB x $0.023 = 13.58; Airflow as in beside.tftest.hcl = 76.54; key, 3 alarms, dashboard, 4 endpoints = 33.50.
+# 1 MiB/s for 7 days = 590.625 GiB x $0.023 = 13.58; Airflow as in beside.tftest.hcl = 76.54; key, 3 alarms, dashboard, 3 endpoints = 26.20.
 run "first_table" {
   module {
     source = "./examples/first-table"
   }
+  variables {
+    airflow_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+  }
   assert {
     condition = output.monthly_cost_estimate == {
-      instances = 73.58, root_volumes = 1.28, wal_volumes = 0, wal_puts = 40, requests = 7.36, storage = 13.58, airflow = 76.54, cross_zone = 0, fixed = 33.5, total = 245.84
+      instances = 73.58, root_volumes = 1.28, wal_volumes = 0, wal_puts = 40, requests = 7.36, storage = 13.58, airflow = 76.54, cross_zone = 0, fixed = 26.2, total = 238.54
     }
     error_message = jsonencode(output.monthly_cost_estimate)
   }

@@ -23,6 +23,7 @@ variables {
   metrics_port      = 9404
   settings          = {}
   lakehead_wheel    = "s3://packages/lakehead-1.0-py3-none-any.whl"
+  package_sha256    = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   session_manager   = false
 }
 
@@ -56,6 +57,16 @@ run "user_data_that_is_too_long" {
   }
   variables {
     settings = { "log.level" = join("", [for number in range(1000) : "debug debug debug debug"]) }
+  }
+  expect_failures = [aws_instance.host]
+}
+
+run "user_data_of_letters_that_are_several_bytes" {
+  module {
+    source = "./modules/brokers"
+  }
+  variables {
+    settings = { "cluster.name" = join("", [for number in range(3500) : "ü"]) }
   }
   expect_failures = [aws_instance.host]
 }
@@ -111,6 +122,27 @@ run "a_newer_image_is_taken_for_the_asking" {
   assert {
     condition     = output.ami_id == "ami-0123456789abcdef1"
     error_message = output.ami_id
+  }
+}
+
+run "racks_are_ids_of_zones" {
+  module {
+    source = "./modules/brokers"
+  }
+  variables {
+    slots = {
+      a-0 = { zone = "us-east-1a", subnet_id = "subnet-0123abcd", node_id = 0 }
+      b-0 = { zone = "us-east-1b", subnet_id = "subnet-0123abce", node_id = 100 }
+    }
+    wal_uris = { a-0 = "object:", b-0 = "object:" }
+  }
+  override_data {
+    target = data.aws_availability_zone.each["us-east-1b"]
+    values = { zone_id = "use1-az6" }
+  }
+  assert {
+    condition     = output.racks == { a-0 = "use1-az4", b-0 = "use1-az6" } && strcontains(output.settings_toml["b-0"], "\"broker.rack\" = \"use1-az6\"\n") && !strcontains(output.settings_toml["b-0"], "us-east-1b")
+    error_message = "names of zones differ by account: ${output.settings_toml["b-0"]}"
   }
 }
 

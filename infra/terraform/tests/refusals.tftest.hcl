@@ -8,6 +8,7 @@ variables {
   zones          = ["us-east-1a"]
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 }
 
 run "a_name_in_capitals" {
@@ -550,7 +551,7 @@ run "airflow_without_packages_in_s3" {
   command = plan
   variables {
     lakehead_wheel      = "https://packages.example/lakehead-1.0-py3-none-any.whl"
-    airflow_host        = {}
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
     interface_endpoints = ["secretsmanager"]
   }
   expect_failures = [var.airflow_host]
@@ -559,7 +560,7 @@ run "airflow_without_packages_in_s3" {
 run "airflow_that_cannot_tell_its_password" {
   command = plan
   variables {
-    airflow_host = {}
+    airflow_host = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
   }
   expect_failures = [var.airflow_host]
 }
@@ -567,7 +568,7 @@ run "airflow_that_cannot_tell_its_password" {
 run "airflow_dags_that_are_no_object" {
   command = plan
   variables {
-    airflow_host        = { dags = "[]" }
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", dags = "[]" }
     interface_endpoints = ["secretsmanager"]
   }
   expect_failures = [var.airflow_host]
@@ -576,7 +577,7 @@ run "airflow_dags_that_are_no_object" {
 run "airflow_on_a_small_disk" {
   command = plan
   variables {
-    airflow_host        = { root_gib = 8 }
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", root_gib = 8 }
     interface_endpoints = ["secretsmanager"]
   }
   expect_failures = [var.airflow_host]
@@ -585,7 +586,7 @@ run "airflow_on_a_small_disk" {
 run "airflow_on_a_port_of_root" {
   command = plan
   variables {
-    airflow_host        = { port = 80 }
+    airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef", port = 80 }
     interface_endpoints = ["secretsmanager"]
   }
   expect_failures = [var.airflow_host]

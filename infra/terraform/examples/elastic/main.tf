@@ -3,11 +3,13 @@
 module "lakehead" {
   source = "../.."
 
+  name           = "lakehead" # each cluster of an account has its own
   zones          = ["${var.region}a", "${var.region}b", "${var.region}c"]
   wal_mode       = "object"
   instance_type  = "m7i.large"
   bucket         = var.bucket
   lakehead_wheel = var.lakehead_wheel
+  package_sha256 = var.package_sha256
 
   scaling = {
     min                 = 3

@@ -19,6 +19,11 @@ variable "lakehead_wheel" {
   type        = string
 }
 
+variable "package_sha256" {
+  description = "SHA-256 of SHA256SUMS in that folder."
+  type        = string
+}
+
 variable "vpc_id" {
   description = "The VPC."
   type        = string
@@ -27,6 +32,12 @@ variable "vpc_id" {
 variable "subnet_id" {
   description = "A private subnet in the region's first zone."
   type        = string
+}
+
+variable "services" {
+  description = "How hosts reach EC2 there, for their volumes: endpoints (the VPC has an interface endpoint of ec2) or nat."
+  type        = string
+  default     = "endpoints"
 }
 
 variable "route_table_ids" {

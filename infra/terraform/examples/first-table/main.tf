@@ -3,14 +3,16 @@
 module "lakehead" {
   source = "../.."
 
+  name                = "lakehead" # each cluster of an account has its own
   zones               = ["${var.region}a"]
   wal_mode            = "object"
   wal_puts_budget     = 20
   bucket              = var.bucket
   lakehead_wheel      = var.lakehead_wheel
+  package_sha256      = var.package_sha256
   session_manager     = true
-  interface_endpoints = ["ssm", "ssmmessages", "ec2messages", "secretsmanager"]
-  airflow_host        = {}
+  interface_endpoints = ["ssm", "ssmmessages", "secretsmanager"]
+  airflow_host        = { package_sha256 = var.airflow_sha256 }
   spark               = { services = ["emr-serverless.amazonaws.com"] }
   expected_traffic    = { mib_per_second = 1, retention_days = 7, readers = 1 }
 }

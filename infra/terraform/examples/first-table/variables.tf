@@ -18,3 +18,13 @@ variable "lakehead_wheel" {
   description = "Lakehead's wheel, in a folder of a bucket of yours with the wheels that it needs, and the folder airflow with Airflow's and the DAGs."
   type        = string
 }
+
+variable "package_sha256" {
+  description = "SHA-256 of SHA256SUMS in that folder."
+  type        = string
+}
+
+variable "airflow_sha256" {
+  description = "SHA-256 of SHA256SUMS in the folder airflow there."
+  type        = string
+}

@@ -18,3 +18,8 @@ variable "lakehead_wheel" {
   description = "Lakehead's wheel, in a folder of a bucket of yours with the wheels that it needs."
   type        = string
 }
+
+variable "package_sha256" {
+  description = "SHA-256 of SHA256SUMS in that folder."
+  type        = string
+}

@@ -37,9 +37,28 @@ locals {
       Effect    = "Allow"
       Action    = ["kms:GenerateDataKey", "kms:Decrypt"]
       Resource  = var.kms_key_arn
-      Condition = { StringEquals = { "kms:ViaService" = "secretsmanager.${data.aws_region.current.name}.amazonaws.com" } }
+      Condition = { StringEquals = { "kms:ViaService" = "secretsmanager.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}" } }
     },
   ]
+
+  session_statements = [
+    # What a session takes, by AWS's "Adding Session Manager permissions to an existing IAM role". AWS's own
+    # policy AmazonSSMManagedInstanceCore reads every parameter of the account besides.
+    {
+      Sid      = "SessionManager"
+      Effect   = "Allow"
+      Action   = ["ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel", "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"]
+      Resource = "*"
+    },
+  ]
+
+  package_key_statements = [for arn in var.host == null ? [] : compact([var.host.package_kms_key_arn]) : {
+    Sid       = "PackageKey"
+    Effect    = "Allow"
+    Action    = ["kms:Decrypt"]
+    Resource  = arn
+    Condition = { StringEquals = { "kms:ViaService" = "s3.${var.host.package_region}.${data.aws_partition.current.dns_suffix}" } }
+  }]
 
   # Systemd takes what stands between single quotes as it is.
   environment = var.host == null ? {} : {
@@ -68,9 +87,12 @@ locals {
     package_folder = local.package_folder
     secret         = local.secret_name
     wheel_basename = basename(local.wheel)
+    digest         = var.host.package_sha256
+    region         = var.host.package_region
   })
 
-  in_rules = var.host == null ? {} : var.host.client_cidrs
+  in_rules  = var.host == null ? {} : var.host.client_cidrs
+  dns_rules = merge([for protocol in ["tcp", "udp"] : { for label, cidr in try(var.host.dns_cidrs, {}) : "${protocol}-${label}" => { protocol = protocol, cidr = cidr } }]...)
 }
 
 data "aws_ec2_managed_prefix_list" "s3" {
@@ -108,10 +130,15 @@ resource "aws_secretsmanager_secret" "password" {
 
 resource "aws_security_group" "host" {
   for_each    = local.host
-  name        = "${var.name}-airflow"
+  name_prefix = "${var.name}-airflow-"
   description = "Airflow beside the Lakehead cluster ${var.name}"
   vpc_id      = var.host.vpc_id
   tags        = merge(var.tags, { Name = "${var.name}-airflow" })
+
+  # A group that interfaces have cannot be deleted: one in its place comes first.
+  lifecycle {
+    create_before_destroy = true
+  }
 }
 
 resource "aws_vpc_security_group_ingress_rule" "page" {
@@ -122,6 +149,28 @@ resource "aws_vpc_security_group_ingress_rule" "page" {
   from_port         = var.host.port
   to_port           = var.host.port
   cidr_ipv4         = each.value
+  tags              = var.tags
+}
+
+resource "aws_vpc_security_group_ingress_rule" "page_groups" {
+  for_each                     = var.host == null ? {} : var.host.client_security_group_ids
+  security_group_id            = aws_security_group.host["airflow"].id
+  description                  = "Airflow's page from group ${each.key}"
+  ip_protocol                  = "tcp"
+  from_port                    = var.host.port
+  to_port                      = var.host.port
+  referenced_security_group_id = each.value
+  tags                         = var.tags
+}
+
+resource "aws_vpc_security_group_egress_rule" "dns" {
+  for_each          = var.host == null ? {} : local.dns_rules
+  security_group_id = aws_security_group.host["airflow"].id
+  description       = "DNS by ${each.value.protocol} at ${each.value.cidr}"
+  ip_protocol       = each.value.protocol
+  from_port         = 53
+  to_port           = 53
+  cidr_ipv4         = each.value.cidr
   tags              = var.tags
 }
 
@@ -156,12 +205,6 @@ resource "aws_vpc_security_group_egress_rule" "brokers" {
   to_port                      = var.host.kafka_ports.last
   referenced_security_group_id = var.host.broker_security_group_id
   tags                         = var.tags
-}
-
-resource "aws_iam_role_policy_attachment" "session_manager" {
-  for_each   = var.host == null ? toset([]) : var.host.session_manager ? local.host : toset([])
-  role       = aws_iam_role.airflow.name
-  policy_arn = "arn:${data.aws_partition.current.partition}:iam::aws:policy/AmazonSSMManagedInstanceCore"
 }
 
 # Stays when the instance is replaced, and with it the page's address. An interface that was there
@@ -208,7 +251,7 @@ resource "aws_instance" "airflow" {
 
   lifecycle {
     precondition {
-      condition     = length(local.user_data) < 16384
+      condition     = length(base64encode(local.user_data)) <= 21844 # of 16,383 bytes; length counts characters
       error_message = "User data of Airflow is longer than EC2's 16 KiB. Make airflow_host.dags shorter."
     }
   }

@@ -9,11 +9,12 @@ locals {
   first_server   = split(",", var.bootstrap_servers)[0]
   connection_uri = "lakehead://${local.first_server}/?path=${urlencode("s3://${var.bucket}/${var.prefix}")}"
 
-  services = setunion(var.services, var.host == null ? [] : ["ec2.amazonaws.com"])
+  ec2      = "ec2.${data.aws_partition.current.dns_suffix}"
+  services = setunion(var.services, var.host == null ? [] : [local.ec2])
 
   airflow_policy_json = jsonencode({
     Version   = "2012-10-17"
-    Statement = concat(local.job_statements, [for statement in local.host_statements : statement if var.host != null])
+    Statement = concat(local.job_statements, [for statement in local.host_statements : statement if var.host != null], local.package_key_statements, [for statement in local.session_statements : statement if try(var.host.session_manager, false)])
   })
 
   job_statements = [
@@ -34,7 +35,7 @@ locals {
       Effect    = "Allow"
       Action    = ["kms:GenerateDataKey", "kms:Decrypt"]
       Resource  = var.kms_key_arn
-      Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" } }
+      Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}" } }
     },
     # Objects keep the key that they were written with. So what may be read does not hang on a list of
     # keys, which can be too short, but on the bucket, which S3 names to KMS with every object.
@@ -44,7 +45,7 @@ locals {
       Action   = ["kms:GenerateDataKey", "kms:Decrypt"]
       Resource = "arn:${data.aws_partition.current.partition}:kms:${data.aws_region.current.name}:*:key/*"
       Condition = {
-        StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" }
+        StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}" }
         StringLike   = { "kms:EncryptionContext:aws:s3:arn" = [local.bucket_arn, "${local.bucket_arn}/*"] }
       }
     },
@@ -84,6 +85,8 @@ resource "aws_iam_role" "airflow" {
       Effect    = "Allow"
       Principal = { Service = sort(local.services) }
       Action    = "sts:AssumeRole"
+      # A service that says for whom it comes, as most do, comes for this account only. EC2 does not say.
+      Condition = { StringEqualsIfExists = { "aws:SourceAccount" = data.aws_caller_identity.current.account_id } }
     }]
   })
 }
@@ -95,7 +98,7 @@ resource "aws_iam_role_policy" "airflow" {
 }
 
 resource "aws_iam_instance_profile" "airflow" {
-  count       = contains(local.services, "ec2.amazonaws.com") ? 1 : 0
+  count       = contains(local.services, local.ec2) ? 1 : 0
   name_prefix = "${var.name}-airflow-"
   role        = aws_iam_role.airflow.name
   tags        = var.tags

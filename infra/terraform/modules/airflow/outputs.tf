@@ -50,3 +50,18 @@ output "metadata" {
     encrypted = host.root_block_device[0].encrypted
   }])
 }
+
+output "https_egress" {
+  description = "Ranges that the instance reaches by HTTPS beside S3."
+  value       = { for name, rule in aws_vpc_security_group_egress_rule.https : name => rule.cidr_ipv4 }
+}
+
+output "dns_egress" {
+  description = "DNS servers that the instance reaches, by protocol and name."
+  value       = { for name, rule in aws_vpc_security_group_egress_rule.dns : name => rule.cidr_ipv4 }
+}
+
+output "trust_json" {
+  description = "Who may take Airflow's role."
+  value       = aws_iam_role.airflow.assume_role_policy
+}

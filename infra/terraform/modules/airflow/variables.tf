@@ -41,22 +41,27 @@ variable "bootstrap_servers" {
 variable "host" {
   description = "An instance that runs Airflow: where, of what kind, with which package (its folder has a folder airflow with wheels and DAGs), the Variable lakehead_dags, and who reaches its page; null: none."
   type = object({
-    vpc_id                   = string
-    subnet_id                = string
-    ami_id                   = string
-    architecture             = string
-    instance_type            = string
-    root_gib                 = number
-    volume_kms_key_arn       = optional(string)
-    port                     = number
-    parallelism              = number
-    dags                     = string
-    lakehead_wheel           = string
-    client_cidrs             = map(string)
-    https_egress_cidrs       = map(string)
-    kafka_ports              = object({ first = number, last = number })
-    broker_security_group_id = string
-    session_manager          = bool
+    vpc_id                    = string
+    subnet_id                 = string
+    ami_id                    = string
+    architecture              = string
+    instance_type             = string
+    root_gib                  = number
+    volume_kms_key_arn        = optional(string)
+    port                      = number
+    parallelism               = number
+    dags                      = string
+    lakehead_wheel            = string
+    package_sha256            = string
+    package_kms_key_arn       = optional(string)
+    package_region            = string
+    client_cidrs              = map(string)
+    client_security_group_ids = optional(map(string), {})
+    dns_cidrs                 = optional(map(string), {})
+    https_egress_cidrs        = map(string)
+    kafka_ports               = object({ first = number, last = number })
+    broker_security_group_id  = string
+    session_manager           = bool
   })
   default = null
 }

@@ -38,10 +38,15 @@ resource "aws_route53_record" "brokers" {
 
 resource "aws_security_group" "nlb" {
   count       = var.kind == "nlb" ? 1 : 0
-  name        = "${var.name}-bootstrap"
+  name_prefix = "${var.name}-bootstrap-"
   description = "Bootstrap load balancer of ${var.name}"
   vpc_id      = var.vpc_id
   tags        = merge(var.tags, { Name = "${var.name}-bootstrap" })
+
+  # A group that interfaces have cannot be deleted: one in its place comes first.
+  lifecycle {
+    create_before_destroy = true
+  }
 }
 
 resource "aws_vpc_security_group_ingress_rule" "clients" {
@@ -53,6 +58,29 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
   to_port           = var.port
   cidr_ipv4         = each.value
   tags              = var.tags
+}
+
+resource "aws_vpc_security_group_ingress_rule" "client_groups" {
+  for_each                     = var.kind == "nlb" ? var.client_security_group_ids : {}
+  security_group_id            = aws_security_group.nlb[0].id
+  description                  = "kafka from group ${each.key}"
+  ip_protocol                  = "tcp"
+  from_port                    = var.port
+  to_port                      = var.port
+  referenced_security_group_id = each.value
+  tags                         = var.tags
+}
+
+# Its own checks come from its addresses, in whichever range of the VPC its subnets are.
+resource "aws_vpc_security_group_ingress_rule" "brokers" {
+  count                        = length(aws_security_group.nlb)
+  security_group_id            = var.broker_security_group_id
+  description                  = "first nodes from the load balancer"
+  ip_protocol                  = "tcp"
+  from_port                    = var.port
+  to_port                      = var.port
+  referenced_security_group_id = aws_security_group.nlb[0].id
+  tags                         = var.tags
 }
 
 resource "aws_vpc_security_group_egress_rule" "brokers" {

@@ -7,3 +7,8 @@ output "target_addresses" {
   description = "Addresses behind the name; none without one."
   value       = var.kind == "dns" ? tolist(aws_route53_record.brokers[0].records) : [for slot, target in aws_lb_target_group_attachment.host : target.target_id]
 }
+
+output "checks_reach_hosts" {
+  description = "Whether the hosts let the load balancer in, by its group; null without one."
+  value       = length(aws_lb.this) == 0 ? null : length(aws_vpc_security_group_ingress_rule.brokers) == length(aws_lb.this)
+}

@@ -33,6 +33,12 @@ variable "client_cidrs" {
   type        = map(string)
 }
 
+variable "client_security_group_ids" {
+  description = "Security groups whose members may reach the load balancer, by a name."
+  type        = map(string)
+  default     = {}
+}
+
 variable "broker_security_group_id" {
   description = "Security group of the brokers."
   type        = string

@@ -17,7 +17,7 @@ locals {
   settings = merge({
     for slot, host in var.slots : slot => merge(local.shared_settings, {
       "node.id"         = host.node_id
-      "broker.rack"     = host.zone
+      "broker.rack"     = data.aws_availability_zone.each[host.zone].zone_id
       "host.id"         = "${var.name}-${slot}"
       "advertised.host" = aws_network_interface.host[slot].private_ip
       "wal"             = var.wal_uris[slot]
@@ -36,6 +36,9 @@ locals {
     slot => join("", [for key, value in settings : "${jsonencode(key)} = ${jsonencode(value)}\n"])
   }
 
+  # EBS gives a disk its volume's id as serial number.
+  device_rule = "ACTION!=\"remove\", SUBSYSTEM==\"block\", ENV{DEVTYPE}==\"disk\", ATTRS{serial}==\"vol*\", PROGRAM=\"/usr/local/sbin/lakehead-is-data-disk %k\", GROUP=\"lakehead-wal\", MODE=\"0660\"\n"
+
   user_data = {
     for slot in keys(local.settings) : slot => templatefile("${path.module}/user_data.yaml.tftpl", {
       before_start   = slot == "group" ? "/opt/lakehead/bin/lakehead slot claim --write /var/lib/lakehead/slot.env" : "/usr/bin/true"
@@ -45,6 +48,14 @@ locals {
       wheel          = var.lakehead_wheel
       wheel_folder   = trimsuffix(var.lakehead_wheel, "/${basename(var.lakehead_wheel)}")
       wheel_basename = basename(var.lakehead_wheel)
+      digest         = var.package_sha256
+      region         = local.package_region
+
+      # Without a block WAL nodes see no disk at all; with one, the data disks and never the machine's own.
+      groups          = jsonencode(var.wal_mode == "object" ? [] : ["lakehead-wal"])
+      private_devices = var.wal_mode == "object" ? "yes" : "no"
+      devices         = var.wal_mode == "object" ? "" : "block-blkext rw"
+      device_rule     = jsonencode(var.wal_mode == "object" ? "" : local.device_rule)
     })
   }
 }
@@ -59,6 +70,17 @@ locals {
 }
 
 data "aws_region" "current" {}
+
+# A zone's name stands for another place in another account, where clients may be: its id is the rack.
+data "aws_availability_zone" "each" {
+  for_each = toset([for host in var.slots : host.zone])
+  name     = each.key
+}
+
+data "aws_s3_bucket" "package" {
+  count  = local.wheel_from_s3 ? 1 : 0
+  bucket = local.wheel_place[0]
+}
 
 data "aws_ec2_instance_type" "this" {
   instance_type = var.instance_type
@@ -155,7 +177,7 @@ resource "aws_instance" "host" {
       error_message = "Host ${each.key} has no WAL volume among wal_volume_ids."
     }
     precondition {
-      condition     = length(local.user_data[each.key]) < 16384
+      condition     = length(base64encode(local.user_data[each.key])) <= 21844 # of 16,383 bytes; length counts characters
       error_message = "User data of ${each.key} is longer than EC2's 16 KiB. Put fewer settings into `settings`."
     }
   }

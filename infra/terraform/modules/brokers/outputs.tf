@@ -63,6 +63,11 @@ output "ami_id" {
   value       = terraform_data.ami.output
 }
 
+output "racks" {
+  description = "The setting broker.rack of each slot: the id of its zone."
+  value       = { for slot, host in var.slots : slot => data.aws_availability_zone.each[host.zone].zone_id }
+}
+
 output "group_user_data" {
   description = "Cloud-init user data of hosts that an auto-scaling group starts; null without group_wal."
   value       = lookup(local.user_data, "group", null)
@@ -71,4 +76,14 @@ output "group_user_data" {
 output "architecture" {
   description = "Architecture of the hosts and their packages."
   value       = local.architecture
+}
+
+output "package_region" {
+  description = "Region of the bucket where the package lies."
+  value       = local.package_region
+
+  precondition {
+    condition     = var.reaches_other_regions || local.package_region == data.aws_region.current.name
+    error_message = "Bucket ${local.wheel_place[0]}, where lakehead_wheel lies, is in ${local.package_region}, and the S3 endpoint of a VPC leads to its own Region only. Copy the folder into a bucket of ${data.aws_region.current.name}, or give hosts another way (existing_vpc.services = \"nat\", or https_egress_cidrs)."
+  }
 }

@@ -29,7 +29,7 @@ locals {
       Effect    = "Allow"
       Action    = ["kms:GenerateDataKey", "kms:Decrypt"]
       Resource  = var.kms_key_arn
-      Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" } }
+      Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}" } }
     },
     # Objects keep the key that they were written with. So what may be read does not hang on a list of
     # keys, which can be too short, but on the bucket, which S3 names to KMS with every object.
@@ -39,9 +39,21 @@ locals {
       Action   = ["kms:GenerateDataKey", "kms:Decrypt"]
       Resource = "arn:${data.aws_partition.current.partition}:kms:${data.aws_region.current.name}:*:key/*"
       Condition = {
-        StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" }
+        StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}" }
         StringLike   = { "kms:EncryptionContext:aws:s3:arn" = [local.bucket_arn, "${local.bucket_arn}/*"] }
       }
+    },
+  ]
+  # Its place in the state: an attribute of provider 6 is an error where provider 5 looks at the source.
+  package_bucket = one(data.aws_s3_bucket.package)
+  package_region = local.package_bucket == null ? data.aws_region.current.name : try(local.package_bucket.bucket_region, local.package_bucket.region)
+  package_key_statements = [
+    {
+      Sid       = "PackageKey"
+      Effect    = "Allow"
+      Action    = ["kms:Decrypt"]
+      Resource  = coalesce(var.package_kms_key_arn, "none")
+      Condition = { StringEquals = { "kms:ViaService" = "s3.${local.package_region}.${data.aws_partition.current.dns_suffix}" } }
     },
   ]
   wheel_statements = [
@@ -68,13 +80,27 @@ locals {
       Action   = ["ec2:DescribeVolumes", "ec2:DescribeInstances"]
       Resource = "*"
     },
-    # A volume that several instances can have is never detached by a broker.
+    # A volume that several instances can have is never detached by a broker. One that only one can have is
+    # taken from an instance that is terminated, which may have lost its tags: the volume's decide.
     {
       Sid       = "MoveVolumes"
       Effect    = "Allow"
-      Action    = var.wal_mode == "gp3" ? ["ec2:AttachVolume", "ec2:DetachVolume"] : ["ec2:AttachVolume"]
+      Action    = ["ec2:AttachVolume"]
       Resource  = ["${local.ec2_arn}:volume/*", "${local.ec2_arn}:instance/*"]
       Condition = { StringEquals = local.of_cluster }
+    },
+    {
+      Sid       = "FreeVolumes"
+      Effect    = "Allow"
+      Action    = ["ec2:DetachVolume"]
+      Resource  = ["${local.ec2_arn}:volume/*"]
+      Condition = { StringEquals = local.of_cluster }
+    },
+    {
+      Sid      = "FromWhereverTheyAre"
+      Effect   = "Allow"
+      Action   = ["ec2:DetachVolume"]
+      Resource = ["${local.ec2_arn}:instance/*"]
     },
     # To attach an encrypted volume, EC2 takes a grant of its key in the name of who attaches. A volume
     # keeps its key, so it may be an earlier one, or the account's own for EBS; which volumes there are
@@ -87,7 +113,7 @@ locals {
       Condition = {
         Bool = { "kms:GrantIsForAWSResource" = "true" }
         StringEquals = {
-          "kms:ViaService"          = "ec2.${data.aws_region.current.name}.amazonaws.com"
+          "kms:ViaService"          = "ec2.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}"
           "kms:GrantConstraintType" = "EncryptionContextSubset"
         }
       }
@@ -104,13 +130,26 @@ locals {
     },
   ]
 
+  session_statements = [
+    # What a session takes, by AWS's "Adding Session Manager permissions to an existing IAM role". AWS's own
+    # policy AmazonSSMManagedInstanceCore reads every parameter of the account besides.
+    {
+      Sid      = "SessionManager"
+      Effect   = "Allow"
+      Action   = ["ssm:UpdateInstanceInformation", "ssmmessages:CreateControlChannel", "ssmmessages:CreateDataChannel", "ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"]
+      Resource = "*"
+    },
+  ]
+
   broker_policy_json = jsonencode({
     Version = "2012-10-17"
     Statement = concat(
       local.store_statements,
       [for statement in local.wheel_statements : statement if local.wheel_from_s3],
-      [for statement in local.volume_statements : statement if var.wal_mode != "object"],
+      [for statement in local.package_key_statements : statement if local.wheel_from_s3 && var.package_kms_key_arn != null],
+      [for statement in local.volume_statements : statement if var.wal_mode == "gp3" || (var.wal_mode != "object" && !contains(["FreeVolumes", "FromWhereverTheyAre"], statement.Sid))],
       [for statement in local.express_statements : statement if var.wal_bucket != null],
+      [for statement in local.session_statements : statement if var.session_manager],
     )
   })
 }
@@ -128,7 +167,7 @@ resource "aws_iam_role" "broker" {
     Version = "2012-10-17"
     Statement = [{
       Effect    = "Allow"
-      Principal = { Service = "ec2.amazonaws.com" }
+      Principal = { Service = "ec2.${data.aws_partition.current.dns_suffix}" }
       Action    = "sts:AssumeRole"
     }]
   })
@@ -138,12 +177,6 @@ resource "aws_iam_role_policy" "broker" {
   name   = "lakehead"
   role   = aws_iam_role.broker.id
   policy = local.broker_policy_json
-}
-
-resource "aws_iam_role_policy_attachment" "session_manager" {
-  count      = var.session_manager ? 1 : 0
-  role       = aws_iam_role.broker.name
-  policy_arn = "arn:${data.aws_partition.current.partition}:iam::aws:policy/AmazonSSMManagedInstanceCore"
 }
 
 resource "aws_iam_instance_profile" "broker" {

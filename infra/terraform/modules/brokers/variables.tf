@@ -112,6 +112,23 @@ variable "lakehead_wheel" {
   type        = string
 }
 
+variable "package_sha256" {
+  description = "SHA-256 of SHA256SUMS in the wheel's folder, or of a wheel by https."
+  type        = string
+}
+
+variable "package_kms_key_arn" {
+  description = "KMS key of the bucket where the wheel lies; null: it has none of its own, or is that of the cluster."
+  type        = string
+  default     = null
+}
+
+variable "reaches_other_regions" {
+  description = "Whether hosts have a way to S3 of other Regions."
+  type        = bool
+  default     = false
+}
+
 variable "session_manager" {
   description = "Whether hosts may be entered by AWS Systems Manager."
   type        = bool

@@ -22,10 +22,11 @@ locals {
       Action   = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
       Resource = "${local.bucket_arn}/${var.tables_prefix}/*"
     },
+    # Unity Catalog and EMR look for the bucket's Region before they read it.
     {
       Sid      = "Listing"
       Effect   = "Allow"
-      Action   = ["s3:ListBucket"]
+      Action   = ["s3:ListBucket", "s3:GetBucketLocation"]
       Resource = local.bucket_arn
     },
     {
@@ -33,7 +34,7 @@ locals {
       Effect    = "Allow"
       Action    = ["kms:GenerateDataKey", "kms:Decrypt"]
       Resource  = var.kms_key_arn
-      Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" } }
+      Condition = { StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}" } }
     },
     # Objects keep the key that they were written with. So what may be read does not hang on a list of
     # keys, which can be too short, but on the bucket, which S3 names to KMS with every object.
@@ -43,7 +44,7 @@ locals {
       Action   = ["kms:GenerateDataKey", "kms:Decrypt"]
       Resource = "arn:${local.partition}:kms:${data.aws_region.current.name}:*:key/*"
       Condition = {
-        StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.amazonaws.com" }
+        StringEquals = { "kms:ViaService" = "s3.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}" }
         StringLike   = { "kms:EncryptionContext:aws:s3:arn" = [local.bucket_arn, "${local.bucket_arn}/*"] }
       }
     },
@@ -54,16 +55,25 @@ locals {
       Effect = "Allow"
       Action = [
         "glue:GetDatabase", "glue:GetTable", "glue:GetTables", "glue:CreateTable", "glue:UpdateTable", "glue:DeleteTable",
-        "glue:GetPartition", "glue:GetPartitions", "glue:BatchGetPartition", "glue:BatchCreatePartition", "glue:BatchDeletePartition", "glue:UpdatePartition",
+        "glue:GetPartition", "glue:GetPartitions", "glue:BatchGetPartition", "glue:CreatePartition", "glue:BatchCreatePartition",
+        "glue:UpdatePartition", "glue:BatchUpdatePartition", "glue:DeletePartition", "glue:BatchDeletePartition",
+        "glue:GetTableVersion", "glue:GetTableVersions", "glue:GetUserDefinedFunction", "glue:GetUserDefinedFunctions",
       ]
-      Resource = ["${local.glue_arn}:catalog", "${local.glue_arn}:database/${var.glue_database == null ? "none" : var.glue_database}", "${local.glue_arn}:table/${var.glue_database == null ? "none" : var.glue_database}/*"]
+      Resource = concat(["${local.glue_arn}:catalog"], [for kind in ["database/%s", "table/%s/*", "userDefinedFunction/%s/*"] : "${local.glue_arn}:${format(kind, coalesce(var.glue_database, "none"))}"])
     },
     {
-      # Spark's Glue catalog looks for its default database whenever a session begins.
+      # Spark's Glue catalog looks for its default database whenever a session begins, and for its functions.
       Sid      = "DefaultDatabase"
       Effect   = "Allow"
-      Action   = ["glue:GetDatabase"]
-      Resource = ["${local.glue_arn}:catalog", "${local.glue_arn}:database/default"]
+      Action   = ["glue:GetDatabase", "glue:GetUserDefinedFunctions"]
+      Resource = ["${local.glue_arn}:catalog", "${local.glue_arn}:database/default", "${local.glue_arn}:userDefinedFunction/default/*"]
+    },
+    {
+      # A list of databases names them all. Their tables are another action.
+      Sid      = "ListDatabases"
+      Effect   = "Allow"
+      Action   = ["glue:GetDatabases"]
+      Resource = ["${local.glue_arn}:catalog", "${local.glue_arn}:database/*"]
     },
   ]
   # Unity Catalog takes no role that cannot take itself.
@@ -85,9 +95,16 @@ locals {
     )
   })
 
-  principals = merge(
-    length(var.services) > 0 ? { Service = var.services } : {},
-    length(var.role_arns) > 0 ? { AWS = var.role_arns } : {},
+  # A service that says for whom it comes, as most do, comes for this account only. EC2 does not say.
+  trust_statements = concat(
+    [for services in [var.services] : {
+      Sid       = "Services"
+      Effect    = "Allow"
+      Principal = { Service = services }
+      Action    = "sts:AssumeRole"
+      Condition = { StringEqualsIfExists = { "aws:SourceAccount" = local.account } }
+    } if length(services) > 0],
+    [for roles in [var.role_arns] : { Sid = "Roles", Effect = "Allow", Principal = { AWS = roles }, Action = "sts:AssumeRole" } if length(roles) > 0],
   )
   # The role does not exist yet when its trust is written, so it is named by a condition.
   databricks_trust = [for databricks in var.databricks == null ? [] : [var.databricks] : [
@@ -112,7 +129,7 @@ locals {
   trust_json = jsonencode({
     Version = "2012-10-17"
     Statement = concat(
-      [for principals in [local.principals] : { Effect = "Allow", Principal = principals, Action = "sts:AssumeRole" } if length(principals) > 0],
+      local.trust_statements,
       flatten(local.databricks_trust),
     )
   })
@@ -138,7 +155,7 @@ resource "aws_iam_role_policy" "spark" {
 }
 
 resource "aws_iam_instance_profile" "spark" {
-  count       = contains(var.services, "ec2.amazonaws.com") ? 1 : 0
+  count       = contains(var.services, "ec2.${data.aws_partition.current.dns_suffix}") ? 1 : 0
   name_prefix = local.role_prefix
   role        = aws_iam_role.spark.name
   tags        = var.tags

@@ -3,7 +3,9 @@
 locals {
   create     = var.existing == null
   vpc_id     = local.create ? aws_vpc.this[0].id : data.aws_vpc.existing[0].id
-  vpc_cidr   = local.create ? var.cidr : data.aws_vpc.existing[0].cidr_block
+  given      = try(var.existing.cidrs, null)
+  found      = local.create || local.given != null ? [] : distinct(concat([data.aws_vpc.existing[0].cidr_block], [for one in data.aws_vpc.existing[0].cidr_block_associations : one.cidr_block if one.state == "associated"]))
+  vpc_cidrs  = local.create ? [var.cidr] : local.given != null ? local.given : local.found
   subnet_ids = local.create ? { for zone, subnet in aws_subnet.private : zone => subnet.id } : { for zone in var.zones : zone => var.existing.subnet_ids[zone] }
 
   gateway_route_tables = local.create ? [aws_route_table.private[0].id] : var.existing.route_table_ids
@@ -81,10 +83,15 @@ resource "aws_vpc_endpoint" "s3" {
 
 resource "aws_security_group" "endpoints" {
   count       = local.create && length(var.interface_endpoints) > 0 ? 1 : 0
-  name        = "${var.name}-endpoints"
+  name_prefix = "${var.name}-endpoints-"
   description = "HTTPS from the VPC to interface endpoints"
   vpc_id      = local.vpc_id
   tags        = merge(var.tags, { Name = "${var.name}-endpoints" })
+
+  # A group that interfaces have cannot be deleted: one in its place comes first.
+  lifecycle {
+    create_before_destroy = true
+  }
 }
 
 resource "aws_vpc_security_group_ingress_rule" "endpoints" {

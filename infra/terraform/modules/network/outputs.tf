@@ -3,9 +3,9 @@ output "vpc_id" {
   value       = local.vpc_id
 }
 
-output "vpc_cidr" {
-  description = "IPv4 range of the VPC."
-  value       = local.vpc_cidr
+output "vpc_cidrs" {
+  description = "IPv4 ranges of the VPC, the primary one first."
+  value       = local.vpc_cidrs
 }
 
 output "subnet_ids" {

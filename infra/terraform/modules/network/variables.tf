@@ -19,17 +19,18 @@ variable "cidr" {
 }
 
 variable "existing" {
-  description = "An existing VPC instead of a new one: its id, one subnet id per zone, and the route tables that are to get the S3 gateway endpoint (none: it is there already)."
+  description = "An existing VPC instead of a new one: its id, one subnet id per zone, and the route tables that are to get the S3 gateway endpoint (none: it is there already); cidrs are its IPv4 ranges, null: they are looked up."
   type = object({
     vpc_id          = string
     subnet_ids      = map(string)
     route_table_ids = optional(list(string), [])
+    cidrs           = optional(list(string))
   })
   default = null
 }
 
 variable "interface_endpoints" {
-  description = "AWS services that get an interface endpoint in a new VPC, such as ssm, ssmmessages, ec2messages; each costs by the hour and zone."
+  description = "AWS services that get an interface endpoint in a new VPC, such as ssm, ssmmessages; each costs by the hour and zone."
   type        = set(string)
   default     = []
 }

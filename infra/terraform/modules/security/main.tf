@@ -7,6 +7,13 @@ locals {
       for label, cidr in var.client_cidrs : "${what}-${label}" => { what = what, cidr = cidr, ports = ports }
     }
   ]...)
+  in_groups = merge([
+    for what, ports in local.in_ports : {
+      for label, id in var.client_security_group_ids : "${what}-${label}" => { what = what, label = label, id = id, ports = ports }
+    }
+  ]...)
+
+  dns_rules = merge([for protocol in ["tcp", "udp"] : { for label, cidr in var.dns_cidrs : "${protocol}-${label}" => { protocol = protocol, cidr = cidr } }]...)
 }
 
 data "aws_region" "current" {}
@@ -18,10 +25,15 @@ data "aws_ec2_managed_prefix_list" "s3" {
 
 resource "aws_security_group" "brokers" {
   #checkov:skip=CKV2_AWS_5:the network interfaces of module brokers have it
-  name        = "${var.name}-brokers"
+  name_prefix = "${var.name}-brokers-"
   description = "Lakehead brokers of ${var.name}"
   vpc_id      = var.vpc_id
   tags        = merge(var.tags, { Name = "${var.name}-brokers" })
+
+  # A group that interfaces have cannot be deleted: one in its place comes first.
+  lifecycle {
+    create_before_destroy = true
+  }
 }
 
 resource "aws_vpc_security_group_ingress_rule" "clients" {
@@ -33,6 +45,17 @@ resource "aws_vpc_security_group_ingress_rule" "clients" {
   to_port           = each.value.ports.last
   cidr_ipv4         = each.value.cidr
   tags              = var.tags
+}
+
+resource "aws_vpc_security_group_ingress_rule" "client_groups" {
+  for_each                     = local.in_groups
+  security_group_id            = aws_security_group.brokers.id
+  description                  = "${each.value.what} from group ${each.value.label}"
+  ip_protocol                  = "tcp"
+  from_port                    = each.value.ports.first
+  to_port                      = each.value.ports.last
+  referenced_security_group_id = each.value.id
+  tags                         = var.tags
 }
 
 resource "aws_vpc_security_group_ingress_rule" "brokers" {
@@ -77,6 +100,18 @@ resource "aws_vpc_security_group_egress_rule" "https" {
   tags              = var.tags
 }
 
+# A security group lets traffic to Amazon's own resolver pass unasked, to others not.
+resource "aws_vpc_security_group_egress_rule" "dns" {
+  for_each          = local.dns_rules
+  security_group_id = aws_security_group.brokers.id
+  description       = "DNS by ${each.value.protocol} at ${each.value.cidr}"
+  ip_protocol       = each.value.protocol
+  from_port         = 53
+  to_port           = 53
+  cidr_ipv4         = each.value.cidr
+  tags              = var.tags
+}
+
 # Places only: their values are put in by hand, so that no secret passes through Terraform's state.
 resource "aws_secretsmanager_secret" "this" {
   #checkov:skip=CKV2_AWS_57:places only; who puts values in rotates them
@@ -85,4 +120,7 @@ resource "aws_secretsmanager_secret" "this" {
   description = "Lakehead ${var.name}: ${each.key}"
   kms_key_id  = var.kms_key_arn
   tags        = var.tags
+
+  # A name is taken until the secret is gone for good: where data may go, at once.
+  recovery_window_in_days = var.force_destroy ? 0 : 7
 }

@@ -19,3 +19,15 @@ output "secret_arns" {
   description = "ARNs of the places for secrets."
   value       = { for what, secret in aws_secretsmanager_secret.this : what => secret.arn }
 }
+
+output "ingress_groups" {
+  description = "Which security groups may reach what: rule, group, first and last port."
+  value = {
+    for rule, what in local.in_groups : rule => { id = what.id, first_port = what.ports.first, last_port = what.ports.last }
+  }
+}
+
+output "dns_egress" {
+  description = "DNS servers that hosts reach, by protocol and name."
+  value       = { for name, rule in aws_vpc_security_group_egress_rule.dns : name => rule.cidr_ipv4 }
+}

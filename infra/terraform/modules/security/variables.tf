@@ -18,6 +18,18 @@ variable "client_cidrs" {
   type        = map(string)
 }
 
+variable "client_security_group_ids" {
+  description = "Security groups whose members may reach the brokers, by a name that does not change."
+  type        = map(string)
+  default     = {}
+}
+
+variable "dns_cidrs" {
+  description = "Ranges of DNS servers that are not Amazon's resolver."
+  type        = map(string)
+  default     = {}
+}
+
 variable "kafka_ports" {
   description = "First and last port of the nodes of a host."
   type        = object({ first = number, last = number })
@@ -32,6 +44,12 @@ variable "https_egress_cidrs" {
   description = "Ranges that hosts may reach by HTTPS beside S3, such as a package mirror."
   type        = map(string)
   default     = {}
+}
+
+variable "force_destroy" {
+  description = "Whether a destroy deletes the places for secrets at once, and not after seven days."
+  type        = bool
+  default     = false
 }
 
 variable "kms_key_arn" {

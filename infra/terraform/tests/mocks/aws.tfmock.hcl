@@ -6,9 +6,16 @@ mock_data "aws_region" {
   }
 }
 
+mock_data "aws_default_tags" {
+  defaults = {
+    tags = {}
+  }
+}
+
 mock_data "aws_partition" {
   defaults = {
-    partition = "aws"
+    partition  = "aws"
+    dns_suffix = "amazonaws.com"
   }
 }
 
@@ -48,9 +55,21 @@ mock_data "aws_ssm_parameter" {
   }
 }
 
+mock_data "aws_s3_bucket" {
+  defaults = {
+    region = "us-east-1"
+  }
+}
+
 mock_data "aws_vpc" {
   defaults = {
     cidr_block = "10.20.0.0/16"
+
+    cidr_block_associations = [
+      { association_id = "vpc-cidr-assoc-0", cidr_block = "10.20.0.0/16", state = "associated" },
+      { association_id = "vpc-cidr-assoc-1", cidr_block = "100.64.0.0/16", state = "associated" },
+      { association_id = "vpc-cidr-assoc-2", cidr_block = "10.21.0.0/16", state = "disassociated" },
+    ]
   }
 }
 

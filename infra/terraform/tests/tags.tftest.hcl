@@ -1,0 +1,47 @@
+# Tags of the provider reach instances: they follow the rules of the metadata service.
+
+mock_provider "aws" {
+  source = "./tests/mocks"
+}
+
+variables {
+  zones          = ["us-east-1a"]
+  bucket         = "lake-bucket"
+  lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+}
+
+run "tags_that_instances_can_show" {
+  command = plan
+  override_data {
+    target = data.aws_default_tags.current
+    values = { tags = { "team" = "lake", "cost-center" = "4711", "owner:mail" = "a b/c" } }
+  }
+}
+
+run "a_tag_with_a_space" {
+  command = plan
+  override_data {
+    target = data.aws_default_tags.current
+    values = { tags = { "Cost Center" = "4711" } }
+  }
+  expect_failures = [data.aws_default_tags.current]
+}
+
+run "a_tag_with_a_slash" {
+  command = plan
+  override_data {
+    target = data.aws_default_tags.current
+    values = { tags = { "kubernetes.io/cluster/x" = "owned" } }
+  }
+  expect_failures = [data.aws_default_tags.current]
+}
+
+run "a_tag_of_ours" {
+  command = plan
+  override_data {
+    target = data.aws_default_tags.current
+    values = { tags = { "lakehead:bucket" = "another" } }
+  }
+  expect_failures = [data.aws_default_tags.current]
+}

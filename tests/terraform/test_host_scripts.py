@@ -1,0 +1,214 @@
+"""The scripts of a host's user data, run here: what they install, and what nodes may touch."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.terraform.airflow_user_data import files_written as files_of_airflow
+from tests.terraform.test_terraform_lint import files_written, user_data
+
+INSTALL = "/usr/local/sbin/lakehead-install"
+WHEEL = "lakehead-1.0-py3-none-any.whl"
+FAKES = {
+    "aws": 'for place; do :; done\ncp -r "$FOLDER"/. "$place"\n',
+    "python3.11": 'case "$1" in -m) mkdir -p "$4/bin"; cp "$PIP" "$4/bin/pip" ;; esac\n',
+    "dnf": "exit 1\n",
+    "lsblk": """case "$*" in
+  *MOUNTPOINT*) echo "$MOUNTED" ;;
+  *--inverse*) [ -z "$FAILS" ] && printf 'nvme0n1p1\\nnvme0n1\\n' ;;
+esac
+""",
+    "findmnt": "echo /dev/nvme0n1p1\n",
+    "uname": 'echo "$KERNEL"\n',
+}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A folder that stands for a host, with programs that are not here."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in FAKES.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}")
+        (programs / name).chmod(0o755)
+    pip = tmp_path / "pip"
+    pip.write_text('#!/bin/sh\nls >"$INSTALLED"\necho "$@" >>"$INSTALLED"\n')
+    pip.chmod(0o755)
+    return tmp_path
+
+
+def run(host: Path, script: str, *arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
+    for place in ("/opt/", "/var/cache/", "/etc/systemd/", "/var/lib/"):
+        script = script.replace(place, f"{host}{place}")
+        (host / place.strip("/")).mkdir(parents=True, exist_ok=True)
+    return subprocess.run(
+        ["sh", "-c", script, "script", *arguments],
+        env={
+            "PATH": f"{host}/programs:{os.environ['PATH']}",
+            "FOLDER": f"{host}/folder",
+            "PIP": f"{host}/pip",
+            "INSTALLED": f"{host}/installed",
+            **given,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def made_folder(host: Path, files: dict[str, bytes]) -> str:
+    """Fill the folder of the package, as docs/terraform.md says; return what pins it."""
+    folder = host / "folder"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+    names = sorted(files)
+    sums = subprocess.run(["sha256sum", *names], cwd=folder, capture_output=True, check=True)
+    (folder / "SHA256SUMS").write_bytes(sums.stdout)
+    return hashlib.sha256(sums.stdout).hexdigest()
+
+
+FILES = {WHEEL: b"lakehead", "numpy-2.0-py3-none-any.whl": b"numpy"}
+
+
+def test_a_host_installs_what_the_checksums_say(host: Path) -> None:
+    script = files_written(digest=made_folder(host, FILES))[INSTALL]["content"]
+    done = run(host, script)
+    assert done.returncode == 0, done.stderr
+    assert (host / "installed").read_text().split()[:2] == sorted(FILES)
+    (host / "installed").unlink()
+    assert run(host, script).returncode == 0
+    assert not (host / "installed").exists(), "it is there"
+
+
+def test_what_nobody_listed_is_not_installed(host: Path) -> None:
+    digest = made_folder(host, FILES)
+    (host / "folder" / "numpy-9.0-py3-none-any.whl").write_bytes(b"newer")
+    (host / "folder" / "more").mkdir()
+    (host / "folder" / "more" / "x y.whl").write_bytes(b"deeper")
+    assert run(host, files_written(digest=digest)[INSTALL]["content"]).returncode == 0
+    assert [name for name in (host / "installed").read_text().split() if ".whl" in name] == [
+        *sorted(FILES),
+        f"./{WHEEL}",
+    ]
+
+
+@pytest.mark.parametrize("changed", [WHEEL, "numpy-2.0-py3-none-any.whl", "SHA256SUMS"])
+def test_another_content_under_the_same_name_is_refused(host: Path, changed: str) -> None:
+    digest = made_folder(host, FILES)
+    with (host / "folder" / changed).open("ab") as file:
+        file.write(b"0" * 64 + b"  x\n")
+    done = run(host, files_written(digest=digest)[INSTALL]["content"])
+    assert done.returncode != 0
+    assert "FAILED" in done.stdout + done.stderr
+    assert not (host / "installed").exists()
+
+
+def test_another_list_under_the_same_address_is_installed_anew(host: Path) -> None:
+    first = made_folder(host, FILES)
+    assert run(host, files_written(digest=first)[INSTALL]["content"]).returncode == 0
+    second = made_folder(host, {**FILES, "numpy-2.0-py3-none-any.whl": b"mended"})
+    (host / "installed").unlink()
+    assert run(host, files_written(digest=second)[INSTALL]["content"]).returncode == 0
+    assert (host / "installed").exists()
+
+
+def test_a_wheel_by_https_is_held_to_its_checksum(host: Path) -> None:
+    wheel = f"https://packages.example/{WHEEL}"
+    script = files_written(wheel=wheel, digest="f" * 64)[INSTALL]["content"]
+    assert run(host, script).returncode == 0
+    assert (host / "installed").read_text().split()[-1] == f"{wheel}#sha256={'f' * 64}"
+
+
+def test_airflow_verifies_before_it_installs() -> None:
+    script = files_of_airflow()["/usr/local/sbin/airflow-install"]["content"]
+    install = script.index("/opt/airflow/bin/pip install")
+    assert 0 < script.index("sha256sum --check --quiet --strict SHA256SUMS") < install
+    assert 0 < script.index("rm -f --") < install
+
+
+@pytest.mark.parametrize(
+    ("disk", "mounted", "fails", "is_given"),
+    [
+        ("nvme1n1", "", "", True),
+        ("nvme10n1", "", "", True),
+        ("nvme0n1", "", "", False),  # the one it runs from
+        ("nvme1n1", "/data", "", False),
+        ("nvme1n1", "", "yes", False),  # it is not known what it runs from
+    ],
+)
+def test_nodes_get_data_disks_and_never_the_machine_s_own(
+    host: Path, disk: str, mounted: str, fails: str, is_given: bool
+) -> None:
+    script = files_written()["/usr/local/sbin/lakehead-is-data-disk"]["content"]
+    done = run(host, script, disk, MOUNTED=mounted, FAILS=fails)
+    assert (done.returncode == 0) == is_given, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kernel", "capabilities", "is_given"),
+    [
+        ("6.1.158-180.294.amzn2023.x86_64", "CAP_SYS_ADMIN", True),
+        ("6.4.0", "CAP_SYS_ADMIN", True),
+        ("5.10.1-x", "CAP_SYS_ADMIN", True),
+        ("6.5.0", "CAP_SYS_ADMIN", False),
+        ("6.12.40-63.114.amzn2023.x86_64", "CAP_SYS_ADMIN", False),
+        ("7.0-rc1", "CAP_SYS_ADMIN", False),
+        ("6.1.158", "", False),
+    ],
+)
+def test_a_capability_is_given_where_the_kernel_wants_it_for_reservations(
+    host: Path, kernel: str, capabilities: str, is_given: bool
+) -> None:
+    path = "/usr/local/sbin/lakehead-capabilities"
+    script = files_written(capabilities=capabilities)[path]["content"]
+    done = run(host, script, KERNEL=kernel)
+    assert done.returncode == 0, done.stderr
+    dropped_in = host / "etc/systemd/system/lakehead.service.d/reservations.conf"
+    assert dropped_in.exists() == is_given
+    if is_given:
+        assert "AmbientCapabilities=CAP_SYS_ADMIN" in dropped_in.read_text()
+
+
+@pytest.mark.parametrize("groups", ["[]", '["lakehead-wal"]'])
+def test_nodes_are_in_no_group_that_opens_other_disks(groups: str) -> None:
+    config = yaml.safe_load(user_data(groups=groups))
+    (own,) = (one for one in config["users"] if one != "default")
+    assert own["groups"] == config["groups"] == yaml.safe_load(groups)
+    unit = files_written()["/etc/systemd/system/lakehead.service"]["content"]
+    assert "SupplementaryGroups" not in unit
+    assert "disk" not in {*config["groups"]}
+    # The group is there, and udev knows it, before the first start.
+    commands = [" ".join(one) for one in config["runcmd"]]
+    assert commands[0].startswith("udevadm control --reload")
+    assert commands[1].startswith("udevadm trigger")
+    assert commands[-1].startswith("systemctl enable --now")
+
+
+@pytest.mark.parametrize(
+    ("private", "devices"), [("yes", ""), ("no", "block-blkext rw")], ids=["object", "block"]
+)
+def test_systemd_understands_the_unit(tmp_path: Path, private: str, devices: str) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if not analyze:
+        pytest.skip("there is no systemd-analyze here")
+    files = files_written(private_devices=private, devices=devices)
+    unit = files["/etc/systemd/system/lakehead.service"]["content"]
+    # Programs that are on a host and not here.
+    unit = re.sub(r"(Exec\w+=\+?)\S+", r"\1/bin/true", unit)
+    (tmp_path / "lakehead.service").write_text(unit)
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(tmp_path / "lakehead.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "lakehead.service" not in done.stderr, done.stderr
