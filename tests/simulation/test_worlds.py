@@ -48,6 +48,7 @@ def test_the_worlds_do_enough_to_break_something(wal: str) -> None:
     assert sum(one.engine is not None for one in lives) > 60
     said = {line for world in worlds for line in world.trace.said()}
     assert {"is killed", "thaws", "is told to stop", "the store is back"} <= said
+    assert "gets a WAL that does not answer" in said
 
 
 @pytest.mark.parametrize("wal", sorted(WALS))

@@ -16,7 +16,7 @@ def install() -> None:
     """Change moto. Raises ShimMisfit."""
     tell_scaling_as_it_was_set()
     refresh_groups()
-    keep_warm_ups()
+    keep_upkeep()
     keep_mixed_instances()
     take_user_data_of_versions()
 
@@ -64,17 +64,23 @@ def refresh_groups() -> None:
     AutoScalingResponse.start_instance_refresh = start
 
 
-def keep_warm_ups() -> None:
-    """A group tells how long its instances warm up, as it was set."""
+_KEPT = {
+    "DefaultInstanceWarmup": "default_instance_warmup",
+    "InstanceMaintenancePolicy": "instance_maintenance_policy",
+}
+
+
+def keep_upkeep() -> None:
+    """A group tells how long its instances warm up, and how it keeps them, as that was set."""
 
     def keeping(call: Callable[..., Any]) -> Callable[[Any], Any]:
         def called(self: Any) -> Any:
             answer = call(self)
-            warm_up = self._get_int_param("DefaultInstanceWarmup")
-            if warm_up is not None:
-                groups = self.autoscaling_backend.autoscaling_groups
-                group = groups[self._get_param("AutoScalingGroupName")]
-                group.default_instance_warmup = warm_up
+            groups = self.autoscaling_backend.autoscaling_groups
+            group = groups[self._get_param("AutoScalingGroupName")]
+            for name, kept_as in _KEPT.items():
+                if (value := self._get_param(name)) is not None:
+                    setattr(group, kept_as, value)
             return answer
 
         return called

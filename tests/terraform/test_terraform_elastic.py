@@ -8,13 +8,14 @@ import pytest
 
 from storage.aws.instance import Instance
 from storage.aws.interfaces import Boto3NetworkInterfaces
-from storage.aws.lifecycle import ENDING_HOOK, GROUP_TAG, SERVING_HOOK
+from storage.aws.lifecycle import ENDING_HOOK, GROUP_TAG, SERVING_HOOK, Boto3ScalingGroups
 from storage.aws.slots import Slot, SlotClaims
 from tests.terraform.cluster_checks import tags
 from tests.terraform.emulator import REGION, Emulator, emulator
 from tests.terraform.test_terraform_cycle import applied, ask_here, check_end, place
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+UPKEEP = {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 110}
 GROUP = "module.lakehead.module.elastic[0]."
 SETTING = 'module "lakehead" {\n  settings = { "log.retention.ms" = "86400000" }\n}\n'
 
@@ -103,6 +104,7 @@ def made_group(aws: Emulator, hosts: int, slots: int) -> None:
         MinSize=hosts,
         MaxSize=hosts,
         DefaultInstanceWarmup=120,
+        InstanceMaintenancePolicy=UPKEEP,
         VPCZoneIdentifier=subnet,
         LaunchTemplate={"LaunchTemplateName": "hosts", "Version": "1"},
         Tags=[one | {"PropagateAtLaunch": True} for one in cluster],
@@ -116,6 +118,7 @@ def test_instances_that_start_at_once_take_all_slots_there_are(
         ask_here(aws, monkeypatch)
         made_group(aws, hosts=8, slots=8)
         assert group_of(aws)["DefaultInstanceWarmup"] == 120
+        assert group_of(aws)["InstanceMaintenancePolicy"] == UPKEEP
         got = claimed_at_once(aws)
         assert {slot.name for slot in got.values()} == {f"a-{number}" for number in range(8)}
         assert {slot.node_id for slot in got.values()} == set(range(0, 800, 100))
@@ -123,6 +126,13 @@ def test_instances_that_start_at_once_take_all_slots_there_are(
         now = check_that_others_come(aws, got)
         aws.client("autoscaling").start_instance_refresh(AutoScalingGroupName="c")
         assert not set(now) & set(claimed_at_once(aws))
+        one = next(iter(instances_of(aws)))
+        asyncio.run(Boto3ScalingGroups(REGION).set_unhealthy(one))
+        health = {
+            known["InstanceId"]: known["HealthStatus"].lower()
+            for known in group_of(aws)["Instances"]
+        }
+        assert health[one] == "unhealthy"
         assert aws.faults() == []
 
 
