@@ -27,6 +27,10 @@ class KafkaFailed(ConnectorError):
     """The cluster refuses, or cannot be reached."""
 
 
+class KafkaAway(KafkaFailed):
+    """No broker answers now; one may later."""
+
+
 class ConnectorFenced(ConnectorError):
     """Another run of this connector has started; it goes on where this one was."""
 

@@ -11,10 +11,16 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from connectors.runtime.errors import ConnectorFenced, KafkaFailed
+from connectors.runtime.errors import ConnectorFenced, KafkaAway, KafkaFailed
 from connectors.runtime.sink import TopicPartition
 from storage.errors import SettingsError
 
+_AWAY = frozenset(
+    {
+        *(KafkaError._TRANSPORT, KafkaError._TIMED_OUT),  # noqa: SLF001
+        *(KafkaError._ALL_BROKERS_DOWN, KafkaError.REQUEST_TIMED_OUT),  # noqa: SLF001
+    }
+)
 _NOT_ALLOWED = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 )
@@ -142,7 +148,7 @@ class Cluster:
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
         """Return the id of each topic, which a topic of the same name that is made later does not
-        have; empty where the cluster has no ids (Kafka before 2.8). Raises KafkaFailed.
+        have; empty where the cluster has no ids (Kafka before 2.8). Raises KafkaFailed, KafkaAway.
         """
         if not topics:
             return {}
@@ -151,7 +157,8 @@ class Cluster:
             found = self._admin.describe_topics(asked, request_timeout=ANSWER_S)
             return {name: _text(one.result(ANSWER_S).topic_id) for name, one in found.items()}
         except KafkaException as error:
-            raise KafkaFailed(
+            kind = KafkaAway if error.args[0].code() in _AWAY else KafkaFailed
+            raise kind(
                 f"cannot read {', '.join(topics)} at {self.address}: {error.args[0].str()}"
             ) from None
 

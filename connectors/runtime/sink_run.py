@@ -8,7 +8,13 @@ from typing import Any, Literal
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 
-from connectors.runtime.errors import ConnectorError, InputLost, KafkaFailed, TransactionAborted
+from connectors.runtime.errors import (
+    ConnectorError,
+    InputLost,
+    KafkaAway,
+    KafkaFailed,
+    TransactionAborted,
+)
 from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
 from connectors.runtime.settings import RunSettings
@@ -110,7 +116,7 @@ class SinkRun:
         return True
 
     def _begin(self) -> None:
-        topic_ids = self._cluster.topic_ids(self._topics)
+        topic_ids = self._topic_ids()
         partitions = self._cluster.partitions(self._topics)
         known = self._sink.open(partitions)
         self._reading = Reading()
@@ -164,11 +170,21 @@ class SinkRun:
         ids = self._reading.topic_ids
         return {at: SourceOffset(offset, ids[at.topic]) for at, offset in found.items()}
 
+    def _topic_ids(self) -> dict[str, str]:
+        """Return the topics' ids as they are now; a broker is waited for. Raises KafkaFailed."""
+        deadline = self._clock.monotonic() + self._settings.retry_seconds
+        while True:
+            try:
+                return self._cluster.topic_ids(self._topics)
+            except KafkaAway:
+                if self._clock.monotonic() > deadline or self._stop.wait(_FIRST_PAUSE_S):
+                    raise
+
     def _check_topics(self) -> None:
         """Raise TransactionAborted if a topic was made again since the reader began: offsets of
         the one are not those of the other. `_begin` says then what becomes of it.
         """
-        now = self._cluster.topic_ids(self._topics)
+        now = self._topic_ids()
         for topic, topic_id in self._reading.topic_ids.items():
             if now[topic] != topic_id:
                 raise TransactionAborted(f"topic {topic} was made again while it was read")
