@@ -33,7 +33,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Return the brokers and the topics asked for."""
     node, module = context.node, context.response
     if _asks_for_ids_too_early(request, context.version):
-        return _refused(request, context)
+        return await _refused(request, context)
     topics = await _topics(request, context)
     is_asked = getattr(request, "include_cluster_authorized_operations", False)
     brokers = [
@@ -64,17 +64,18 @@ def _asks_for_ids_too_early(request: Any, version: int) -> bool:
     return any(topic.name is None or topic.topic_id is not None for topic in request.topics or ())
 
 
-def _refused(request: Any, context: RequestContext) -> Any:
+async def _refused(request: Any, context: RequestContext) -> Any:
+    topics, turns = list[Any](), Turns()
+    for topic in request.topics:
+        await turns.step()
+        topics.append(_missing(context, topic.name, topic.topic_id, ErrorCode.invalid_request))
     return entity(
         context.response,
         "MetadataResponse",
         brokers=(),
         cluster_id=None,
         controller_id=-1,
-        topics=[
-            _missing(context, topic.name, topic.topic_id, ErrorCode.invalid_request)
-            for topic in request.topics
-        ],
+        topics=topics,
         cluster_authorized_operations=NOT_ASKED,
     )
 
