@@ -61,7 +61,7 @@ run "first_table" {
     error_message = jsonencode(output.monthly_cost_estimate)
   }
   assert {
-    condition     = output.cluster.airflow.password_secret == "lakehead/airflow" && length(output.cluster.interface_endpoints) == 4
+    condition     = output.cluster.airflow.password_secret == "lakehead/airflow" && length(output.cluster.interface_endpoints) == 3
     error_message = "Airflow, and the ways to it"
   }
 }

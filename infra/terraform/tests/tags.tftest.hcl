@@ -9,8 +9,10 @@ variables {
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
   package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+  scaling        = { min = 1, max = 2 }
 }
 
+# With fixed hosts a check asks for what only an apply knows.
 run "tags_that_instances_can_show" {
   command = plan
   override_data {
