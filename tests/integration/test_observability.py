@@ -99,7 +99,9 @@ def test_every_metric_of_a_node_is_on_its_page(tmp_path: Path, wal: str) -> None
 
 def test_a_path_that_is_not_a_probe_is_not_found(tmp_path: Path) -> None:
     with running(tmp_path) as (_, page):
-        assert page.probes() == {"/live": 200, "/ready": 200, "/health": 200}
+        # A node listens a moment before it takes part in its cluster and is ready.
+        passing = {"/live": 200, "/ready": 200, "/health": 200}
+        assert wait_until(lambda: page.probes() == passing, 20)
         for path in ("/", "/healthz", "/readyz", "/status", "/metrics/", "/health/x"):
             status, body = page.get(path)
             assert (status, body) == (404, "/metrics /live /ready /health\n"), path

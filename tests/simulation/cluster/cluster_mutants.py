@@ -6,7 +6,7 @@ name; `wal` says which clusters it lives in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import pytest
@@ -63,7 +63,10 @@ def keep_what_an_earlier_life_had_open(patch: Patch) -> None:
 
 
 def move_without_need(patch: Patch) -> None:
-    def mutant(leads: Any, loads: Any, *, imbalance: float) -> list[tuple[int, int]]:
+    def mutant(
+        leads: Any, loads: Any, *, imbalance: float
+    ) -> Generator[None, None, list[tuple[int, int]]]:
+        yield
         nodes = sorted(leads)
         moves = [(streams[0], nodes[n - 1]) for n, streams in enumerate(leads.values()) if streams]
         return moves[:1] if len(nodes) > 1 else []

@@ -46,7 +46,7 @@ locals {
       Resource = "arn:${data.aws_partition.current.partition}:kms:${data.aws_region.current.name}:*:key/*"
       Condition = {
         Bool         = { "kms:GrantIsForAWSResource" = "true" }
-        StringEquals = { "kms:ViaService" = "ec2.${data.aws_region.current.name}.amazonaws.com" }
+        StringEquals = { "kms:ViaService" = "ec2.${data.aws_region.current.name}.${data.aws_partition.current.dns_suffix}" }
       }
     },
   ]
