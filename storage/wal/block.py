@@ -138,9 +138,13 @@ class BlockWal:
         """Yield what was written and not trimmed. Raises WalCorrupted, WalFailed (it cannot be
         read), StorageError.
 
-        May be repeated until `start()`.
+        What is read is durable: the last writes of a process that died may have reached a cache of
+        the device alone, and what is committed of them says how far this log reaches. May be
+        repeated until `start()`.
         """
         header = self._store.header
+        if not header.is_clean:
+            await self._flush_device()
         scan = RingScan(self._device, self._ring, header)
         async with aclosing(scan.records()) as records:
             while (record := await self._next_of(records)) is not None:
@@ -150,6 +154,12 @@ class BlockWal:
         self._recovered_end = scan.end
         self._released = start
         self._block = Block.none_at(start)
+
+    async def _flush_device(self) -> None:
+        try:
+            await self._device.sync()
+        except OSError as error:
+            raise write_failure(f"{self._device.name}: a flush failed", error) from error
 
     async def _next_of(self, records: AsyncIterator[WalRecord]) -> WalRecord | None:
         try:
@@ -174,8 +184,7 @@ class BlockWal:
                 start=self._released,
                 window_length=self._settings.window_size,
                 scan_length=max(self._settings.window_size, self._settings.record_size_max),
-            ),
-            sync_first=not header.is_clean,
+            )
         )
         await self._save(lambda h: h)  # to the other slot: either alone knows this epoch
         self._trimmed = self._store.header.trimmed
@@ -224,8 +233,7 @@ class BlockWal:
                 position,
                 released=self._released,
                 start=self._released,
-            ),
-            sync_first=not is_started,
+            )
         )
         self._trimmed = max(self._trimmed, self._store.header.trimmed)
 
@@ -370,12 +378,8 @@ class BlockWal:
         if self._listener is not None:
             self._listener.failed(self._error)
 
-    async def _save(
-        self, change: Callable[[SliceHeader], SliceHeader], *, sync_first: bool = False
-    ) -> None:
+    async def _save(self, change: Callable[[SliceHeader], SliceHeader]) -> None:
         try:
-            if sync_first:  # what was recovered may only have reached a cache
-                await self._device.sync()
             await self._store.save(change)
             self._stats.header_writes += 1
         except OSError as error:

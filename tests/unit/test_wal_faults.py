@@ -18,6 +18,8 @@ from storage.wal.block_format import (
     sector_up,
 )
 from storage.wal.memory_device import MemoryDevice
+from storage.wal.volume import format_device, open_slice, volume_image
+from tests.simulation.hostile_device import Platter
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import (
     RING_START,
@@ -439,3 +441,36 @@ async def test_a_payload_that_imitates_a_record_is_none() -> None:
     device = device.crash()
     device.content[RING_START : RING_START + SECTOR] = record
     assert await recovered(await open_small(device)) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_recovery_has_read_survives_a_later_loss_of_power(seed: int) -> None:
+    """A node commits how far its log reaches by what it read there: its next start finds as much,
+    though the last writes of the life before were in a cache of the disk alone.
+    """
+
+    async def world() -> None:
+        rng = random.Random(seed)
+        platter = Platter(256 * 1024, rng=rng, latency_s=(0.0001, 0.01))
+        image = volume_image(
+            volume_id=b"v" * 16, capacity=platter.capacity, node_id=0, host_id="", cluster_id=""
+        )
+        await format_device(platter.attach("mkfs"), image)
+        wal = await open_slice(platter.attach("first"), node_id=0, settings=SMALL)
+        listener = await started(wal, 1)
+        kept = await append_released(wal, listener, b"kept" * 1000)
+        for offset in range(1, 9):
+            wal.append(1, 1, offset, 1, b"perhaps" * 500)
+            await asyncio.sleep(0.001)
+        platter.attach("second").lose()
+        reached = []
+        for name in ("third", "fourth"):
+            wal = await open_slice(platter.attach(name), node_id=0, settings=SMALL)
+            found = await wal.identify(reach=1 << 40)
+            reached.append((found.end, [one.base_offset for one in await recovered(wal)]))
+            platter.attach("a process that ends at once").lose()
+            platter.lose_power()
+        assert reached[0] == reached[1]
+        assert reached[0][0] >= kept
+
+    simulate(world, seed=seed)
