@@ -85,7 +85,14 @@ async def lone_member(groups: GroupCoordinator, group_id: str) -> JoinResult:
 
 @pytest.mark.parametrize(
     ("group_id", "code"),
-    [("", 0), ("g", 103), ("hello", 99162322), ("é€😀", 16752006), ("polygenelubricants", 0)],
+    [
+        ("", 0),
+        ("g", 103),
+        ("hello", 99162322),
+        ("é€😀", 16752006),
+        ("polygenelubricants", 0),
+        ("x" * 32_767, 2080510088),
+    ],
 )
 def test_groups_are_placed_by_javas_hash(group_id: str, code: int) -> None:
     assert partition_of(group_id, 2**31 - 1) == code
