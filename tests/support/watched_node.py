@@ -63,6 +63,8 @@ class LoopWatch:
 class WatchedNode:
     """A node with a store and a write-ahead log of its own below `folder`."""
 
+    _running = 0
+
     def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
         self._settings = {
             "store": str(folder / "store"),
@@ -81,6 +83,7 @@ class WatchedNode:
         # tests have imported, on the loop.
         self._thresholds = gc.get_threshold()
         tune_memory()
+        WatchedNode._running += 1
         self._thread.start()
         assert self._ready.wait(START_S_MAX), "the node did not start"
         if self._failure is not None:
@@ -90,8 +93,12 @@ class WatchedNode:
     def __exit__(self, *_: object) -> None:
         self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(START_S_MAX)
+        WatchedNode._running -= 1
         gc.unfreeze()
         gc.set_threshold(*self._thresholds)
+        if WatchedNode._running:
+            # What this node leaves is for the collector now, not later on the loop of another node.
+            tune_memory()
 
     @property
     def port(self) -> int:
