@@ -75,10 +75,11 @@ def move_without_need(patch: Patch) -> None:
 
 
 class Mutant(NamedTuple):
-    """A bug and the clusters it is let loose in."""
+    """A bug and the clusters it is let loose in, from `first_seed` on."""
 
     apply: Callable[[Patch], None]
     wal: str
+    first_seed: int = 0
 
 
 MUTANTS = [
@@ -86,8 +87,8 @@ MUTANTS = [
     Mutant(hand_over_what_is_still_being_written, "object"),
     Mutant(take_over_without_a_tombstone, "object"),
     Mutant(answer_reads_for_ever, "object"),
-    Mutant(fence_nobody, "object"),
-    Mutant(recover_nobody, "object"),
+    Mutant(fence_nobody, "object", first_seed=5),
+    Mutant(recover_nobody, "object", first_seed=5),
     Mutant(keep_what_an_earlier_life_had_open, "memory"),
     Mutant(move_without_need, "object"),
 ]

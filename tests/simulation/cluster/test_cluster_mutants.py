@@ -22,7 +22,7 @@ def quiet() -> Iterator[None]:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.apply.__name__)
 def test_clusters_catch(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant.apply(monkeypatch)
-    for seed in range(SEEDS_MAX):
+    for seed in range(mutant.first_seed, mutant.first_seed + SEEDS_MAX):
         try:
             run_cluster(seed, wal=mutant.wal)
         except AssertionError as error:
