@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos kills upkeep-day changes equality clients connect-test conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test s3-server spark examples docs lock clean
+.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos kills upkeep-day changes equality clients connect-test conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -186,6 +186,10 @@ tf-cycle: $(STAMP) ## Terraform: every example applied to an emulated AWS, looke
 
 roll-test: $(STAMP) ## Hosts made by a real Terraform are replaced, added and removed one after the other under load (needs terraform; some ten minutes)
 	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -s --timeout 900 tests/rolling
+
+aws-day: $(STAMP) ## Trials in an AWS account of yours, which pays: ACCOUNT=id BUDGET=dollars; DRY_RUN=1 on an emulator; CLEAN=run removes what is left (docs/aws-day.md)
+	@ACCOUNT=$(ACCOUNT) BUDGET=$(BUDGET) DRY_RUN=$(DRY_RUN) CLEAN=$(CLEAN) RUN=$(RUN) ONLY="$(ONLY)" HOURS=$(HOURS) ZONE=$(ZONE) PACKAGES=$(PACKAGES) FOLDER=$(FOLDER) \
+		$(BIN)/python -m tests.aws_day
 
 policy-record: $(STAMP) ## What brokers, Spark and Airflow ask of S3, compared with what policies are tested with; WRITE=1 keeps it, WHO=broker (needs Go; Spark: the jars of s3a)
 	@timeout 3000 $(BIN)/python -m tests.terraform.recording $(WHO) $(if $(WRITE),--write)

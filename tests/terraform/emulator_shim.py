@@ -22,6 +22,7 @@ from moto.elbv2 import models as balancing
 from moto.route53.models import Route53Backend
 
 from tests.terraform import emulator_groups as groups
+from tests.terraform import emulator_hosts as hosts
 from tests.terraform.emulator_parts import ShimMisfit, taken
 
 VERSION = "5.2.5"
@@ -48,6 +49,7 @@ def install() -> None:
     describe_rules()
     free_interfaces()
     groups.install()
+    hosts.install()
 
 
 def refused(code: str, message: str) -> Exception:

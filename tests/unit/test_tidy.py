@@ -35,7 +35,7 @@ BANNED_TEXT = {
     r"registry\.[n]pmjs\.org|repo1?\.[m]aven\.(?:org|apache\.org)|crates\.[i]o|proxy\.[g]olang\.org)",
     # What Terraform's hosts have under /opt is theirs, not this machine's.
     "a path of one machine": r"(?<![\w.~}])/(?:[r]oot|[w]ork|[h]ome/\w+|tmp/[l]h|"
-    r"[o]pt/(?!airflow/)\w+)/",
+    r"[o]pt/(?!(?:airflow|lakehead)/)\w+)/",
     "a merge left unfinished": r"^(?:<{7}|>{7}) ",
     "a note to oneself": r"\b(?:TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b",
 }
