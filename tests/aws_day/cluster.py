@@ -167,9 +167,13 @@ class Cluster:
         ) as process:
             try:
                 text, _ = process.communicate(timeout=seconds)
-            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGINT)
                 text, _ = process.communicate(timeout=_GRACE_S)
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=_GRACE_S)
+                raise
             with (self.folder / "terraform.log").open("a") as log:
                 log.write(f"$ terraform {' '.join(arguments)}\n{text}\n")
             return process.returncode, text

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from botocore.exceptions import BotoCoreError, ClientError
+
 from tests.aws_day import leftovers, packages, preflight
 from tests.aws_day.account import Account
-from tests.aws_day.cluster import Cluster
+from tests.aws_day.cluster import Cluster, TerraformFailed
 from tests.aws_day.day_hosts import Hosts
 from tests.aws_day.day_ledger import Ledger
 from tests.aws_day.day_report import Report, Result
@@ -77,7 +79,10 @@ class Day:
         """
         preflight.check_account(self.account)
         for trial in self.trials:
-            self._end(trial.name)
+            try:
+                self._end(trial.name)
+            except TerraformFailed as error:
+                self.tell(f"{trial.name}: Terraform did not remove all: {error}")
         left = self._finish()
         for piece in left:
             self.tell(f"left: {piece}")
@@ -215,7 +220,10 @@ class Day:
                 self.ledger.write(trial, "removed", kind, name)
 
     def _finish(self) -> list[str]:
-        left = leftovers.clean(self.account, self.clock, self.tell)
+        try:
+            left = leftovers.clean(self.account, self.clock, self.tell)
+        except (BotoCoreError, ClientError) as error:
+            return [f"what cannot be looked up: {error}"]
         if not left:
             for trial, kind, name in self.ledger.pending():
                 self.ledger.write(trial, "removed", kind, name)

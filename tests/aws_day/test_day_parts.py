@@ -1,11 +1,14 @@
 """The parts of a sandbox day that need no AWS: limits, ledger, report, settings, teardown."""
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import NoCredentialsError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -179,6 +182,60 @@ def test_what_is_left_makes_the_status_and_stands_in_the_report(
     pretended["left"].clear()
     assert day(tmp_path, good("a")).clean() == 0
     assert day(tmp_path, good("a")).ledger.pending() == []
+
+
+def test_an_account_that_cannot_be_looked_at_counts_as_not_empty(
+    tmp_path: Path, pretended: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expired(*_: object) -> list[Piece]:
+        raise NoCredentialsError
+
+    monkeypatch.setattr(leftovers, "clean", expired)
+    assert day(tmp_path, good("a")).run() == 2
+    assert states(tmp_path) == {"a": "done"}
+    assert pretended["destroyed"][-1] == "a"
+
+
+def test_a_clean_up_goes_on_by_tag_where_terraform_fails(
+    tmp_path: Path, pretended: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day(tmp_path, good("a"), good("b")).run()
+
+    def stuck(self: Cluster, emptied: Callable[[], object]) -> None:
+        raise TerraformFailed(f"{self.trial} stays")
+
+    monkeypatch.setattr(Cluster, "destroy", stuck)
+    assert day(tmp_path, good("a"), good("b")).clean() == 0
+    pretended["left"].append("vol-1")
+    assert day(tmp_path, good("a"), good("b")).clean() == 2
+
+
+@pytest.mark.parametrize(("end", "code"), [("interrupt", None), ("timeout", 130)])
+def test_terraform_is_asked_to_end_and_an_interrupt_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int | None
+) -> None:
+    program = tmp_path / "bin" / "terraform"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ntrap 'echo saved; exit 130' INT\nwhile :; do sleep 0.1; done\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    cluster = Cluster(account=ACCOUNT, trial="a", folder=tmp_path, environment={})
+    if code is None:
+        real = subprocess.Popen.communicate
+        calls: list[object] = []
+
+        def interrupted(self: Any, *arguments: Any, **named: Any) -> Any:
+            calls.append(named)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            return real(self, *arguments, **named)
+
+        monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cluster.run_any("apply")
+        assert len(calls) == 2
+    else:
+        assert cluster.run_any("apply", seconds=0.5) == (code, "saved\n")
 
 
 def test_a_destroy_that_fails_is_told_and_does_not_hide_the_trial(

@@ -31,7 +31,7 @@ NODES = 2
 # stop, so what is read after them was in the log that they recovered.
 _OVERRIDE = """\
 provider "aws" {
-  max_retries = 1
+  max_retries = 3
 }
 module "lakehead" {
   nodes_per_host = 2

@@ -35,8 +35,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 BUCKET = "lake-of-the-cycle"
 DIGEST = "0123456789abcdef" * 4
 WHEEL = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
-# The provider's own 25 tries make minutes of each call that the emulator does not know.
-OVERRIDE = 'provider "aws" {\n  max_retries = 1\n}\n'
+# The provider's own 25 tries make minutes of each call that the emulator does not know. With one, a
+# connection that the emulator closes too early on a busy machine fails an apply.
+OVERRIDE = 'provider "aws" {\n  max_retries = 3\n}\n'
 HOST = "module.lakehead.module.brokers.aws_instance.host"
 INTERFACE = "module.lakehead.module.brokers.aws_network_interface.host"
 VOLUME = "module.lakehead.module.wal[0].aws_ebs_volume.wal"

@@ -6,7 +6,9 @@ from tests.aws_day.day_report import Expected
 from tests.aws_day.trial import Scene, Trial
 from tests.aws_day.trials.scratch import attach, scratch_volume, wait_for
 
-_HOLD_S = 60
+_HOLD_S = 90
+_BEGIN_S = 20
+"""In which the holder's program has begun to write."""
 _CLOCKS_MS = 10
 """How far clocks of two instances are apart at the most, by Amazon's time service."""
 _SOURCE = "QEMU, docs/storage/block-wal.md"
@@ -47,6 +49,7 @@ class Reservations(Trial):
                 scene.hosts.run(instance, "device", volume, "120")
             for way in ("plain", "abort"):
                 held = scene.hosts.begin(holder, "reservations", "hold", volume, str(_HOLD_S))
+                scene.limits.clock.sleep(_BEGIN_S)
                 took = scene.hosts.run(taker, "reservations", "take", volume, way)
                 was = scene.hosts.result(held)
                 late_ms = was["last_write_began_ms"] - took["returned_ms"] - _CLOCKS_MS

@@ -66,5 +66,5 @@ def wait_for(scene: Scene, volume: str, instances: set[str]) -> float:
 def attach(scene: Scene, volume: str, instance: str) -> None:
     """Ask for an attachment."""
     scene.account.client("ec2").attach_volume(
-        VolumeId=volume, InstanceId=instance, Device="/dev/sdz"
+        VolumeId=volume, InstanceId=instance, Device="/dev/sdp"
     )
