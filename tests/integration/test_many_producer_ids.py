@@ -111,7 +111,10 @@ async def state_sizes(folder: Path) -> list[int]:
 
 @pytest.mark.slow
 def test_a_million_producers_do_not_hold_up_others_nor_the_next_leader(tmp_path: Path) -> None:
-    flags = "--default.replication.factor", "1", "--upload.age.ms", "5000"
+    flags = (
+        *("--default.replication.factor", "1", "--upload.age.ms", "5000"),
+        *("--max.producer.ids.per.partition", str(2 * PRODUCERS)),
+    )
     with LakeheadCluster(tmp_path, *flags) as cluster:
         create_topic(cluster.bootstrap, TOPIC, 1)
         leader = leader_of(cluster.nodes, 5_000_000)
