@@ -74,6 +74,7 @@ def emulated(folder: Path) -> Iterator[dict[str, str]]:
 
 def day_in(settings: DaySettings, given: dict[str, str], *, is_hasty: bool) -> Day:
     """Return a day where boto3's environment leads. Raises NotReady and NotSaid."""
+    trials = chosen(settings.only)
     zone = chosen_zone(
         settings.region, settings.zone, boto3.client("ec2", region_name=settings.region)
     )
@@ -83,7 +84,7 @@ def day_in(settings: DaySettings, given: dict[str, str], *, is_hasty: bool) -> D
     return Day(
         settings=replace(settings, zone=zone),
         account=account,
-        trials=chosen(settings.only),
+        trials=trials,
         clock=HastyClock() if is_hasty else PatientClock(),
         tell=lambda line: print(line, flush=True),
         environment=given,

@@ -32,7 +32,7 @@ def leftovers(account: Account, trial: str = "") -> list[Piece]:
     A key that is about to be deleted is gone: KMS waits seven days at the least, and takes nothing
     for it. What the tagging service has and no kind here knows is of the kind "other".
     """
-    return sorted({Piece(kind, name) for kind, found in _FINDERS for name in found(account, trial)})
+    return sorted({Piece(kind, name) for kind, found in FINDERS for name in found(account, trial)})
 
 
 def clean(account: Account, clock: DayClock, tell: Callable[[str], object]) -> list[Piece]:
@@ -43,10 +43,10 @@ def clean(account: Account, clock: DayClock, tell: Callable[[str], object]) -> l
         found = leftovers(account)
         if not found:
             return []
-        order = list(_REMOVERS)
+        order = list(REMOVERS)
         for piece in sorted(found, key=lambda one: order.index(one.kind)):
             try:
-                _REMOVERS[piece.kind](account, piece.name)
+                REMOVERS[piece.kind](account, piece.name)
             except Exception as error:
                 # Of any service, for any reason: the next piece has nothing to do with it.
                 if attempt in {0, _ROUNDS - 1}:
@@ -289,7 +289,7 @@ def _remove_other(account: Account, name: str) -> None:
     raise NotImplementedError(f"{account.run} has {name}, of a kind that is removed by hand")
 
 
-_FINDERS: list[tuple[str, Callable[[Account, str], list[str]]]] = [
+FINDERS: list[tuple[str, Callable[[Account, str], list[str]]]] = [
     ("scaling group", _groups),
     ("instance", _instances),
     *(
@@ -326,7 +326,7 @@ _FINDERS: list[tuple[str, Callable[[Account, str], list[str]]]] = [
     ("key", _keys),
     ("other", _others),
 ]
-_REMOVERS: dict[str, Callable[[Account, str], object]] = {
+REMOVERS: dict[str, Callable[[Account, str], object]] = {
     "experiment template": lambda at, name: at.client("fis").delete_experiment_template(id=name),
     "scaling group": _remove_group,
     "launch template": lambda at, name: at.client("ec2").delete_launch_template(

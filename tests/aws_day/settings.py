@@ -1,5 +1,6 @@
 """Settings of a sandbox day, from variables of the environment, as `make` passes them."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,9 +62,11 @@ class DaySettings:
 
 
 def _number(given: Mapping[str, str], name: str, default: str) -> float:
+    said = f"{name} is not set to a number: BUDGET=30 is dollars, HOURS=12 hours."
     try:
-        return float(given.get(name) or default)
+        value = float(given.get(name) or default)
     except ValueError:
-        raise NotSaid(
-            f"{name} is not set to a number: BUDGET=30 is dollars, HOURS=12 hours."
-        ) from None
+        raise NotSaid(said) from None
+    if not 0 <= value < math.inf:  # nan is within no bounds
+        raise NotSaid(said)
+    return value
