@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.aws_day.day_report import Expected
 from tests.aws_day.trial import Scene, Trial
-from tests.aws_day.trials.scratch import attach, scratch_volume, wait_for
+from tests.aws_day.trials.scratch import attach, scratch_volume, stop, wait_for
 
 _TIMES = 5
 _SOURCE = "others' experience, 10 to 20 s"
@@ -46,10 +46,7 @@ class Attachments(Trial):
                 detached.append(wait_for(scene, volume, set()))
             attach(scene, volume, other)
             wait_for(scene, volume, {other})
-            began = clock.monotonic()
-            ec2.stop_instances(InstanceIds=[other], Force=True)
-            ec2.get_waiter("instance_stopped").wait(InstanceIds=[other])
-            scene.figure("stop", clock.monotonic() - began)
+            scene.figure("stop", stop(scene, other, by_force=True))
             ec2.detach_volume(VolumeId=volume, InstanceId=other, Force=True)
             scene.figure("force_detach", wait_for(scene, volume, set()))
         scene.figure("attach_median", statistics.median(attached))

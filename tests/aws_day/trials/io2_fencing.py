@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.aws_day.day_report import Expected
 from tests.aws_day.trial import Scene, Trial
-from tests.aws_day.trials.scratch import attach, scratch_volume, wait_for
+from tests.aws_day.trials.scratch import attach, scratch_volume, stop, wait_for
 
 _HOLD_S = 90
 _BEGIN_S = 20
@@ -59,9 +59,7 @@ class Reservations(Trial):
                 scene.figure(f"{way}_errno", was["refused_errno"])
                 if way == "plain":
                     scene.hosts.run(taker, "reservations", "clear", volume)
-            ec2 = scene.account.client("ec2")
-            ec2.stop_instances(InstanceIds=[taker])
-            ec2.get_waiter("instance_stopped").wait(InstanceIds=[taker])
+            stop(scene, taker, by_force=False)
             seen = scene.hosts.run(holder, "reservations", "look", volume)
             scene.figure("kept_over_a_stop", seen["is_taker"])
             scene.note("kept_over_a_stop: 1 kept, 0 not kept or the kernel cannot read it.")

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from tests.aws_day.trial import Scene
 
 _ATTACH_S = 600
+_STOP_S = 900
 
 
 @contextmanager
@@ -61,6 +62,18 @@ def wait_for(scene: Scene, volume: str, instances: set[str]) -> float:
             raise TimeoutError(f"volume {volume} is held by {holders(scene, volume)}")
         scene.limits.clock.sleep(0.5)
     return scene.limits.clock.monotonic() - began
+
+
+def stop(scene: Scene, instance: str, *, by_force: bool) -> float:
+    """Stop an instance; return the seconds until EC2 says that it is stopped."""
+    ec2 = scene.account.client("ec2")
+    ec2.stop_instances(InstanceIds=[instance], Force=by_force)
+
+    def is_stopped() -> bool:
+        told = ec2.describe_instances(InstanceIds=[instance])["Reservations"]
+        return bool(told[0]["Instances"][0]["State"]["Name"] == "stopped")
+
+    return scene.limits.until(f"the end of {instance}", _STOP_S, is_stopped)
 
 
 def attach(scene: Scene, volume: str, instance: str) -> None:
