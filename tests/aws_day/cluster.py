@@ -131,7 +131,7 @@ class Cluster:
             emptied()
             code, text = self.run_any(*given, more=meant)
             if code:
-                raise TerraformFailed(f"terraform destroy: {code}\n{text[-3000:]}")
+                raise TerraformFailed(f"terraform destroy: {code}: {complaints(text)}")
 
     def refused_destroy(self) -> str:
         """Try to destroy a cluster that has data; return what Terraform says. Raises
@@ -146,7 +146,7 @@ class Cluster:
         """Run Terraform; return what it prints. Raises TerraformFailed."""
         code, text = self.run_any(*arguments, seconds=seconds)
         if code:
-            raise TerraformFailed(f"terraform {arguments[0]}: {code}\n{text[-3000:]}")
+            raise TerraformFailed(f"terraform {arguments[0]}: {code}: {complaints(text)}")
         return text
 
     def run_any(
@@ -177,3 +177,9 @@ class Cluster:
             with (self.folder / "terraform.log").open("a") as log:
                 log.write(f"$ terraform {' '.join(arguments)}\n{text}\n")
             return process.returncode, text
+
+
+def complaints(text: str) -> str:
+    """Return the errors of what Terraform prints, or its end where there is none."""
+    _, found, errors = text.partition("\nError: ")
+    return (found.strip() + " " + errors if found else text[-1000:]).strip()[:2000]

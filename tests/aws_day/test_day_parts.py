@@ -17,7 +17,7 @@ from tests.aws_day import day as day_module
 from tests.aws_day import leftovers, packages, preflight
 from tests.aws_day.__main__ import chosen
 from tests.aws_day.account import Account
-from tests.aws_day.cluster import Cluster, TerraformFailed
+from tests.aws_day.cluster import Cluster, TerraformFailed, complaints
 from tests.aws_day.day import Day
 from tests.aws_day.day_hosts import HostFailed, figures
 from tests.aws_day.day_ledger import Ledger
@@ -236,6 +236,12 @@ def test_terraform_is_asked_to_end_and_an_interrupt_is_not_lost(
         assert len(calls) == 2
     else:
         assert cluster.run_any("apply", seconds=0.5) == (code, "saved\n")
+
+
+def test_what_terraform_complains_of_is_told_and_not_what_it_did_before() -> None:
+    printed = f"{'aws_vpc.this: Creating...' * 500}\nError: no such zone\n\n  with a.b"
+    assert complaints(printed) == "Error: no such zone\n\n  with a.b"
+    assert complaints("it fell over") == "it fell over"
 
 
 def test_a_destroy_that_fails_is_told_and_does_not_hide_the_trial(
