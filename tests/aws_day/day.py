@@ -179,7 +179,7 @@ class Day:
         for address in addresses:
             self.ledger.write(trial.name, "intended", "resource", address)
         cluster.apply_planned()
-        hosts = Hosts(account=self.account, limits=limits, region=self.account.region)
+        hosts = Hosts(account=self.account, limits=limits)
         outputs = cluster.outputs()
         scene = Scene(
             account=self.account,

@@ -37,7 +37,6 @@ class Hosts:
 
     account: Account
     limits: Limits
-    region: str
 
     def wait_ready(self, instance: str) -> float:
         """Wait until Systems Manager reaches a host; return the seconds that took."""
@@ -63,7 +62,7 @@ class Hosts:
                 "commands": [
                     _PACED,
                     f"echo {text} | base64 -d >{path}",
-                    f"AWS_REGION={self.region} {shlex.join([_PYTHON, path, *arguments])}",
+                    f"AWS_REGION={self.account.region} {shlex.join([_PYTHON, path, *arguments])}",
                 ],
                 "executionTimeout": [str(seconds)],
             },
