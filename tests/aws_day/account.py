@@ -19,14 +19,17 @@ class Account:
     zone: str
     run: str
     """Name of the run: its tag, and the beginning of the name of all that it makes."""
+    clients: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     calls: set[str] = field(default_factory=set)
     """What boto3 was asked for here, as actions of IAM policies name it."""
 
     def client(self, service: str) -> Any:
-        """Return boto3's client of a service."""
-        made = boto3.Session(region_name=self.region).client(service)
-        made.meta.events.register("before-call", self._note)
-        return made
+        """Return boto3's client of a service: one for the whole run, as to make one takes long."""
+        if service not in self.clients:
+            made = boto3.Session(region_name=self.region).client(service)
+            made.meta.events.register("before-call", self._note)
+            self.clients[service] = made
+        return self.clients[service]
 
     def tags(self, trial: str) -> list[dict[str, str]]:
         """Return what each thing of a trial is tagged with, as most services take it."""
