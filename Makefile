@@ -18,7 +18,7 @@ SUITES ?= ../shared/conformance
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 unexport PYTHONPATH
 
-.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos kills upkeep-day changes equality clients connect-test conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -167,6 +167,9 @@ disks: $(STAMP) ## The block WAL on disks that lie: FUSE file systems that lose,
 
 connect-test: $(STAMP) ## Connectors killed at random, brokers too; Kafka Connect's own worker on a broker (needs Java 17; Maven: cached); CONNECT_KILLS=12, CONNECT_SEED=1
 	@SLOW=1 $(BIN)/python -m pytest -q --timeout 900 tests/connectors tests/airflow/test_airflow_connect.py
+
+registry: $(STAMP) ## 2,100 generated and damaged Avro schemas, judged by Avro's Java library and by the registry; SEED=1, CASES=700 (needs Java 17; Maven: cached)
+	@$(BIN)/python -m tests.registry --seed $(or $(SEED),1) --cases $(or $(CASES),700)
 
 spark: $(STAMP) ## Tests with Spark, the slow ones too
 	@SLOW=1 $(BIN)/python -m pytest -q tests/spark

@@ -110,11 +110,13 @@ class _Resolution:
         reasons = _names(read, wrote, path)
         written = {field["name"]: field for field in wrote["fields"]}
         for index, field in enumerate(read["fields"]):
-            names = (field["name"], *field.get("aliases", ()))
-            found = next((written[name] for name in names if name in written), None)
+            names = (field["name"], *field["aliases"])
+            found = [written[name] for name in names if name in written]
             place = f"{path}/fields/{index}"
-            if found is not None:
-                reasons += self.types(field["type"], found["type"], f"{place}/type")
+            if len(found) > 1:
+                reasons.append(_ambiguous(field["name"], place))
+            elif found:
+                reasons += self.types(field["type"], found[0]["type"], f"{place}/type")
             elif "default" not in field:
                 reasons.append(_no_default(field["name"], place))
         return reasons
@@ -122,31 +124,17 @@ class _Resolution:
 
 def _node(node: Any, model: AvroModel) -> Any:
     """A union as a list, anything else as an object with its `type`."""
-    while True:
-        if isinstance(node, list):
-            return node
-        if isinstance(node, str):
-            if node not in model.named:
-                return {"type": node}
-            node = model.named[node]
-        elif isinstance(node["type"], dict | list) or node["type"] in model.named:
-            node = node["type"]
-        else:
-            return node
+    if isinstance(node, str):
+        return model.named.get(node, {"type": node})
+    return node
 
 
 def _names(read: Any, wrote: Any, path: str) -> list[str]:
     bare = read["name"].rpartition(".")[2]
-    if bare == wrote["name"].rpartition(".")[2] or wrote["name"] in _full_aliases(read):
+    if bare == wrote["name"].rpartition(".")[2] or wrote["name"] in read["aliases"]:
         return []
     description = f"The name of the schema has changed (path '{path}/name')"
     return [difference("NAME_MISMATCH", description, f"expected: {wrote['name']}")]
-
-
-def _full_aliases(read: Any) -> list[str]:
-    space = read["name"].rpartition(".")[0]
-    aliases = read.get("aliases", ())
-    return [each if "." in each or not space else f"{space}.{each}" for each in aliases]
 
 
 def _sizes(read: Any, wrote: Any, path: str) -> list[str]:
@@ -170,6 +158,14 @@ def _symbols(read: Any, wrote: Any, path: str) -> list[str]:
         "the old schema"
     )
     return [difference("MISSING_ENUM_SYMBOLS", description, f"[{named}]")]
+
+
+def _ambiguous(name: str, place: str) -> str:
+    description = (
+        f"The field '{name}' at path '{place}' in the new schema is, by its name and aliases, more "
+        "than one field of the old schema"
+    )
+    return difference("FIELD_NAME_AMBIGUOUS", description, name)
 
 
 def _no_default(name: str, place: str) -> str:
