@@ -23,6 +23,7 @@ _PLACES = {
     "features": "features.app",
     "rolling-update": "rolling_update.rolling_update",
     "slot": "slot.app",
+    "settings": "host_settings.app",
     "topics": "topics.app",
     "sql": "sql.sql",
     "tables": "tables.list_tables",

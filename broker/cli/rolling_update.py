@@ -165,12 +165,8 @@ async def _members(path: str, timeout_s: float) -> AsyncIterator[Members]:
     store = open_cluster(path)
     try:
         members = Members(await open_log(store, writer="rolling-update"), timeout_s=timeout_s)
-        following = asyncio.create_task(members.follow())
-        try:
+        async with members.following():
             yield members
-        finally:
-            following.cancel()
-            await asyncio.wait([following])
     finally:
         await store.close()
 

@@ -2,6 +2,10 @@
 # is told. It needs a shell and nothing else, so that it holds in every pipeline.
 
 locals {
+  hosts_with_other_settings = sort([
+    for slot, version in module.brokers.settings.reported : slot
+    if version != module.brokers.settings.version && contains(concat(keys(local.slots), keys(local.group_slots)), slot)
+  ])
   hosts_to_replace = sort([for slot, revision in module.brokers.revisions : slot if revision.now != revision.next])
 }
 
@@ -9,7 +13,14 @@ locals {
 check "hosts_are_as_configured" {
   assert {
     condition     = length(local.hosts_to_replace) == 0
-    error_message = "An apply replaces no host. Made of another image, instance type, release or settings than the configuration has now: ${join(", ", local.hosts_to_replace)}. Replace them one after the other: lakehead rolling-update, or terraform apply with -replace='...aws_instance.host[\"${join("", slice(concat(local.hosts_to_replace, [""]), 0, 1))}\"]', and the next one when all serve."
+    error_message = "An apply replaces no host. Made of another image, instance type or release than the configuration has now: ${join(", ", local.hosts_to_replace)}. Replace them one after the other: lakehead rolling-update, or terraform apply with -replace='...aws_instance.host[\"${join("", slice(concat(local.hosts_to_replace, [""]), 0, 1))}\"]', and the next one when all serve."
+  }
+}
+
+check "hosts_run_the_settings" {
+  assert {
+    condition     = length(local.hosts_with_other_settings) == 0
+    error_message = "Hosts that have not reported the settings of the configuration (${module.brokers.settings.version}) yet: ${join(", ", local.hosts_with_other_settings)}. They take them by themselves, one after the other; journalctl --unit lakehead-settings says on a host what keeps it."
   }
 }
 

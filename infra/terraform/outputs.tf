@@ -110,8 +110,18 @@ output "hosts" {
 }
 
 output "hosts_to_replace" {
-  description = "Hosts that were made of another image, instance type, release or settings than the configuration has now. `lakehead rolling-update` replaces them."
+  description = "Hosts that were made of another image, instance type or release than the configuration has now. `lakehead rolling-update` replaces them."
   value       = local.hosts_to_replace
+}
+
+output "settings" {
+  description = "Settings of all hosts: their address in the bucket, their version (the first digits of the SHA-256), and the version that each host has reported."
+  value       = module.brokers.settings
+}
+
+output "hosts_with_other_settings" {
+  description = "Hosts that reported another version of the settings than the configuration has. They take it by themselves, one after the other."
+  value       = local.hosts_with_other_settings
 }
 
 output "kms_keys" {

@@ -320,8 +320,8 @@ variable "tables_prefix" {
     error_message = "tables_prefix is names of letters, digits, _ and -, with single slashes between them."
   }
   validation {
-    condition     = !startswith("${var.tables_prefix}/", "${var.prefix}/") && !startswith("${var.prefix}/", "${var.tables_prefix}/")
-    error_message = "tables_prefix and prefix may not lie in one another: what is under prefix, the brokers' sweep may delete."
+    condition     = !startswith("${var.tables_prefix}/", "${var.prefix}/") && !startswith("${var.prefix}/", "${var.tables_prefix}/") && !startswith("${var.tables_prefix}/", "${var.prefix}-settings/")
+    error_message = "tables_prefix and prefix may not lie in one another, as what is under prefix, the brokers' sweep may delete; nor may tables lie in PREFIX-settings, which is Terraform's."
   }
 }
 

@@ -121,6 +121,7 @@ def running_cloud(folder: Path, example: str, wal_mode: str) -> Iterator[Cloud]:
                 variables=variables,
             )
             _apply(terraform, wal_mode)
+            _copy_settings(aws, s3)
             yield Cloud(s3=s3, aws=aws, instances=_instances(aws))
     finally:
         s3.stop()
@@ -141,18 +142,31 @@ def _digest(wheels: Path) -> str:
     return hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
-def _upload(s3: S3Server, wheels: Path) -> None:
+def _client(s3: S3Server) -> Any:
     import boto3
 
-    client = boto3.client(
+    return boto3.client(
         "s3",
         endpoint_url=s3.endpoint,
         region_name=s3.region,
         aws_access_key_id=s3.access_key,
         aws_secret_access_key=s3.secret_key,
     )
+
+
+def _upload(s3: S3Server, wheels: Path) -> None:
+    client = _client(s3)
     for wheel in wheels.iterdir():
         client.upload_file(str(wheel), PACKAGES, f"lakehead/{wheel.name}")
+    client.close()
+
+
+def _copy_settings(aws: Emulator, s3: S3Server) -> None:
+    """Put the settings that Terraform wrote where machines look for them."""
+    key = "lakehead-settings/brokers.toml"
+    content = aws.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    client = _client(s3)
+    client.put_object(Bucket=BUCKET, Key=key, Body=content)
     client.close()
 
 

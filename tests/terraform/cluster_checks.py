@@ -186,8 +186,11 @@ def check_user_data(cluster: Cluster, slot: str, one: Mapping[str, Any], digest:
     given = base64.b64decode(told["UserData"]["Value"])
     assert hashlib.sha1(given, usedforsecurity=False).hexdigest() == digest
     config = yaml.safe_load(given)
-    (file,) = (f for f in config["write_files"] if f["path"] == "/etc/lakehead/lakehead.toml")
-    settings = tomllib.loads(file["content"])
+    (file,) = (f for f in config["write_files"] if f["path"] == "/etc/lakehead/host.toml")
+    bucket, _, key = cluster.outputs["settings"]["address"].removeprefix("s3://").partition("/")
+    shared = cluster.aws.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+    assert hashlib.sha256(shared).hexdigest().startswith(cluster.outputs["settings"]["version"])
+    settings = tomllib.loads(file["content"] + shared.decode())
     host = cluster.outputs["hosts"][slot]
     assert settings["advertised.host"] == one["PrivateIpAddress"] == host["address"]
     assert str(settings["node.id"]) == str(host["node_id"])

@@ -19,7 +19,9 @@ from moto.ec2.models.launch_templates import LaunchTemplate
 from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.ec2.responses.monitoring import Monitoring
 from moto.elbv2 import models as balancing
+from moto.iam.access_control import PermissionResult
 from moto.route53.models import Route53Backend
+from moto.s3.models import FakeBucket
 
 from tests.terraform import emulator_groups as groups
 from tests.terraform import emulator_hosts as hosts
@@ -48,6 +50,7 @@ def install() -> None:
     part_tags_of_launch_templates()
     describe_rules()
     free_interfaces()
+    let_settings_through_without_tls()
     groups.install()
     hosts.install()
 
@@ -300,3 +303,17 @@ def free_interfaces() -> None:
     Instance.__init__ = placed
     Instance.terminate = freeing
     NetworkInterfaceBackend.attach_network_interface = attach_checked
+
+
+def let_settings_through_without_tls() -> None:
+    """Terraform and hosts' reports come by plain HTTP here, which the bucket's policy refuses: not
+    for settings and reports. Anything else is refused, as on AWS.
+    """
+    permission = taken(FakeBucket, "get_permission", "self action resource")
+
+    def permitted(self: Any, action: str, resource: str) -> Any:
+        if "-settings/" in resource or "/hosts/" in resource:
+            return PermissionResult.NEUTRAL
+        return permission(self, action, resource)
+
+    FakeBucket.get_permission = permitted

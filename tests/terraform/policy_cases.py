@@ -7,6 +7,7 @@ from tests.terraform.policy_evaluation import Request
 
 ACCOUNT, REGION, BUCKET = "123456789012", "us-east-1", "lake-bucket"
 BUCKET_ARN = f"arn:aws:s3:::{BUCKET}"
+SETTINGS = f"{BUCKET_ARN}/lakehead-settings/brokers.toml"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000"
 PACKAGE_KEY = KEY.replace("0000-000000000000", "0000-000000000002")
 GLUE = f"arn:aws:glue:{REGION}:{ACCOUNT}"
@@ -38,6 +39,8 @@ class Case(NamedTuple):
 
 def never(who: str) -> Iterator[Case]:
     """Yield what a role must never be allowed."""
+    for action in _WRITES if who == "broker" else OBJECTS:
+        yield Case("the brokers' settings", action, SETTINGS)
     for action in OBJECTS:
         for place in ("other/x", "lakehead-2/x", "lakehead", "tables-2/x", "x"):
             yield Case("another prefix", action, f"{BUCKET_ARN}/{place}")
@@ -133,6 +136,9 @@ def _broker() -> Iterator[Case]:
     for action in OBJECTS:
         yield Case("tables", action, f"{BUCKET_ARN}/tables/orders/part-0.parquet")
     yield from _packages("lakehead")
+    for key in ("lakehead-settings/other.toml", "lakehead-settings/brokers.toml.bak"):
+        for action in OBJECTS:
+            yield Case("beside the settings", action, f"{BUCKET_ARN}/{key}")
 
 
 def _spark() -> Iterator[Case]:
@@ -184,6 +190,8 @@ STATED: Mapping[str, tuple[Case, ...]] = {
         *EARLIER_KEYS,
         Case("user data: aws s3 cp", "s3:ListBucket", PACKAGES, {"s3:prefix": "lakehead/"}),
         Case("user data: aws s3 cp", "s3:GetObject", f"{PACKAGES}/lakehead/lakehead-1.0.whl"),
+        Case("user data: settings", "s3:GetObject", SETTINGS),
+        Case("user data: reports", "s3:PutObject", f"{BUCKET_ARN}/lakehead/hosts/a-0/settings-0"),
     ),
     "spark": (
         *EARLIER_KEYS,

@@ -38,6 +38,7 @@ WHEEL = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
 # The provider's own 25 tries make minutes of each call that the emulator does not know. With one, a
 # connection that the emulator closes too early on a busy machine fails an apply.
 OVERRIDE = 'provider "aws" {\n  max_retries = 3\n}\n'
+SETTINGS_OBJECT = "module.lakehead.module.brokers.aws_s3_object.settings"
 HOST = "module.lakehead.module.brokers.aws_instance.host"
 INTERFACE = "module.lakehead.module.brokers.aws_network_interface.host"
 VOLUME = "module.lakehead.module.wal[0].aws_ebs_volume.wal"
@@ -107,6 +108,15 @@ def existing_network(aws: Emulator) -> dict[str, str]:
     table = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
     ec2.associate_route_table(RouteTableId=table, SubnetId=subnet)
     return {"vpc_id": vpc, "subnet_id": subnet, "route_table_ids": json.dumps([table])}
+
+
+def report(aws: Emulator, slot: str, version: str = "") -> None:
+    """Report the version of the settings that a host runs, as its script does; empty: none."""
+    s3, folder = aws.client("s3"), f"lakehead/hosts/lakehead-{slot}/"
+    for one in s3.list_objects_v2(Bucket=BUCKET, Prefix=folder).get("Contents", ()):
+        s3.delete_object(Bucket=BUCKET, Key=one["Key"])
+    if version:
+        s3.put_object(Bucket=BUCKET, Key=f"{folder}settings-{version}")
 
 
 def put_object(aws: Emulator) -> None:
@@ -199,7 +209,9 @@ def test_minimal_gets_a_third_host_and_ends(
         check_end(where, snapshots=3)
 
 
-def test_multi_az_gets_a_setting_host_by_host_and_ends(tmp_path: Path) -> None:
+def test_multi_az_gets_a_setting_at_once_and_a_release_host_by_host_and_ends(
+    tmp_path: Path,
+) -> None:
     with place(tmp_path, "multi-az-object-wal") as where:
         terraform, slots = where.terraform, {"a-0": 0, "b-0": 100, "c-0": 200}
         assert set(terraform.plan().changes.values()) == {"create"}
@@ -213,10 +225,26 @@ def test_multi_az_gets_a_setting_host_by_host_and_ends(tmp_path: Path) -> None:
 
         setting = '{ "log.retention.ms" = "86400000" }'
         terraform.override("setting", f'module "lakehead" {{\n  settings = {setting}\n}}\n')
+        assert terraform.plan().changes == {SETTINGS_OBJECT: "update"}
+        terraform.apply()
+        assert terraform.output("cluster")["hosts_to_replace"] == []
+        check_everything(where.cluster(), where, slots)
+        report(where.aws, "a-0", "0123456789ab")
+        said = plain(terraform.apply().text)
+        assert "have not reported the settings" in said
+        assert terraform.output("cluster")["hosts_with_other_settings"] == ["a-0"]
+        report(where.aws, "a-0", terraform.output("cluster")["settings"]["version"])
+        terraform.apply()
+        assert terraform.output("cluster")["hosts_with_other_settings"] == []
+        report(where.aws, "a-0")
+
+        terraform.override(
+            "release", f'module "lakehead" {{\n  package_sha256 = "{"f" * 64}"\n}}\n'
+        )
         assert [one for one in terraform.plan().changes if HOST in one] == []
         kept = {slot: one["InstanceId"] for slot, one in cluster.instances.items()}
         said = plain(terraform.apply().text)
-        assert "Made of another image, instance type, release or settings" in said
+        assert "Made of another image, instance type or release" in said
         assert "now: a-0, b-0, c-0. Replace them one after the other" in said
         assert terraform.output("cluster")["hosts_to_replace"] == ["a-0", "b-0", "c-0"]
         servers = cluster.outputs["bootstrap_servers"]

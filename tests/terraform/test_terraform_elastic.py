@@ -12,11 +12,18 @@ from storage.aws.lifecycle import ENDING_HOOK, GROUP_TAG, SERVING_HOOK, Boto3Sca
 from storage.aws.slots import Slot, SlotClaims
 from tests.terraform.cluster_checks import tags
 from tests.terraform.emulator import REGION, Emulator, emulator
-from tests.terraform.test_terraform_cycle import applied, ask_here, check_end, place
+from tests.terraform.test_terraform_cycle import (
+    SETTINGS_OBJECT,
+    applied,
+    ask_here,
+    check_end,
+    place,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 UPKEEP = {"MinHealthyPercentage": 100, "MaxHealthyPercentage": 110}
 GROUP = "module.lakehead.module.elastic[0]."
+RELEASE = f'module "lakehead" {{\n  package_sha256 = "{"f" * 64}"\n}}\n'
 SETTING = 'module "lakehead" {\n  settings = { "log.retention.ms" = "86400000" }\n}\n'
 
 
@@ -136,7 +143,7 @@ def test_instances_that_start_at_once_take_all_slots_there_are(
         assert aws.faults() == []
 
 
-def test_a_group_gets_slots_another_setting_and_ends(
+def test_a_group_gets_slots_another_setting_another_release_and_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with place(tmp_path, "elastic") as where:
@@ -170,6 +177,11 @@ def test_a_group_gets_slots_another_setting_and_ends(
         now = check_that_others_come(where.aws, got)
 
         terraform.override("setting", SETTING)
+        assert terraform.plan().changes == {SETTINGS_OBJECT: "update"}
+        assert applied(where).outputs["slots"] == slots
+        assert claimed_at_once(where.aws) == now, "the same instances"
+
+        terraform.override("setting", RELEASE)
         assert terraform.plan().changes == {
             f"{GROUP}aws_autoscaling_group.hosts": "update",
             f"{GROUP}aws_launch_template.host": "update",

@@ -14,7 +14,7 @@ from docs.terraform_tables import ROOT, declarations, folders
 MODULES = [pytest.param(folder, id=folder.relative_to(ROOT).as_posix()) for folder in folders()]
 USER_DATA = ROOT / "modules" / "brokers" / "user_data.yaml.tftpl"
 USER_DATA_BYTES_MAX = 16 * 1024
-SETTINGS = '"host" = "0.0.0.0"\n"host.id" = "lakehead-a-0"\n"wal" = "object:"\n"wal.size" = "1g"\n'
+IDENTITY = '"host" = "0.0.0.0"\n"host.id" = "lakehead-a-0"\n"wal" = "object:"\n"wal.size" = "1g"\n'
 VALUES = {
     "before_start": "/usr/bin/true",
     "capabilities": "CAP_SYS_ADMIN",
@@ -24,9 +24,12 @@ VALUES = {
     "groups": '["lakehead-wal"]',
     "private_devices": "no",
     "region": "us-east-1",
+    "reports": "s3://lake/lakehead/hosts",
+    "settings": "s3://lake/lakehead-settings/brokers.toml",
+    "store_region": "us-east-1",
     "hostname": "lakehead-a-0",
     # As Terraform's jsonencode writes it.
-    "settings": '"' + SETTINGS.replace('"', '\\"').replace("\n", "\\n") + '"',
+    "identity": '"' + IDENTITY.replace('"', '\\"').replace("\n", "\\n") + '"',
     "wheel": "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl",
     "wheel_folder": "s3://packages/lakehead",
     "wheel_basename": "lakehead-1.0-py3-none-any.whl",
@@ -122,14 +125,26 @@ def test_what_is_overwritten_without_a_word_is_named_by_the_bucket(folder: Path)
 def test_user_data_is_cloud_config_and_short_enough_for_ec2() -> None:
     text = user_data()
     assert text.startswith("#cloud-config\n")
-    assert len(text.encode()) < USER_DATA_BYTES_MAX // 2, "settings need room too"
+    assert len(text.encode()) < USER_DATA_BYTES_MAX * 3 // 4, "names and addresses need room too"
     config = yaml.safe_load(text)
-    assert config["runcmd"][-1][:2] == ["systemctl", "enable"]
+    enabled = ["lakehead.service", "lakehead-settings.timer"]
+    assert config["runcmd"][-1] == ["systemctl", "enable", "--now", "--no-block", *enabled]
 
 
-def test_the_settings_file_survives_cloud_config_and_names_stay_names() -> None:
-    content = files_written()["/etc/lakehead/lakehead.toml"]["content"]
-    assert content == SETTINGS
+def test_user_data_has_no_settings_but_those_that_say_which_host_it_is() -> None:
+    assert "/etc/lakehead/lakehead.toml" not in files_written()
+    rendered = (USER_DATA.parent / "main.tf").read_text()
+    (user_data_of,) = re.findall(
+        r"^  user_data = \{\n(.*?)^  \}$", rendered, re.MULTILINE | re.DOTALL
+    )
+    assert "local.identity_toml[slot]" in user_data_of
+    assert "settings_toml" not in user_data_of
+    assert "var.settings" not in user_data_of
+
+
+def test_what_is_a_host_s_own_survives_cloud_config_and_names_stay_names() -> None:
+    content = files_written()["/etc/lakehead/host.toml"]["content"]
+    assert content == IDENTITY
     assert tomllib.loads(content) == {
         "host": "0.0.0.0",
         "host.id": "lakehead-a-0",
@@ -147,8 +162,8 @@ def test_the_unit_drains_on_stop() -> None:
     assert start.endswith("lakehead start --config /etc/lakehead/lakehead.toml")
     before = [line.partition("=")[2] for line in unit if line.startswith("ExecStartPre=")]
     assert before[-1] == VALUES["before_start"]
-    scripts = [files_written()[one.lstrip("+")] for one in before[:-1]]
-    assert [script["permissions"] for script in scripts] == ["0755"]
+    scripts = [files_written()[one.lstrip("+").split()[0]] for one in before[:-1]]
+    assert [script["permissions"] for script in scripts] == ["0755", "0755"]
 
 
 def test_the_package_is_installed_by_root_before_each_start_until_it_is_there() -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from broker.cli.nodes import POLL_S, tell_nodes
 from broker.cli.rolling.host_plan import Host
@@ -58,6 +59,16 @@ class Members:
             except StorageError as error:
                 self._trouble = f" ({error})"
             await asyncio.sleep(POLL_S)
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[Members]:
+        """Follow the log as long as the context lasts."""
+        task = asyncio.create_task(self.follow())
+        try:
+            yield self
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def wait_well(self, others: Others, touched: Collection[Host]) -> None:
         """Wait until all hosts but those touched serve, and every partition of theirs is led."""

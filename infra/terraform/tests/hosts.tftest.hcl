@@ -51,22 +51,12 @@ run "more_cores_than_node_ids" {
   expect_failures = [data.aws_ec2_instance_type.this]
 }
 
-run "user_data_that_is_too_long" {
-  module {
-    source = "./modules/brokers"
-  }
-  variables {
-    settings = { "log.level" = join("", [for number in range(1000) : "debug debug debug debug"]) }
-  }
-  expect_failures = [aws_instance.host]
-}
-
 run "user_data_of_letters_that_are_several_bytes" {
   module {
     source = "./modules/brokers"
   }
   variables {
-    settings = { "cluster.name" = join("", [for number in range(1000) : "üüüüüü"]) }
+    lakehead_wheel = "https://packages.example/${join("", [for number in range(160) : "üüüüüü"])}/lakehead-1.0-py3-none-any.whl"
   }
   expect_failures = [aws_instance.host]
 }
@@ -141,8 +131,8 @@ run "racks_are_ids_of_zones" {
     values = { zone_id = "use1-az6" }
   }
   assert {
-    condition     = output.racks == { a-0 = "use1-az4", b-0 = "use1-az6" } && strcontains(output.settings_toml["b-0"], "\"broker.rack\" = \"use1-az6\"\n") && !strcontains(output.settings_toml["b-0"], "us-east-1b")
-    error_message = "names of zones differ by account: ${output.settings_toml["b-0"]}"
+    condition     = output.racks == { a-0 = "use1-az4", b-0 = "use1-az6" } && strcontains(output.identity_toml["b-0"], "\"broker.rack\" = \"use1-az6\"\n") && !strcontains(output.identity_toml["b-0"], "us-east-1b")
+    error_message = "names of zones differ by account: ${output.identity_toml["b-0"]}"
   }
 }
 

@@ -59,8 +59,8 @@ run "the_policy_has_what_a_broker_does_and_no_more" {
     error_message = "no statement is about every resource"
   }
   assert {
-    condition = toset([for statement in jsondecode(output.broker_policy_json).Statement : statement.Resource if startswith(statement.Sid, "Cluster") || startswith(statement.Sid, "Package")]) == toset([
-      "arn:aws:s3:::lake-bucket/lakehead/*", "arn:aws:s3:::lake-bucket", "arn:aws:s3:::packages/lakehead/*", "arn:aws:s3:::packages",
+    condition = toset([for statement in jsondecode(output.broker_policy_json).Statement : statement.Resource if startswith(statement.Sid, "Cluster") || statement.Sid == "SettingsObject" || startswith(statement.Sid, "Package")]) == toset([
+      "arn:aws:s3:::lake-bucket/lakehead/*", "arn:aws:s3:::lake-bucket", "arn:aws:s3:::lake-bucket/lakehead-settings/brokers.toml", "arn:aws:s3:::packages/lakehead/*", "arn:aws:s3:::packages",
     ])
     error_message = "resources: ${output.broker_policy_json}"
   }
@@ -75,7 +75,7 @@ run "a_package_by_https_needs_no_permission" {
     lakehead_wheel = "https://packages.example/lakehead-1.0-py3-none-any.whl"
   }
   assert {
-    condition     = length(jsondecode(output.broker_policy_json).Statement) == 4
+    condition     = length(jsondecode(output.broker_policy_json).Statement) == 5
     error_message = "no statement about a package in S3"
   }
 }
@@ -86,12 +86,12 @@ run "settings_and_user_data" {
     settings       = { "log.retention.ms" = "86400000" }
   }
   assert {
-    condition     = strcontains(module.brokers.settings_toml["a-0"], "\"log.retention.ms\" = \"86400000\"\n") && strcontains(module.brokers.settings_toml["a-0"], "\"nodes\" = 4\n")
-    error_message = module.brokers.settings_toml["a-0"]
+    condition     = strcontains(module.brokers.settings_toml, "\"log.retention.ms\" = \"86400000\"\n") && strcontains(module.brokers.settings_toml, "\"nodes\" = 4\n") && strcontains(module.brokers.settings_toml, "\"wal\" = \"object:?budget=50\"\n")
+    error_message = module.brokers.settings_toml
   }
   assert {
-    condition     = yamldecode(module.brokers.user_data["a-0"]).hostname == "lakehead-a-0" && yamldecode(module.brokers.user_data["a-0"]).write_files[0].content == module.brokers.settings_toml["a-0"]
-    error_message = "user data is YAML and has the settings file"
+    condition     = yamldecode(module.brokers.user_data["a-0"]).hostname == "lakehead-a-0" && yamldecode(module.brokers.user_data["a-0"]).write_files[0].content == module.brokers.identity_toml["a-0"]
+    error_message = "user data is YAML and has what is the host's own"
   }
   assert {
     condition     = length(module.brokers.user_data["a-0"]) < 16384 && !strcontains(module.brokers.user_data["a-0"], "CAP_SYS_ADMIN")

@@ -6,45 +6,62 @@ locals {
 
   architecture = contains(data.aws_ec2_instance_type.this.supported_architectures, "arm64") ? "arm64" : "x86_64"
 
-  shared_settings = merge({ "ec2.notices" = "interruption" }, var.settings, {
+  # Of all hosts alike, in the bucket: a change of them is a change of that object, and of no instance.
+  # An object WAL is there too, since its budget is one of them; a volume is a host's own.
+  settings = merge({ "ec2.notices" = "interruption" }, var.settings, {
     "nodes"        = var.nodes_per_host
     "host"         = "0.0.0.0"
     "port"         = var.kafka_port
     "metrics.port" = var.metrics_port
-    "data"         = "/var/lib/lakehead"
-    "store"        = "s3://${var.bucket}/${var.prefix}?region=${data.aws_region.current.name}"
-  })
-  settings = merge({
-    for slot, host in var.slots : slot => merge(local.shared_settings, {
+    }, var.group_wal == null ? {} : { "ec2.notices" = "scaling" },
+    local.shared_wal == null ? {} : { "wal" = local.shared_wal },
+  )
+  shared_wal = var.wal_mode != "object" ? null : one(distinct(concat(values(var.wal_uris), var.group_wal == null ? [] : [var.group_wal])))
+
+  # Which host it is, and where its cluster is: in its user data, and the same for as long as it is there.
+  shared_identity = {
+    "data"  = "/var/lib/lakehead"
+    "store" = "s3://${var.bucket}/${var.prefix}?region=${data.aws_region.current.name}"
+  }
+  identity = merge({
+    for slot, host in var.slots : slot => merge(local.shared_identity, {
       "node.id"         = host.node_id
       "broker.rack"     = data.aws_availability_zone.each[host.zone].zone_id
       "host.id"         = "${var.name}-${slot}"
       "advertised.host" = aws_network_interface.host[slot].private_ip
-      "wal"             = var.wal_uris[slot]
-    })
-    }, {
+    }, local.shared_wal == null ? { "wal" = var.wal_uris[slot] } : {})
     # What a slot's have beside, `lakehead slot claim` finds out.
-    for group in var.group_wal == null ? [] : ["group"] : group => merge(local.shared_settings, {
-      "ec2.notices" = "scaling"
-      "wal"         = var.group_wal
-    })
-  })
+  }, { for group in var.group_wal == null ? [] : ["group"] : group => local.shared_identity })
 
   # Names are quoted: host and host.id, wal and wal.size are names of their own, not tables.
-  settings_toml = {
-    for slot, settings in local.settings :
-    slot => join("", [for key, value in settings : "${jsonencode(key)} = ${jsonencode(value)}\n"])
+  settings_toml    = join("", [for key, value in local.settings : "${jsonencode(key)} = ${jsonencode(value)}\n"])
+  settings_version = substr(sha256(local.settings_toml), 0, 12)
+  settings_key     = "${var.prefix}-settings/brokers.toml" # beside what brokers may write
+  identity_toml = {
+    for slot, identity in local.identity :
+    slot => join("", [for key, value in identity : "${jsonencode(key)} = ${jsonencode(value)}\n"])
+  }
+
+  # What hosts run, by what each reports once its nodes serve: PREFIX/hosts/HOST/settings-VERSION.
+  reports_prefix = "${var.prefix}/hosts/"
+  settings_versions = {
+    for key in data.aws_s3_objects.reports.keys :
+    trimprefix(split("/", trimprefix(key, local.reports_prefix))[0], "${var.name}-") => reverse(split("-", key))[0]...
+    if can(regex("/settings-[0-9a-f]+$", key))
   }
 
   # EBS gives a disk its volume's id as serial number.
   device_rule = "ACTION!=\"remove\", SUBSYSTEM==\"block\", ENV{DEVTYPE}==\"disk\", ATTRS{serial}==\"vol*\", PROGRAM=\"/usr/local/sbin/lakehead-is-data-disk %k\", GROUP=\"lakehead-wal\", MODE=\"0660\"\n"
 
   user_data = {
-    for slot in keys(local.settings) : slot => templatefile("${path.module}/user_data.yaml.tftpl", {
+    for slot in keys(local.identity) : slot => templatefile("${path.module}/user_data.yaml.tftpl", {
       before_start   = slot == "group" ? "/opt/lakehead/bin/lakehead slot claim --write /var/lib/lakehead/slot.env" : "/usr/bin/true"
       capabilities   = var.wal_mode == "io2-multi-attach" ? "CAP_SYS_ADMIN" : ""
       hostname       = "${var.name}-${slot}"
-      settings       = jsonencode(local.settings_toml[slot])
+      identity       = jsonencode(local.identity_toml[slot])
+      settings       = "s3://${var.bucket}/${local.settings_key}"
+      reports        = "s3://${var.bucket}/${trimsuffix(local.reports_prefix, "/")}"
+      store_region   = data.aws_region.current.name
       wheel          = var.lakehead_wheel
       wheel_folder   = trimsuffix(var.lakehead_wheel, "/${basename(var.lakehead_wheel)}")
       wheel_basename = basename(var.lakehead_wheel)
@@ -112,6 +129,28 @@ resource "terraform_data" "ami" {
   }
 }
 
+# Hosts fetch it before each start and look for a change each minute (`lakehead-settings`).
+resource "aws_s3_object" "settings" {
+  #checkov:skip=CKV_AWS_186:encrypted by the bucket's key, as all that is in it
+  bucket       = var.bucket
+  key          = local.settings_key
+  content      = local.settings_toml
+  content_type = "application/toml"
+
+  # An object takes ten tags at the most, and the provider's own may be more.
+  override_provider {
+    default_tags {
+      tags = {}
+    }
+  }
+}
+
+# Looked for once the settings are there, and with them the bucket, whose name is known before it is.
+data "aws_s3_objects" "reports" {
+  bucket = aws_s3_object.settings.id == "" ? "" : var.bucket
+  prefix = local.reports_prefix
+}
+
 resource "aws_network_interface" "host" {
   for_each        = var.slots
   subnet_id       = each.value.subnet_id
@@ -163,6 +202,9 @@ resource "aws_instance" "host" {
     "lakehead:wal-mode" = var.wal_mode
   })
 
+  # A host waits for its settings, and has them to its end.
+  depends_on = [aws_s3_object.settings]
+
   lifecycle {
     # An apply changes all hosts at once, so it may change none that is there in a way that stops it. A
     # host has what is new when it is replaced, by `lakehead rolling-update` or by -replace.
@@ -178,7 +220,7 @@ resource "aws_instance" "host" {
     }
     precondition {
       condition     = length(base64encode(local.user_data[each.key])) <= 21844 # of 16,383 bytes; length counts characters
-      error_message = "User data of ${each.key} is longer than EC2's 16 KiB. Put fewer settings into `settings`."
+      error_message = "User data of ${each.key} is longer than EC2's 16 KiB. Choose a shorter name, prefix or address of the package."
     }
   }
 }

@@ -29,8 +29,22 @@ output "broker_policy_json" {
 }
 
 output "settings_toml" {
-  description = "Settings file of each slot."
+  description = "Settings of all hosts, as they are in the bucket."
   value       = local.settings_toml
+}
+
+output "settings" {
+  description = "Where the settings of all hosts are, their version (the first digits of their SHA-256), and which version each host has reported."
+  value = {
+    address  = "s3://${var.bucket}/${local.settings_key}"
+    version  = local.settings_version
+    reported = { for slot, versions in local.settings_versions : slot => versions[0] }
+  }
+}
+
+output "identity_toml" {
+  description = "Settings that are each slot's own, in its user data."
+  value       = local.identity_toml
 }
 
 output "user_data" {
@@ -71,6 +85,7 @@ output "racks" {
 output "group_user_data" {
   description = "Cloud-init user data of hosts that an auto-scaling group starts; null without group_wal."
   value       = lookup(local.user_data, "group", null)
+  depends_on  = [aws_s3_object.settings]
 }
 
 output "architecture" {

@@ -24,6 +24,13 @@ locals {
       Action   = ["s3:ListBucket", "s3:ListBucketMultipartUploads"]
       Resource = local.bucket_arn
     },
+    # Outside of the prefix, so that no broker changes what all of them start with.
+    {
+      Sid      = "SettingsObject"
+      Effect   = "Allow"
+      Action   = ["s3:GetObject"]
+      Resource = "${local.bucket_arn}/${local.settings_key}"
+    },
     {
       Sid       = "KeyThroughS3"
       Effect    = "Allow"

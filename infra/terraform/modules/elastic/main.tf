@@ -113,7 +113,7 @@ resource "aws_launch_template" "host" {
   lifecycle {
     precondition {
       condition     = length(base64encode(var.user_data)) <= 21844 # of 16,383 bytes; length counts characters
-      error_message = "User data is longer than EC2's 16 KiB. Put fewer settings into `settings`."
+      error_message = "User data is longer than EC2's 16 KiB. Choose a shorter name, prefix or address of the package."
     }
   }
 }
