@@ -75,3 +75,9 @@ def test_a_type_of_a_reference_is_written_by_its_name() -> None:
     other = NamedText(name="other", text='{"type":"record","name":"n.O","fields":[]}')
     found = schema_type("AVRO").parse(_FIELD % '{"name":"a","type":"n.O"}', (other,), False)
     assert json.loads(found.text)["fields"] == [{"name": "a", "type": "n.O"}]
+
+
+def test_the_reason_why_a_file_without_syntax_is_refused_is_its_error_and_no_remark() -> None:
+    text = "package a; message M { optional Nowhere b = 2; }"
+    with pytest.raises(InvalidSchema, match=r'1:33: "Nowhere" is not defined'):
+        schema_type("PROTOBUF").parse(text, (), False)

@@ -9,6 +9,7 @@ have.
 """
 
 import base64
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ from storage.errors import SettingsError
 
 _MAIN = "lakehead_values.proto"
 _TIMEOUT_S = 60
+_REMARK = re.compile(r"warning|^WARNING: |^[IW]\d{4} ")
+"""What protoc says besides errors: warnings of its own, and lines of its log."""
 _FIELDS_MAX = 10_000
 
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"
@@ -141,7 +144,7 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> list[FileDe
 
 
 def _complaint(errors: str) -> str:
-    lines = [line for line in errors.splitlines() if "warning" not in line]
+    lines = [line for line in errors.splitlines() if not _REMARK.search(line)]
     return " ".join((lines or ["protoc failed"])[0].split()).removeprefix(f"{_MAIN}:")[:200]
 
 
