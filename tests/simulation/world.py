@@ -215,16 +215,24 @@ class World:
         if other is None:
             return
         node.wal = other
+        known = self._known_log_epoch(node)
         one = self._start(node, dies_at=None)
         self.trace.add(one.name, "has another log")
         one.start(one.serve)
         while not one.life.is_dead and one.engine is None:
             await self._wait_dead(one, 0.5)
         if one.engine is None:
-            node.wal = own
+            await asyncio.sleep(HELD_S_MAX)  # what was held on its way arrives
+            if self._known_log_epoch(node) == known:
+                node.wal = own
             return
         await self._wait_dead(one, self.mistakes.uniform(0.1, 8.0))
         self._kill(one)
+
+    def _known_log_epoch(self, node: Node) -> int:
+        """Return the epoch that a node has last begun a log with, by the metadata."""
+        known = self.oracle.state.nodes.get(node.node_id)
+        return -1 if known is None else known.log.epoch
 
     async def _end(self, node: Node, one: Incarnation) -> None:
         rng = self.rng
