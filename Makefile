@@ -122,7 +122,7 @@ integration: $(STAMP) ## Tests with real clients and real processes, the slow on
 
 crashes: $(STAMP) ## Long runs of the crash, garbage and outage tests; CRASHES=n, CRASH_SEED=n, HOSTILE_SEEDS=n, S3_OUTAGE_S=n, STREAM_KILLS=n, JOB_KILLS=n
 	@SLOW=1 CRASHES=$${CRASHES:-300} HOSTILE_SEEDS=$${HOSTILE_SEEDS:-5000} S3_OUTAGE_S=$${S3_OUTAGE_S:-600} STREAM_KILLS=$${STREAM_KILLS:-30} JOB_KILLS=$${JOB_KILLS:-50} \
-		$(BIN)/python -m pytest -q tests/spark/test_stream_kills.py \
+		$(BIN)/python -m pytest -q --timeout 3600 tests/spark/test_stream_kills.py \
 		tests/integration/test_crashes.py tests/integration/test_hostile_clients.py tests/integration/test_s3_outages.py \
 		tests/integration/test_request_memory.py tests/integration/test_materialize_crashes.py \
 		tests/integration/test_transactions_over_kills.py

@@ -30,6 +30,7 @@ from storage.format.partition_state import (
     PackedState,
     ProducerBatch,
     ProducerRecord,
+    newest_producers,
     pack_producer,
     packed_times,
     unpack_producer,
@@ -240,21 +241,18 @@ class ProducerTable:
         """Take over what states held, the oldest first; return where the transactions of producers
         begin that are open. May run in another thread. Raises ValueError.
         """
-        is_large = sum(len(one.producers) for one in states) > self.limits.shard_size * 64
+        found = newest_producers(states)
+        is_large = len(found.data) > self.limits.shard_size * 64
         shards = self._shards = [{} for _ in range(_SHARDS if is_large else 1)]
-        mask, opened = len(shards) - 1, dict[int, int]()
-        for state in states:
-            for producer_id, data in state.records():
-                shards[producer_id & mask][producer_id] = data
-                start = packed_times(data)[1]
-                if start >= 0:
-                    opened[producer_id] = start
-                elif opened:
-                    opened.pop(producer_id, None)
+        shard_of = found.ids & (len(shards) - 1)
+        by_shard = np.argsort(shard_of, kind="stable")
+        bounds = np.searchsorted(shard_of[by_shard], np.arange(1, len(shards)))
+        for shard, rows in zip(shards, np.split(by_shard, bounds), strict=True):
+            shard.update(zip(found.ids[rows].tolist(), found.records(rows), strict=True))
         self._restore_within_capacity()
         self._count = sum(map(len, shards))
         self._size = sum(sum(map(len, shard.values())) for shard in shards)
-        return opened
+        return found.open()
 
     def _restore_within_capacity(self) -> None:
         """States may hold producers that others have replaced: the newest stay."""

@@ -46,7 +46,7 @@ def check_stored(stream_id: int, stored: StoredState) -> None:
     """Raise Violation unless states follow each other from where they count to their end."""
     if not stored.states:
         return
-    held = newest(map(decode_packed, stored.states))
+    held = newest(list(map(decode_packed, stored.states)))
     spans = sorted(
         (batch.base_offset, batch.end_offset)
         for _, data in held.records()

@@ -12,7 +12,7 @@ import pytest
 from broker.coordinator.log import CoordinatorLog
 from broker.partition.partition import Partition
 from broker.partition.producer_state import ProducerStates
-from broker.partition.producer_table import LIMITS
+from broker.partition.producer_table import LIMITS, WINDOW
 from storage.clock import SystemClock
 from storage.format.control_batch import Marker
 from storage.format.partition_state import (
@@ -24,7 +24,10 @@ from storage.format.partition_state import (
     decode_state,
     encode_packed,
     encode_state,
+    newest,
+    open_transactions,
     pack_producer,
+    unpack_producer,
 )
 from storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
 from storage.object_store import MemoryStore
@@ -88,6 +91,37 @@ def test_an_upload_has_what_changed_and_a_share_of_the_rest() -> None:
     for producer_id, sequence in sequences.items():
         assert restored.check(producer_id, 0, sequence, 1) is not None
         assert restored.check(producer_id, 0, sequence + 1, 1) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_later_record_of_a_producer_counts_among_states(seed: int) -> None:
+    """Whatever their sizes, in one state or in several; and its open transaction with it."""
+    rng = random.Random(seed)
+    expected: dict[int, bytes] = {}
+    states = []
+    for _ in range(rng.randrange(6)):
+        records = []
+        for _ in range(rng.randrange(200)):
+            batches = [ProducerBatch(n, n, n, n + 1) for n in range(rng.randrange(7))]
+            producer_id, start = rng.randrange(-50, 50) << rng.choice([0, 40]), rng.randrange(-1, 3)
+            records.append(pack_producer(ProducerRecord(producer_id, 1, 5, batches, 2, start)))
+            expected[producer_id] = records[-1]
+        states.append(PackedState(b"".join(records)))
+    assert dict(newest(states).records()) == expected
+    found = {one: unpack_producer(data).transaction_start for one, data in expected.items()}
+    assert sorted(open_transactions(states)) == sorted(
+        (start, one) for one, start in found.items() if start >= 0
+    )
+    restored = ProducerStates.restore([encode_packed(state) for state in states])
+    assert {one: entry.packed(one, 100) for one, entry in restored} == {
+        one: unpack_to_window(data) for one, data in expected.items()
+    }
+
+
+def unpack_to_window(data: bytes) -> bytes:
+    """Return a record with the batches that a table keeps."""
+    record = unpack_producer(data)
+    return pack_producer(record._replace(batches=record.batches[-WINDOW:]))
 
 
 def test_a_small_state_is_whole_in_each_upload() -> None:

@@ -101,8 +101,8 @@ async def test_incremental_states_are_put_together() -> None:
         after = await stream.load_state()
         assert len(after.states) == 1
         assert after[1:] == before[1:]
-        assert dict(newest(map(decode_packed, after.states)).records()) == dict(
-            newest(map(decode_packed, before.states)).records()
+        assert dict(newest([decode_packed(one) for one in after.states]).records()) == dict(
+            newest([decode_packed(one) for one in before.states]).records()
         )
         restored = ProducerStates.restore(
             after.states, since=after.since, end_offset=after.end_offset
