@@ -18,6 +18,7 @@ from bench.lakehead_cluster import ClusterNode, LakeheadCluster
 from storage.format.stream_object import read_index
 from storage.object_store.file import FileStore
 from tests.support.traffic import create_topic
+from tests.support.waiting import wait_until
 from tests.support.wire import Batch, Wire, frame, produce_request
 
 PRODUCERS = int(os.environ.get("PRODUCERS", "1000000"))
@@ -69,10 +70,14 @@ def code_of(port: int, producer_id: int, sequence: int) -> int | None:
 
 def leader_of(nodes: list[ClusterNode], producer_id: int) -> ClusterNode:
     """Return the first node that takes a batch, as soon as there is one."""
-    while True:
-        for node in nodes:
-            if code_of(node.server.port, producer_id, 0) == 0:
-                return node
+    found: list[ClusterNode] = []
+
+    def is_there() -> bool:
+        found.extend(node for node in nodes if code_of(node.server.port, producer_id, 0) == 0)
+        return bool(found)
+
+    assert wait_until(is_there, 60)
+    return found[0]
 
 
 def lag_of(node: ClusterNode) -> str:
