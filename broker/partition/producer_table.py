@@ -241,6 +241,8 @@ class ProducerTable:
         """Take over what states held, the oldest first; return where the transactions of producers
         begin that are open. May run in another thread. Raises ValueError.
         """
+        if not any(state.producers for state in states):
+            return {}  # as most partitions, of which thousands may be opened at once
         found = newest_producers(states)
         is_large = len(found.data) > self.limits.shard_size * 64
         shards = self._shards = [{} for _ in range(_SHARDS if is_large else 1)]
