@@ -158,7 +158,7 @@ class Settings:
     )
     leader_imbalance_per_broker_percentage: int = _setting(
         10,
-        "Nothing is moved while every node is within so many percent of the average.",
+        "Nothing is moved while every node is within this percentage of the average.",
         unit="percent",
         least=1,
         most=1000,
@@ -262,7 +262,7 @@ class Settings:
     )
     transactional_id_expiration_ms: int = _setting(
         604_800_000,
-        "A transactional id that nobody uses is forgotten after this.",
+        "A transactional id that no producer uses is forgotten after this.",
         unit="ms",
         least=1,
     )
@@ -358,8 +358,8 @@ class Settings:
     )
     metadata_checkpoint_entries: int = _setting(
         1_000,
-        "A checkpoint of the metadata is written every so many entries of its log, and what lies "
-        "before the one before is deleted.",
+        "A checkpoint of the metadata is written after this number of entries of its log, and what "
+        "lies before the one before is deleted.",
         least=10,
     )
 

@@ -118,7 +118,7 @@ def rolling_update(
 
 def _confirmed() -> bool:
     if not sys.stdin.isatty():
-        raise SettingsError("nobody can be asked here: give --auto-approve, or --dry-run")
+        raise SettingsError("there is no terminal to confirm at: give --auto-approve, or --dry-run")
     return typer.confirm("Do this?", err=True)
 
 

@@ -28,7 +28,7 @@ async def check_advertised_address(
     proof = NodeProof(secret=state.node_secret, to_node=own.node_id)
     answer = await ask_once(network, own.host, own.port, asking, TIMEOUT_S, proof)
     if answer is None:
-        _warn(own, "nobody answers there")
+        _warn(own, "no node answers there")
         return False
     if answer.incarnation != own.incarnation:
         other = "of another cluster" if answer.error == ERROR_OTHER_CLUSTER else "of this cluster"

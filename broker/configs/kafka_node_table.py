@@ -39,7 +39,7 @@ security.providers string -
     ),
     Group(
         effect=Effect.REFUSED,
-        reason="TLS, SASL and access rules are not served yet; nobody may count on them.",
+        reason="TLS, SASL and access rules are not served yet, so do not rely on them.",
         configs="""
 authorizer.class.name string ""
 client.quota.callback.class class -

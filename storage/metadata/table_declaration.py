@@ -124,7 +124,7 @@ TABLE_CONFIGS: tuple[TableConfig, ...] = (
         name="optimize.interval.ms",
         kind="long",
         default="3600000",
-        note="The least time between two OPTIMIZEs that nobody asked for, in ms; 0: there are "
+        note="The least time between two OPTIMIZEs that are not requested, in ms; 0: there are "
         "none. They are due when many files are small.",
     ),
     TableConfig(

@@ -47,7 +47,7 @@ class StoreStats:
     throttles: int = 0
     """Answers that asked for fewer requests."""
     unknown: int = 0
-    """Writes of which nobody knew at first whether they had happened."""
+    """Writes with an outcome that was unknown at first."""
     lost: int = 0
     """Puts of a key that was taken."""
 

@@ -142,7 +142,7 @@ def test_a_host_is_not_removed_that_nobody_could_follow_or_whose_log_is_needed(
         world.update()
         assert sorted(world.state().nodes) == [0, 1]
         world.variables["release"] = 2
-        assert "nobody is left to lead" in world.fails("--timeout", "10")
+        assert "no node is left to lead" in world.fails("--timeout", "10")
         assert world.boots("a-0") == 1
         clients.finish()
 

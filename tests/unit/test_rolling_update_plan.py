@@ -300,7 +300,7 @@ def test_no_host_is_drained_unless_all_others_are_well() -> None:
         drains(state(*map(node, range(3))), BOTH, [A])
     with pytest.raises(HostDown, match="1 partition without a leader"):
         drains(state(*map(node, range(4)), is_open=False), BOTH, [A])
-    with pytest.raises(HostDown, match="without a, b nobody is left to lead"):
+    with pytest.raises(HostDown, match="without a, b no node is left to lead"):
         drains(well, BOTH, [A, B])
 
 

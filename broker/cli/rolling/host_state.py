@@ -62,7 +62,7 @@ def amiss(state: ClusterState, expected: Expected) -> str:
             return f"node {node_id} of {host.slot} is down"
         if node.is_draining:
             return (
-                f"node {node_id} of {host.slot} is draining; if nobody works on that host: "
+                f"node {node_id} of {host.slot} is draining; if no work on that host is under way: "
                 f"lakehead drain {node_id} --undo"
             )
     return ""
@@ -95,8 +95,8 @@ def drains(
     if mine and not any(node.node_id not in ids for node in heirs):
         slots = ", ".join(host.slot for host in touched)
         raise HostDown(
-            f"without {slots} nobody is left to lead: add a host first, or let the cluster be away "
-            "for that time and use terraform apply itself"
+            f"without {slots} no node is left to lead: add a host first, or let the cluster be "
+            "away for that time and use terraform apply itself"
         )
     return [
         DrainNode(node_id=node.node_id, epoch=node.epoch, is_draining=True)

@@ -63,7 +63,7 @@ MEASURES = (
     ),
     counter(
         "store_unknown_outcomes",
-        "Writes of which nobody knew at first whether they had happened.",
+        "Writes with an outcome that was unknown at first.",
         lambda n: n.store.stats.unknown,
     ),
     counter("store_lost_puts", "Puts of a key that was taken.", lambda n: n.store.stats.lost),

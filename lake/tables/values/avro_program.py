@@ -59,7 +59,7 @@ class AvroProgram:
 
     @property
     def column_error(self) -> ErrorClass:
-        """Text that is no UTF-8 and numbers beyond their type are no values of the format."""
+        """Text that is not UTF-8 and numbers beyond their type are not values of the format."""
         return "malformed"
 
     def left_out(self, rows: Any) -> Any:
