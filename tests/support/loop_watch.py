@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from tests.support.processor_time import check_within
+
 
 class LoopWatch:
     """`longest_s`: of the callbacks so far."""
@@ -17,6 +19,10 @@ class LoopWatch:
     def __init__(self) -> None:
         self.longest_s = 0.0
         self.longest = ""
+
+    def check(self, limit_s: float) -> None:
+        """Raise `TooSlow` unless each callback took less."""
+        check_within(self.longest_s, limit_s, self.longest)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from storage.metadata import records as r
 from storage.metadata.records import Record
 from storage.metadata.state import ClusterState
 from storage.metadata.table import Table
+from tests.support.processor_time import check_within, measured
 
 STEP_S_MAX = 0.05
 TOPIC, OTHER = "a" * 32, "b" * 32
@@ -71,13 +72,14 @@ def longest_step(steps: Generator[None, None, ClusterState]) -> tuple[ClusterSta
             longest, began, count = max(longest, now - began), now, count + 1
 
 
+@measured
 @pytest.mark.usefixtures("_frozen")
 def test_the_largest_topic_is_made_and_deleted_in_short_steps() -> None:
     state, longest, count = longest_step(started().steps(large(), 0))
     assert state.topics["large"].partitions == tuple(range(PARTITIONS_MAX))
     assert all(state.streams[n].assigned == 0 for n in range(PARTITIONS_MAX))
     assert count > 20
-    assert longest < STEP_S_MAX
+    check_within(longest, STEP_S_MAX)
     opened = [
         r.OpenStream(stream_id=n, epoch=0, node_id=0, node_epoch=0) for n in range(PARTITIONS_MAX)
     ]
@@ -86,7 +88,7 @@ def test_the_largest_topic_is_made_and_deleted_in_short_steps() -> None:
     assert not len(state.streams)
     assert dict(state.unreferenced) == {"data/00/0": 7}
     assert count > 10
-    assert longest < STEP_S_MAX
+    check_within(longest, STEP_S_MAX)
 
 
 def test_streams_of_topics_in_turn_mean_the_same_together_and_one_by_one() -> None:
