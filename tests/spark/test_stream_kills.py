@@ -1,5 +1,5 @@
 """A streaming query of its own process, killed at the steps of its batches (`STREAM_KILLS` times):
-no record is lost or doubled in its sink.
+no record is lost or doubled in its sink, with a cluster in a folder and in S3.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from bench.s3_server import S3Server
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -24,17 +25,12 @@ STEPS = ("checkpoint/offsets/{}", "checkpoint/commits/{}", "rows/_spark_metadata
 """What Spark writes before batch N, after it, and with its rows."""
 
 
-def run(folder: Path, until: str | None) -> None:
+def run(store: str, folder: Path, until: str | None) -> None:
     """Run the query; kill it, with its JVM, as soon as there is a file `until`."""
-    names = ("cluster", "checkpoint", "rows")
+    places = (store, str(folder / "checkpoint"), str(folder / "rows"))
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.support.stream_process",
-                *(str(folder / n) for n in names),
-            ],
+            [sys.executable, "-m", "tests.support.stream_process", *places],
             cwd=ROOT,
             stdout=log,
             stderr=log,
@@ -71,8 +67,15 @@ def rows(folder: Path) -> Counter[tuple[int, int]]:
 
 @pytest.mark.timeout(600 * (KILLS + 1))
 @pytest.mark.slow
-def test_a_query_that_is_killed_anywhere_reads_each_record_once(tmp_path: Path) -> None:
-    cluster = LakeCluster(str(tmp_path / "cluster"))
+@pytest.mark.parametrize("place", ["folder", "s3"])
+def test_a_query_that_is_killed_anywhere_reads_each_record_once(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store = str(tmp_path / "cluster")
+    if place == "s3":
+        server: S3Server = request.getfixturevalue("s3_server")
+        store = f"{server.uri}/cluster?endpoint={server.endpoint}&region={server.region}"
+    cluster = LakeCluster(store)
     cluster.create_topic("orders", 2)
     written = [0, 0]
 
@@ -87,9 +90,9 @@ def test_a_query_that_is_killed_anywhere_reads_each_record_once(tmp_path: Path) 
 
     for number in range(KILLS):
         write(50)
-        run(tmp_path, STEPS[number % len(STEPS)].format(2 * number))
+        run(store, tmp_path, STEPS[number % len(STEPS)].format(2 * number))
     cluster.add_partitions("orders", 1)
-    run(tmp_path, None)
+    run(store, tmp_path, None)
     assert rows(tmp_path / "rows") == Counter(
         (p, offset) for p in range(2) for offset in range(written[p])
     )
