@@ -5,6 +5,7 @@ clients keep, so it is given only after the topic was read to its end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -114,8 +115,11 @@ class Registry:
     def _canonical(
         self, subject: Subject, given: RequestedSchema, normalize: bool
     ) -> tuple[SchemaText, ParsedSchema]:
-        """A schema in the one form that is kept and compared."""
-        others = self._others(subject, given.references)
+        """A schema in the one form that is kept and compared: what it refers to as the latest
+        version by its number, so that it means the same for ever.
+        """
+        references = self._numbered(subject, given.references)
+        others = self._others(subject, references)
         try:
             parsed = _parsed(given.kind, given.text, others, normalize)
         except InvalidSchema as error:
@@ -123,11 +127,29 @@ class Registry:
         text = SchemaText(
             kind=given.kind,
             text=parsed.text,
-            references=given.references,
+            references=references,
             metadata=given.metadata,
             rule_set=given.rule_set,
         )
         return text, parsed
+
+    def _numbered(
+        self, subject: Subject, references: tuple[SchemaReference, ...]
+    ) -> tuple[SchemaReference, ...]:
+        """Return references with the number of each version. Raises RegistryError."""
+        if all(reference.version != LATEST for reference in references):
+            return references
+
+        def question(state: RegistryState) -> tuple[SchemaReference, ...]:
+            found = [(reference, _referred(state, subject, reference)) for reference in references]
+            return tuple(
+                replace(reference, version=version.version) for reference, version in found
+            )
+
+        try:
+            return self.ask(question)
+        except RegistryError as error:
+            raise errors.invalid_schema(f"Invalid schema: {error}") from None
 
     def _others(
         self, subject: Subject, references: Sequence[SchemaReference]
@@ -272,16 +294,28 @@ def _reached(
         seen.add(place)
         if len(seen) > _REFERENCES_MAX:
             raise errors.invalid_schema(f"it refers to more than {_REFERENCES_MAX} schemas")
-        found = state.version(target, reference.version)
-        if found is None:
-            raise RegistryError(
-                404,
-                40402,
-                f'No schema reference found for subject "{target.qualified}" and version '
-                f"{reference.version}",
-            )
+        found = _referred(state, subject, reference)
         yield from _reached(state, target, found.schema.references, seen)
         yield reference, found
+
+
+def _referred(state: RegistryState, subject: Subject, reference: SchemaReference) -> Version:
+    """Return the version that a reference of a schema of `subject` means: -1 is the latest that is
+    not deleted. Raises RegistryError.
+    """
+    target = beside(subject, reference.subject)
+    if reference.version == LATEST:
+        found = next(reversed(state.versions(target)), None)
+    else:
+        found = state.version(target, reference.version)
+    if found is None:
+        raise RegistryError(
+            404,
+            40402,
+            f'No schema reference found for subject "{target.qualified}" and version '
+            f"{reference.version}",
+        )
+    return found
 
 
 def _held(versions: Sequence[Version], schema: SchemaText) -> Version | None:

@@ -145,6 +145,40 @@ def test_deletion_goes_in_two_steps_and_minds_references(registry: RegistryProce
     assert call("POST", "/subjects/outer/versions", missing)[1]["error_code"] == 42201
 
 
+def test_a_reference_to_the_latest_version_is_kept_by_its_number(
+    registry: RegistryProcess,
+) -> None:
+    call = registry.call
+    whole = json.dumps({**record("Whole"), "fields": [{"name": "p", "type": "Part"}]})
+    body = {
+        "schema": whole,
+        "references": [{"name": "Part", "subject": "part", "version": -1}],
+    }
+    assert call("POST", "/subjects/whole/versions", body)[1]["error_code"] == 42201
+    registry.register("part", record("Part", "a"))
+    first = call("POST", "/subjects/whole/versions", body)[1]["id"]
+    assert call("POST", "/subjects/whole", body)[1]["id"] == first
+    assert registry.call("PUT", "/config/part", {"compatibility": "NONE"})[0] == 200
+    registry.register("part", record("Part", "a", "b"))
+    assert call("GET", "/subjects/whole/versions/1")[1]["references"][0]["version"] == 1
+    assert call("GET", "/subjects/part/versions/1/referencedby") == (200, [first])
+    assert call("PUT", "/config/whole", {"compatibility": "NONE"})[0] == 200
+    second = call("POST", "/subjects/whole/versions", body)[1]["id"]
+    assert second > first, "it means another version now"
+    assert call("GET", f"/schemas/ids/{second}")[1]["references"][0]["version"] == 2
+
+
+def test_what_is_registered_already_is_found_in_read_only_mode_too(
+    registry: RegistryProcess,
+) -> None:
+    """As Confluent's registry does, which looks for the schema before it looks at the mode."""
+    schema_id = registry.register("kept", record("Kept"))
+    assert registry.call("PUT", "/mode/kept", {"mode": "READONLY"})[0] == 200
+    assert registry.register("kept", record("Kept")) == schema_id
+    refused = {"schema": json.dumps(record("Kept", "more"))}
+    assert registry.call("POST", "/subjects/kept/versions", refused)[1]["error_code"] == 42205
+
+
 def test_a_version_that_comes_back_keeps_its_id(registry: RegistryProcess) -> None:
     schema_id = registry.register("back", record("Back"))
     assert registry.call("DELETE", "/subjects/back") == (200, [1])
