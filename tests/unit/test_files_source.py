@@ -1,17 +1,20 @@
 """The files source alone: which files, from where, and what is refused."""
 
 import gzip
+import json
 import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from bench.s3_server import S3Server
 from connectors.runtime.errors import BadInput, ConnectorError, InputChanged
 from connectors.runtime.records import Batch, Position, Work
 from connectors.sources.files.lines import lines
@@ -19,6 +22,8 @@ from connectors.sources.files.settings import FilesSettings
 from connectors.sources.files.source import FilesSource
 from storage.clock import SystemClock
 from storage.errors import SettingsError
+from storage.object_store.s3.client import object_client
+from storage.object_store.s3.settings import parse_uri
 
 
 class Reader:
@@ -76,6 +81,28 @@ def test_patterns_and_single_files(tmp_path: Path) -> None:
     assert len(Reader(tmp_path / "2026-*").works()) == 3
     assert Reader(tmp_path / "2026-01" / "b.jsonl").works() == ["b.jsonl"]
     assert Reader(f"file:{tmp_path}/2027-01/").works() == ["a.csv"]
+
+
+@pytest.mark.parametrize("key", ["app.log", "logs/app", "logs/2026/app.log"])
+def test_an_object_without_a_known_suffix_is_read(key: str, s3_server: S3Server) -> None:
+    """A path in a bucket is a prefix, unless there is an object of that name alone."""
+    bucket = object_client(parse_uri(s3_server.uri))
+    for name in (key, "logs/appendix", "other/app.log"):
+        obstore.put(bucket, name, json.dumps({"n": name}).encode())
+    reader = Reader(f"{s3_server.uri}/{key}", format="json")
+    assert reader.values() == [{"n": key}]
+    assert reader.values() == []
+    assert Reader(f"{s3_server.uri}/other", format="json").values() == [{"n": "other/app.log"}]
+    assert Reader(f"{s3_server.uri}/app.lo", format="json").works() == []
+
+
+def test_a_file_whose_name_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"n":1}\n')
+    (tmp_path / "b.jsonl#7").write_bytes(b'{"n":2}\n')
+    reader = Reader(tmp_path, format="json")
+    with pytest.raises(BadInput, match=r"b.jsonl#7: .* rename it"):
+        reader.values()
+    assert set(reader.known) == {str(tmp_path / "a.jsonl")}, "its neighbour was read"
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])

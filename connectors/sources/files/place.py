@@ -1,9 +1,11 @@
 """Where files are: a local folder or a bucket, listed and read by ranges through obstore."""
 
 import io
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,13 +13,13 @@ import msgspec
 import obstore
 from obstore.exceptions import PreconditionError
 
-from connectors.runtime.errors import InputLost, InputReplaced
+from connectors.runtime.errors import BadInput, InputLost, InputReplaced
 from connectors.sources.files.settings import COMPRESSIONS, FORMATS, Compression, Format
 from storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
 from storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import LocalStore, S3Store
 
 T = TypeVar("T")
@@ -26,6 +28,8 @@ READ_BYTES = 4 * 1024 * 1024
 _ATTEMPTS = 6
 _FIRST_PAUSE_S = 0.5
 _PIECES = re.compile(r"(\*\*/|\*\*|\*)")
+_UNREADABLE = re.compile(r"#\d+$")
+"""Names that obstore's local store keeps for its own unfinished files."""
 _MEANINGS = {"**/": r"(?:.*/)?", "**": r".*", "*": r"[^/]*"}
 
 
@@ -62,7 +66,10 @@ class FilePlace:
             place, _, options = path.partition("?")
             self._options = f"?{options}"
         is_file = self._is_local and Path(place).is_file()
-        self._root, self._glob = _split(place.rstrip("/"), is_file=is_file)
+        self._set_glob(place.rstrip("/"), is_file=is_file)
+
+    def _set_glob(self, place: str, *, is_file: bool) -> None:
+        self._root, self._glob = _split(place, is_file=is_file)
         self._matches = re.compile(_pattern(self._glob)).fullmatch
 
     @property
@@ -80,25 +87,69 @@ class FilePlace:
         if self._is_local and not Path(self._root).is_dir():
             raise SettingsError(f"source.path: there is no folder {self._root}")
         found = self._repeated(lambda: list(obstore.list(self._opened())), self._root)
-        for page in found:
-            for meta in page:
-                path = str(meta["path"])
-                if not self._matches(path) or any(p[0] in "._" for p in path.split("/") if p):
+        if not any(found) and not self._glob and self._is_one_object():
+            found = self._repeated(lambda: list(obstore.list(self._opened())), self._root)
+        metas = chain.from_iterable(found)
+        yield from filter(self._is_meant, map(self._found, metas))
+        if self._is_local:
+            yield from filter(self._is_meant, self._unreadable())
+
+    def _found(self, meta: "ObjectMeta") -> FoundFile:
+        path = str(meta["path"])
+        return FoundFile(
+            path=path,
+            uri=f"{self._root}/{path}",
+            size=int(meta["size"]),
+            modified_ms=int(meta["last_modified"].timestamp() * 1000),
+            etag=meta["e_tag"],
+        )
+
+    def _is_meant(self, file: FoundFile) -> bool:
+        parts = file.path.split("/")
+        return self._matches(file.path) is not None and not any(p[0] in "._" for p in parts if p)
+
+    def _unreadable(self) -> Iterator[FoundFile]:
+        """Yield local files that no listing shows, so that they are an error of their own."""
+        for folder, _, names in os.walk(self._root):
+            for name in filter(_UNREADABLE.search, names):
+                place = Path(folder, name)
+                try:
+                    stat = place.stat()
+                except FileNotFoundError:
                     continue
-                yield FoundFile(
-                    path=path,
-                    uri=f"{self._root}/{path}",
-                    size=int(meta["size"]),
-                    modified_ms=int(meta["last_modified"].timestamp() * 1000),
-                    etag=meta["e_tag"],
-                )
+                path = place.relative_to(self._root).as_posix()
+                modified_ms = int(stat.st_mtime * 1000)
+                yield FoundFile(path, place.as_posix(), stat.st_size, modified_ms, None)
+
+    def _is_one_object(self) -> bool:
+        """Find out whether a path in a bucket without a known suffix is that of one object; then
+        look in the prefix that it lies in from now on.
+        """
+        bucket_and_key = self._root.partition("://")[2]
+        if self._is_local or "/" not in bucket_and_key:
+            return False
+        parent, _, name = self._root.rpartition("/")
+        prefix, self._store = self._root, None
+        self._root = parent
+        try:
+            self._repeated(lambda: obstore.head(self._opened(), name), name)
+        except ObjectNotFound:
+            self._root, self._store = prefix, None
+            return False
+        self._set_glob(prefix, is_file=True)
+        return True
 
     def read(self, file: FoundFile, start: int, end: int, *, may_grow: bool = False) -> bytes:
         """Return bytes of a file; fewer if it has become shorter.
 
         Raises InputReplaced if it is not the one that was listed; one that `may_grow` may be
-        written to meanwhile, where it is the same inode. Raises InputLost, StorageError.
+        written to meanwhile, where it is the same inode. Raises BadInput, InputLost, StorageError.
         """
+        if self._is_local and _UNREADABLE.search(file.path):
+            raise BadInput(
+                f"{file.uri}: names that end with # and a number are kept for files that are not "
+                "finished: rename it"
+            )
         options: GetOptions = {"range": (start, end)}
         is_appended_to = may_grow and self._is_local
         if file.etag and not is_appended_to:
