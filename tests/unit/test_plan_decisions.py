@@ -17,8 +17,8 @@ from storage.metadata import records as r
 from storage.metadata.log_reader import in_steps
 from storage.metadata.state import ClusterState
 from tests.support.loop_watch import watched_loop
-from tests.support.processor_time import measured
 from tests.support.planned import balance, plan, stream_weights
+from tests.support.processor_time import measured
 
 TOPIC = f"{7:032x}"
 
