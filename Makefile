@@ -16,9 +16,10 @@ PYTEST_WORKERS ?= 2
 SUITES ?= ../shared/conformance
 
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
-unexport PYTHONPATH
+# Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
+unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo airflow airflow-test test bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+.PHONY: help install demo airflow airflow-test test test-long bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -59,6 +60,11 @@ test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports s3-server
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --durations=20
 
+test-long: $(STAMP) ## All of test, and what takes too long for every run: some two hours
+	@for target in test unit property integration spark connect-test examples airflow-test stalls producers; do \
+		$(MAKE) --no-print-directory $$target || exit 1; \
+	done
+
 s3-server: $(STAMP)
 	@$(BIN)/python -m bench.s3_server || test -z "$$LAKEHEAD_CI"
 
@@ -95,8 +101,8 @@ types: $(STAMP) ## Types (mypy, strict)
 imports: $(STAMP) ## Which package may import which
 	@$(BIN)/lint-imports --no-logo 2>&1 | tail -n +1
 
-unit: $(STAMP) ## The quick tests
-	@$(BIN)/python -m pytest -q tests/unit
+unit: $(STAMP) ## The tests that start no process, the slow ones too
+	@SLOW=1 $(BIN)/python -m pytest -q tests/unit
 
 property: $(STAMP) ## Property tests (Hypothesis)
 	@SLOW=1 $(BIN)/python -m pytest -q tests/property
@@ -185,7 +191,7 @@ boot-test: $(STAMP) ## Terraform's user data boots in a QEMU guest, or with CONT
 	@timeout 7200 $(BIN)/python -m tests.boot $(if $(CONTAINER),container)
 
 tf-cycle: $(STAMP) ## Terraform: every example applied to an emulated AWS, looked at by boto3, changed, destroyed (moto: cached)
-	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py
+	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py tests/terraform/test_deploy_page.py
 
 roll-test: $(STAMP) ## Hosts made by a real Terraform are replaced, added and removed one after the other under load (needs terraform; some ten minutes)
 	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -s --timeout 900 tests/rolling

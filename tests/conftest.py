@@ -14,8 +14,19 @@ __all__ = ["s3_process", "s3_server"]
 
 _ROOT = Path(__file__).parent
 
-_TARGETS = {"test_stall_watchdog": "stalls", "test_many_producers": "producers"}
-"""Targets of slow tests that are not their folder's."""
+TARGETS = {
+    **{name: name for name in ("changes", "examples", "integration", "property", "spark", "unit")},
+    "airflow": "airflow-test",
+    "aws_day": "aws-day",
+    "checker": "chaos",
+    "connectors": "connect-test",
+    "rolling": "roll-test",
+    "terraform": "tf-cycle",
+    "test_stall_watchdog": "stalls",
+    "test_many_producers": "producers",
+    "test_airflow_instance": "airflow-test",
+}
+"""Targets of the Makefile that run slow tests, by the tests' folder or module."""
 
 # How fast the machine is decides nothing.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,19 +35,28 @@ settings.load_profile("any")
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark tests share one worker, and so one session; `serial` tests share another group. What
-    is `slow` is run by the target of the Makefile that its folder has, which sets SLOW.
+    """Spark tests share one worker, and so one session; `serial` tests share another group, and so
+    do tests that share what their module sets up. What is `slow` is run by the target of the
+    Makefile that its folder has, which sets SLOW.
     """
     for item in items:
         folder = item.path.relative_to(_ROOT).parts[0] if _ROOT in item.path.parents else ""
         if item.get_closest_marker("slow") is not None and not os.environ.get("SLOW"):
-            target = _TARGETS.get(item.path.stem, folder)
+            target = TARGETS.get(item.path.stem) or TARGETS[folder]
             reason = f"takes too long for every run: make {target}"
             item.add_marker(pytest.mark.skip(reason=reason))
         if folder == "spark":
             item.add_marker(pytest.mark.xdist_group("spark"))
         elif item.get_closest_marker("serial") is not None:
             item.add_marker(pytest.mark.xdist_group("serial"))
+        elif item.get_closest_marker("xdist_group") is None and _shares_set_up(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def _shares_set_up(item: pytest.Item) -> bool:
+    """Whether a test uses a fixture of its module."""
+    found = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+    return any(one.scope == "module" for fixtures in found for one in fixtures)
 
 
 @pytest.fixture(autouse=True)

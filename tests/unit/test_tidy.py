@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import TARGETS
+
 ROOT = Path(__file__).resolve().parents[2]
 # A module holds one noun, whole; these limits only notice what has outgrown its reader.
 MODULE_LINES_MAX = 800
@@ -193,3 +195,18 @@ def test_every_package_has_a_docstring() -> None:
         if path.name == "__init__.py" and not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def test_each_slow_test_has_a_target_of_the_makefile() -> None:
+    """Of its module or its folder, so that the reason for which it is skipped can be followed."""
+    targets = set(re.findall(r"(?m)^([\w-]+):", (ROOT / "Makefile").read_text()))
+    assert set(TARGETS.values()) <= targets
+    slow = [
+        path
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if re.search(r"\bmark\.slow\b", path.read_text())
+    ]
+    assert slow
+    for path in slow:
+        folder = path.relative_to(ROOT / "tests").parts[0]
+        assert path.stem in TARGETS or folder in TARGETS, path
