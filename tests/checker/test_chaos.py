@@ -8,7 +8,9 @@ import pytest
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize(("wal", "seed"), [("block", 13), ("object", 21)])
+@pytest.mark.parametrize(
+    ("wal", "seed"), [("block", 13), pytest.param("object", 21, marks=pytest.mark.slow)]
+)
 def test_a_cluster_under_faults_keeps_its_promises(tmp_path: Path, wal: str, seed: int) -> None:
     command = [
         *(sys.executable, "-m", "tests.checker", "--seconds", "6", "--seed", str(seed)),

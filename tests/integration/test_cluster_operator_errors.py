@@ -179,6 +179,7 @@ def test_a_node_with_a_wrong_prefix(nodes: Cluster) -> None:
     nodes.start(3, "--cluster.id", cluster_id)
 
 
+@pytest.mark.slow
 def test_a_node_with_the_volume_of_another_cluster(nodes: Cluster) -> None:
     """Its slices are somebody's: it gets none, and its owner loses nothing, not even in a crash."""
     other = nodes.folder / "other"
@@ -225,6 +226,7 @@ def test_an_address_that_is_none_to_connect_to(tmp_path: Path) -> None:
     assert "advertised.host" in line
 
 
+@pytest.mark.slow
 def test_a_node_older_than_the_metadata(tmp_path: Path) -> None:
     """Running nodes end rather than guess; nothing is written after what they cannot read."""
     made = Cluster(tmp_path)

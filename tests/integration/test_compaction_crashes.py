@@ -25,7 +25,12 @@ from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = (*sorted(MAINTENANCE_ALONE), "metadata_entry_planned", "metadata_entry_put")
+ENTRIES = tuple(
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("metadata_entry_planned", "metadata_entry_put")
+)
+"""Fail-points of every commit, which other tests come to."""
+PLACES = (*sorted(MAINTENANCE_ALONE), *ENTRIES)
 UPLOADS, KEYS = 4, 40
 
 

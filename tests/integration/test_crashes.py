@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,15 @@ def chains() -> list[tuple[Sequence[str], Sequence[str]]]:
     ]
 
 
+def alternately(cases: Sequence[Any]) -> list[Any]:
+    """Return parameters of tests of which every second one is slow."""
+    slow = pytest.mark.slow
+    return [
+        pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=slow if n % 2 else ())
+        for n, one in enumerate(cases)
+    ]
+
+
 class Campaign:
     """A broker with two producers and a consumer on it, and the history they write."""
 
@@ -160,7 +170,11 @@ def campaign(folder: Path, flags: Sequence[str] = ()) -> Iterator[Campaign]:
 
 @pytest.mark.timeout(max(180, CRASHES * 8))
 @pytest.mark.parametrize(
-    ("flags", "crashes"), [(BLOCK_WAL, CRASHES), (OBJECT_WAL, (CRASHES + 1) // 2)]
+    ("flags", "crashes"),
+    [
+        (BLOCK_WAL, CRASHES),
+        pytest.param(OBJECT_WAL, (CRASHES + 1) // 2, marks=pytest.mark.slow),
+    ],
 )
 def test_random_kills_lose_double_and_move_nothing(
     tmp_path: Path, flags: Sequence[str], crashes: int
@@ -186,7 +200,7 @@ def test_there_are_failpoints() -> None:
     assert len(failpoints()) >= 8
 
 
-@pytest.mark.parametrize("name", AT_FIRST_START)
+@pytest.mark.parametrize("name", alternately(AT_FIRST_START))
 def test_a_cluster_that_dies_while_it_is_made_is_made_by_the_next_start(
     tmp_path: Path, name: str
 ) -> None:
@@ -198,7 +212,7 @@ def test_a_cluster_that_dies_while_it_is_made_is_made_by_the_next_start(
         assert log == {partition: [] for partition in range(PARTITIONS)}
 
 
-@pytest.mark.parametrize(("flags", "names"), chains())
+@pytest.mark.parametrize(("flags", "names"), alternately(chains()))
 def test_kills_at_every_failpoint_one_after_the_other(
     tmp_path: Path, flags: Sequence[str], names: Sequence[str]
 ) -> None:

@@ -306,7 +306,9 @@ class PanicException(BaseException):
     """As libraries in Rust raise."""
 
 
-@pytest.mark.parametrize("kind", [OverflowError, PanicException])
+@pytest.mark.parametrize(
+    "kind", [PanicException, pytest.param(OverflowError, marks=pytest.mark.slow)]
+)
 def test_an_unexpected_exception_ends_the_turn_of_its_table_and_of_no_other(
     cluster: Path,
     following: tuple[list[TableOutcome], threading.Event],

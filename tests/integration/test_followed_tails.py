@@ -29,7 +29,7 @@ def held(table: Path) -> Counter[bytes]:
     return Counter(DeltaTable(table).to_pyarrow_table(columns=["value"]).column(0).to_pylist())
 
 
-@pytest.mark.parametrize("tail", [True, False])
+@pytest.mark.parametrize("tail", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_is_acknowledged_comes_into_the_table_once(tmp_path: Path, tail: bool) -> None:
     broker = BrokerProcess(tmp_path, (*HASTY, "--wal", "object:"))
     broker.start()

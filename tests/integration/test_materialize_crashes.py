@@ -111,6 +111,7 @@ def test_killed_at_a_fail_point(settings: MaterializeSettings, tmp_path: Path, n
     check(settings, 2 * RECORDS)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(settings: MaterializeSettings, tmp_path: Path) -> None:
     rng = random.Random(3)
     written = RECORDS
@@ -139,6 +140,7 @@ def test_killed_while_two_work(settings: MaterializeSettings) -> None:
     check(settings, RECORDS)
 
 
+@pytest.mark.slow
 def test_several_at_once_and_again_while_the_topic_grows(
     settings: MaterializeSettings, tmp_path: Path
 ) -> None:

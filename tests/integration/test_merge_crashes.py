@@ -16,7 +16,12 @@ from tests.support.command_line import CommandLine
 from tests.support.topic_writer import write_topic
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = (*sorted(MERGE_ALONE), "metadata_entry_planned", "metadata_entry_put")
+ENTRIES = tuple(
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("metadata_entry_planned", "metadata_entry_put")
+)
+"""Fail-points of every commit, which other tests come to."""
+PLACES = (*sorted(MERGE_ALONE), *ENTRIES)
 UPLOADS = 6
 
 

@@ -79,6 +79,7 @@ async def test_a_storm_of_faults_delays_and_loses_nothing(
         await store.close()
 
 
+@pytest.mark.slow
 async def test_a_live_writer_is_sealed_under_a_storm_and_is_told_nothing_false(
     s3_server: S3Server, proxy: FaultProxy
 ) -> None:

@@ -46,7 +46,7 @@ def test_killed_it_leaves_the_old_catalog_or_the_new_one(tmp_path: Path, name: s
     assert verify(VerifySettings(path=str(tmp_path / "store"))).damages == ()
 
 
-@pytest.mark.parametrize("flags", [(), ("--wal", "object:")])
+@pytest.mark.parametrize("flags", [(), pytest.param(("--wal", "object:"), marks=pytest.mark.slow)])
 def test_a_broker_goes_on_where_the_lost_metadata_ended(
     tmp_path: Path, flags: tuple[str, ...]
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_store_that_is_gone_holds_producers_back_and_loses_nothing(
         running.check()
 
 
+@pytest.mark.slow
 def test_a_store_that_hangs_and_one_that_throttles_are_outlived(
     tmp_path: Path, s3_server: S3Server
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_store_that_hangs_and_one_that_throttles_are_outlived(
         running.check()
 
 
+@pytest.mark.slow
 def test_a_bad_day_of_a_store_is_worked_through(tmp_path: Path, s3_server: S3Server) -> None:
     with campaign(tmp_path, s3_server, ("--wal", "object:")) as (running, proxy):
         proxy.rules = [

@@ -10,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
 
 from tests.integration.test_transaction_crashes import committed
@@ -46,6 +47,7 @@ def kill(nodes: Supervised, node_id: int) -> None:
     assert wait_until(lambda: nodes.lives_ready(node_id) > lives, 60), nodes.log
 
 
+@pytest.mark.slow
 def test_each_record_is_moved_once_whichever_node_dies(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     with supervised(tmp_path, NODES) as nodes:

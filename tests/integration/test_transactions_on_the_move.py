@@ -67,7 +67,9 @@ async def move_for_ever(cluster: NodeCluster, topics: tuple[str, ...]) -> None:
             await metadata.commit([AssignStreams(node_id=node_id, stream_ids=(stream_id,))])
 
 
-@pytest.mark.parametrize("topics", [("t",), ("t", STATE_TOPIC)])
+@pytest.mark.parametrize(
+    "topics", [("t",), pytest.param(("t", STATE_TOPIC), marks=pytest.mark.slow)]
+)
 async def test_what_is_committed_is_read_though_leaders_change(topics: tuple[str, ...]) -> None:
     async with node_cluster(**{"transaction.state.log.num.partitions": 1}) as cluster:
         await cluster.nodes[1].catalog.create("t", PARTITIONS)

@@ -33,7 +33,7 @@ def places(folder: Path, kind: str) -> list[str]:
     return [f"object:file:{folder}/wal{name}" for name in "AB"]
 
 
-@pytest.mark.parametrize("kind", ["block", "elsewhere"])
+@pytest.mark.parametrize("kind", ["block", pytest.param("elsewhere", marks=pytest.mark.slow)])
 def test_a_node_on_another_log_is_refused_and_loses_nothing(tmp_path: Path, kind: str) -> None:
     own, other = places(tmp_path, kind)
     first = broker(tmp_path, own)

@@ -305,7 +305,7 @@ MUTANTS = [
     Mutant(start_on_any_log, "block"),
     Mutant(start_on_any_log, "object-elsewhere"),
     Mutant(start_on_an_older_log, "block"),
-    Mutant(start_on_an_older_log, "object-elsewhere", first_seed=210),
+    Mutant(start_on_an_older_log, "object-elsewhere", first_seed=240),
     Mutant(forget_producers_with_their_records, "memory"),
     Mutant(forget_producers_with_their_records, "object", first_seed=200),
     Mutant(delete_without_grace, "memory"),

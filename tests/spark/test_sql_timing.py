@@ -82,6 +82,7 @@ def sql(place: str, cache: Path, options: str) -> "subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.slow
 def test_the_start_and_the_stop_of_spark_are_told_apart(place: str, tmp_path: Path) -> None:
     run = sql(place, tmp_path, "-Xshare:auto")
     phases = phases_of(run.stderr)
