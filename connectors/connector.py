@@ -3,7 +3,6 @@
 What runs it is `lakehead connect run` and Airflow's `LakeheadConnectOperator`.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.kafka_clients import KafkaConfig, checked_config
 from connectors.runtime.records import Position
 from connectors.runtime.source import Source
+from connectors.runtime.stop import Stop
 from connectors.settings import ConnectorSettings
 from connectors.sources.delta.settings import DeltaSettings
 from connectors.sources.files.settings import FilesSettings
@@ -27,7 +27,7 @@ class Pipeline(Protocol):
     """A source and a sink, joined."""
 
     def run(
-        self, *, follow: bool, stop: threading.Event, on_progress: Callable[[Progress], None]
+        self, *, follow: bool, stop: Stop, on_progress: Callable[[Progress], None]
     ) -> ConnectFigures:
         """Read what there is, or go on until stopped. Raises LakeheadError."""
 
@@ -55,7 +55,7 @@ class Connector:
 
         Raises SettingsError.
         """
-        self._stop = threading.Event()
+        self._stop = Stop(clock, within_s=settings.run.stop_seconds)
         self._on_progress = on_progress
         try:
             given = {**(kafka or {}), **dotted(settings.kafka, "kafka")}
@@ -73,8 +73,16 @@ class Connector:
         return Intake(settings, source, config, clock)
 
     def stop(self) -> None:
-        """Have the run end soon, with what it has read committed."""
-        self._stop.set()
+        """Have the run end soon, with what it has read committed: `RunSettings.stop_seconds`."""
+        self._stop.request()
+
+    @property
+    def stopping(self) -> str:
+        """What a stop does, for people."""
+        return (
+            "Stopping: what was read is committed first, for which a cluster that does not respond "
+            f"has {self._stop.within_s:g} s"
+        )
 
     def run(self, *, follow: bool = False) -> ConnectFigures:
         """Read what there is, or go on until stopped. Raises LakeheadError."""
@@ -89,7 +97,7 @@ class Connector:
         return self._pipeline.positions()
 
 
-def _opened(settings: FilesSettings | DeltaSettings, clock: Clock, stop: threading.Event) -> Source:
+def _opened(settings: FilesSettings | DeltaSettings, clock: Clock, stop: Stop) -> Source:
     if isinstance(settings, FilesSettings):
         from connectors.sources.files.source import FilesSource
 

@@ -1,5 +1,6 @@
 """`lakehead connect`: sources into topics, and topics elsewhere, by a TOML file."""
 
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from connectors.runtime.figures import Progress as Told
     from connectors.runtime.records import Position
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 _SHOWN_WORKS = 20
 _NAME_LENGTH = 48
 
@@ -77,8 +79,15 @@ def run(
             )
 
         connector = _connector(file, tell)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: connector.stop())
+
+        def stop(_number: int, _frame: object) -> None:
+            for number in _STOPPING:  # the next one ends the process, whatever it waits for
+                signal.signal(number, signal.SIG_DFL)
+            connector.stop()
+            os.write(2, f"{connector.stopping}; a second signal ends it at once\n".encode())
+
+        for number in _STOPPING:
+            signal.signal(number, stop)
         plan = connector.plan() if dry_run else None
         figures = None if dry_run else connector.run(follow=follow)
     if plan is not None:

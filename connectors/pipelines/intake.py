@@ -1,6 +1,5 @@
 """From a source into a topic."""
 
-import threading
 from collections.abc import Callable, Mapping
 from itertools import islice
 
@@ -12,6 +11,7 @@ from connectors.runtime.positions import PositionTopic, default_topic
 from connectors.runtime.records import Position
 from connectors.runtime.source import Source
 from connectors.runtime.source_run import OnError, SourceRun, Target
+from connectors.runtime.stop import Stop
 from connectors.settings import ConnectorSettings
 from storage.clock import Clock
 
@@ -31,10 +31,10 @@ class Intake:
         self._clock = clock
 
     def run(
-        self, *, follow: bool, stop: threading.Event, on_progress: Callable[[Progress], None]
+        self, *, follow: bool, stop: Stop, on_progress: Callable[[Progress], None]
     ) -> ConnectFigures:
         """See `Pipeline.run`."""
-        cluster = Cluster(self._config)
+        cluster = Cluster(self._config, stop)
         sink = self._settings.sink
         letters = sink.dead_letter_topic or f"{sink.topic}.dead-letters"
         topics = [sink.topic, *([letters] if sink.on_error == OnError.DEAD_LETTER else [])]
@@ -45,7 +45,7 @@ class Intake:
             self._source,
             Target(sink.topic, sink.on_error, letters),
             positions,
-            transactions_of(self._settings, self._config, cluster, topics, self._clock),
+            transactions_of(self._settings, self._config, cluster, topics, self._clock, stop),
             self._settings.run,
             self._clock,
             stop=stop,

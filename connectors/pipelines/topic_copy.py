@@ -1,6 +1,5 @@
 """From topics into topics, of the same cluster or of another."""
 
-import threading
 from collections.abc import Callable, Mapping
 
 from connectors.pipelines.plan import Plan
@@ -13,6 +12,7 @@ from connectors.runtime.positions import PositionTopic, default_topic
 from connectors.runtime.records import Position, Work
 from connectors.runtime.sink import Offsets, TopicPartition
 from connectors.runtime.sink_run import SinkRun
+from connectors.runtime.stop import Stop
 from connectors.settings import ConnectorSettings
 from connectors.sinks.topic import GroupOffsets, TargetPositions, TopicSink
 from connectors.sources.topics import TopicsSettings
@@ -42,19 +42,19 @@ class TopicCopy:
             self._refuse_itself()
 
     def run(
-        self, *, follow: bool, stop: threading.Event, on_progress: Callable[[Progress], None]
+        self, *, follow: bool, stop: Stop, on_progress: Callable[[Progress], None]
     ) -> ConnectFigures:
         """See `Pipeline.run`."""
-        cluster = Cluster(self._target_config)
-        is_same = self._is_same(cluster)
+        cluster = Cluster(self._target_config, stop)
+        is_same = self._is_same(cluster, stop)
         targets = sorted({self._target(topic) for topic in self._source.topics})
         make_topics(self._settings, cluster, targets)
-        self._check_partitions(cluster)
+        self._check_partitions(cluster, stop)
         self._positions(cluster).create()
         settings = self._settings
         sink = TopicSink(
-            transactions_of(settings, self._target_config, cluster, targets, self._clock),
-            self._offsets(cluster),
+            transactions_of(settings, self._target_config, cluster, targets, self._clock, stop),
+            self._offsets(cluster, stop),
             GroupOffsets(self._config, self._group) if is_same else None,
             settings.sink.topic,
             keeps_partitions=settings.sink.keep_partitions,
@@ -95,11 +95,11 @@ class TopicCopy:
         self._is_same(cluster)
         return self._offsets(cluster).load(self._partitions())
 
-    def _is_same(self, target: Cluster) -> bool:
+    def _is_same(self, target: Cluster, stop: Stop | None = None) -> bool:
         """Whether the cluster is read and written, by whatever address. Raises SettingsError for a
         topic that would be copied into itself.
         """
-        self._source_id = Cluster(self._config).cluster_id()
+        self._source_id = Cluster(self._config, stop).cluster_id()
         if self._source_id != target.cluster_id():
             return False
         self._refuse_itself()
@@ -112,12 +112,13 @@ class TopicCopy:
     def _partitions(self) -> list[TopicPartition]:
         return Cluster(self._config).partitions(self._source.topics)
 
-    def _offsets(self, cluster: Cluster) -> TargetPositions:
+    def _offsets(self, cluster: Cluster, stop: Stop | None = None) -> TargetPositions:
         return TargetPositions(
             self._positions(cluster),
             self._source_id,
             self._clock,
             wait_s=self._settings.run.retry_seconds,
+            stop=stop,
         )
 
     def _positions(self, cluster: Cluster) -> PositionTopic:
@@ -127,12 +128,12 @@ class TopicCopy:
     def _target(self, topic: str) -> str:
         return self._settings.sink.topic.replace("{topic}", topic)
 
-    def _check_partitions(self, cluster: Cluster) -> None:
+    def _check_partitions(self, cluster: Cluster, stop: Stop) -> None:
         """Raise KafkaFailed if a record's partition is not there in the target."""
         if not self._settings.sink.keep_partitions:
             return
         there = cluster.topics()
-        here = Cluster(self._config).topics()
+        here = Cluster(self._config, stop).topics()
         for topic in self._source.topics:
             target = self._target(topic)
             if here.get(topic, 0) > there.get(target, 0):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from connectors.runtime.errors import KafkaFailed
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig
+from connectors.runtime.stop import Stop
 from connectors.runtime.transactions import Transactions
 from connectors.settings import ConnectorSettings
 from connectors.sources.delta.settings import DeltaSettings
@@ -33,6 +34,7 @@ def transactions_of(
     cluster: Cluster,
     topics: Sequence[str],
     clock: Clock,
+    stop: Stop,
 ) -> Transactions:
     """Return the connector's transactions into these topics, not begun."""
     is_whole = isinstance(settings.source, DeltaSettings)
@@ -41,6 +43,7 @@ def transactions_of(
         config,
         settings.name,
         clock,
+        stop,
         timeout_s=settings.run.timeout_seconds or usual,
         retry_s=settings.run.retry_seconds,
         largest_record=cluster.largest_record(topics),

@@ -31,6 +31,10 @@ class KafkaAway(KafkaFailed):
     """No broker answers now; one may later."""
 
 
+class RunStopped(ConnectorError):
+    """A run ended before its cluster responded; the next one reads again what is not committed."""
+
+
 class ConnectorFenced(ConnectorError):
     """Another run of this connector has started; it goes on where this one was."""
 

@@ -11,8 +11,9 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from connectors.runtime.errors import ConnectorFenced, KafkaAway, KafkaFailed
+from connectors.runtime.errors import ConnectorFenced, KafkaAway, KafkaFailed, RunStopped
 from connectors.runtime.sink import TopicPartition
+from connectors.runtime.stop import Stop
 from storage.errors import SettingsError
 
 _AWAY = frozenset(
@@ -30,6 +31,8 @@ KafkaConfig = Mapping[str, str | int | float | bool]
 
 ANSWER_S = 30.0
 _CONNECT_S = 10.0
+_SLICE_S = 0.2
+"""How long a wait for a response goes on before a stop is looked at."""
 _OURS = frozenset(
     {
         *("transactional.id", "enable.idempotence", "group.id", "group.instance.id"),
@@ -97,10 +100,13 @@ def consumed(reader: Any, count: int, wait_s: float) -> Sequence[Any]:
 
 
 class Cluster:
-    """A cluster as its administrator sees it."""
+    """A cluster as its administrator sees it. At a stop, calls raise RunStopped when the time for
+    a cluster that does not respond is over.
+    """
 
-    def __init__(self, config: KafkaConfig) -> None:
+    def __init__(self, config: KafkaConfig, stop: Stop | None = None) -> None:
         self._config = config
+        self._stop = stop
         self._admin: Any = made_client(AdminClient, config)
 
     @property
@@ -109,7 +115,7 @@ class Cluster:
         return str(self._config["bootstrap.servers"])
 
     def topics(self) -> dict[str, int]:
-        """Return every topic with its number of partitions. Raises KafkaFailed."""
+        """Return every topic with its number of partitions. Raises KafkaAway, KafkaFailed."""
         return {name: len(topic.partitions) for name, topic in self._metadata().topics.items()}
 
     def cluster_id(self) -> str:
@@ -117,19 +123,37 @@ class Cluster:
         return str(self._metadata().cluster_id)
 
     def _metadata(self) -> Any:
+        left_s = _CONNECT_S if self._stop is None else self._stop.left_s(_CONNECT_S)
         try:
-            return self._admin.list_topics(timeout=_CONNECT_S)
+            return self._admin.list_topics(timeout=max(_SLICE_S, left_s))
         except KafkaException as error:
-            raise KafkaFailed(
+            self._check_stop()
+            raise _kind(error)(
                 f"no broker answers at {self.address} ({error.args[0].str()}): is it the right "
                 "address, and do security.protocol and sasl.* fit?"
             ) from None
+
+    def _result(self, response: Any) -> Any:
+        """Return what the cluster responds. Raises KafkaException, KafkaAway."""
+        for _ in range(int(ANSWER_S / _SLICE_S) + 1):
+            try:
+                return response.result(_SLICE_S)
+            except TimeoutError:
+                self._check_stop()
+        raise KafkaAway(f"no broker answers at {self.address}")
+
+    def _check_stop(self) -> None:
+        if self._stop is not None and self._stop.is_over:
+            raise RunStopped(
+                f"stopped: {self.address} did not answer within {self._stop.within_s:g} s; the "
+                "next run reads again what was not committed"
+            )
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic unless it exists. Raises KafkaFailed."""
         topic = NewTopic(name, num_partitions=partitions, config=dict(configs))
         try:
-            self._admin.create_topics([topic], request_timeout=ANSWER_S)[name].result(ANSWER_S)
+            self._result(self._admin.create_topics([topic], request_timeout=ANSWER_S)[name])
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise KafkaFailed(f"cannot create topic {name}: {error.args[0].str()}") from None
@@ -139,7 +163,7 @@ class Cluster:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
             found = self._admin.describe_configs([resource], request_timeout=ANSWER_S)
-            return str(found[resource].result(ANSWER_S)["cleanup.policy"].value)
+            return str(self._result(found[resource])["cleanup.policy"].value)
         except (KeyError, KafkaException) as error:
             cause = error.args[0]
             if isinstance(error, KeyError) or cause.code() in _NOT_ALLOWED:
@@ -155,15 +179,14 @@ class Cluster:
         try:
             asked = TopicCollection(list(topics))
             found = self._admin.describe_topics(asked, request_timeout=ANSWER_S)
-            return {name: _text(one.result(ANSWER_S).topic_id) for name, one in found.items()}
+            return {name: _text(self._result(one).topic_id) for name, one in found.items()}
         except KafkaException as error:
-            kind = KafkaAway if error.args[0].code() in _AWAY else KafkaFailed
-            raise kind(
+            raise _kind(error)(
                 f"cannot read {', '.join(topics)} at {self.address}: {error.args[0].str()}"
             ) from None
 
     def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
-        """Return every partition of topics. Raises KafkaFailed if one is not there."""
+        """Return every partition of topics. Raises KafkaFailed if one is not there, KafkaAway."""
         existing = self.topics()
         for topic in topics:
             if topic not in existing:
@@ -174,7 +197,7 @@ class Cluster:
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Return the first offset and the one behind the last of each partition; `committed`: the
-        last before what open transactions have there. Raises KafkaFailed.
+        last before what open transactions have there. Raises KafkaAway, KafkaFailed.
         """
         lows = self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -189,22 +212,26 @@ class Cluster:
         try:
             found = self._admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_S)
             return {
-                TopicPartition(at.topic, at.partition): int(one.result(ANSWER_S).offset)
+                TopicPartition(at.topic, at.partition): int(self._result(one).offset)
                 for at, one in found.items()
             }
         except KafkaException as error:
             names = ", ".join(sorted({at.topic for at in partitions}))
-            raise KafkaFailed(f"cannot read {names}: {error.args[0].str()}") from None
+            raise _kind(error)(f"cannot read {names}: {error.args[0].str()}") from None
 
     def largest_record(self, topics: Sequence[str]) -> int | None:
         """Return the least `max.message.bytes` of these topics; None if it may not be known."""
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
         try:
             found = self._admin.describe_configs(asked, request_timeout=ANSWER_S)
-            sizes = [one.result(ANSWER_S)["max.message.bytes"].value for one in found.values()]
+            sizes = [self._result(one)["max.message.bytes"].value for one in found.values()]
         except (KafkaException, KeyError):
             return None
         return min(map(int, sizes))
+
+
+def _kind(error: KafkaException) -> type[KafkaFailed]:
+    return KafkaAway if error.args[0].code() in _AWAY else KafkaFailed
 
 
 def _text(topic_id: Any) -> str:

@@ -12,10 +12,11 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 
-from connectors.runtime.errors import KafkaFailed
+from connectors.runtime.errors import KafkaFailed, RunStopped
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
 from connectors.runtime.records import Partition, Position, Record
 from connectors.runtime.sink import TopicPartition
+from connectors.runtime.stop import Stop
 from storage.clock import Clock
 from storage.errors import SettingsError
 
@@ -53,11 +54,11 @@ class PositionTopic:
                 "run.positions_topic"
             )
 
-    def load(self, clock: Clock, *, wait_s: float) -> None:
+    def load(self, clock: Clock, *, wait_s: float, stop: Stop | None = None) -> None:
         """Read every position that was committed before now.
 
         A transaction that another connector has open is waited for: behind it may lie positions of
-        ours. Raises KafkaFailed.
+        ours. Raises KafkaFailed; RunStopped at a stop, since nothing is read yet.
         """
         partitions = self._cluster.topics().get(self.topic, 0)
         if not partitions:
@@ -82,6 +83,8 @@ class PositionTopic:
             while ends:
                 for message in consumed(reader, _AT_ONCE, _POLL_S):
                     self._take(message, ends, found)
+                if stop is not None and stop.is_requested and ends:
+                    raise RunStopped("stopped before the positions were known: nothing was read")
                 if clock.monotonic() > deadline:
                     raise KafkaFailed(
                         f"topic {self.topic} could not be read to its end in {wait_s:.0f} s: "

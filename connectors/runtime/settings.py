@@ -25,6 +25,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """With --follow: how long to wait before looking for more."""
     retry_seconds: Annotated[float, Meta(ge=0)] = 120.0
     """How long to wait for a cluster that does not answer, and repeat aborted transactions."""
+    stop_seconds: Annotated[float, Meta(ge=0)] = 10.0
+    """How long a run that is stopped waits for a cluster that does not answer."""
     positions_topic: Name | None = None
     """Where positions are kept: lakehead-connect-NAME. One topic for each connector, so that none
     waits for the transactions of another."""

@@ -1,6 +1,6 @@
 """Topics into a sink: units of records, each with the offsets behind it."""
 
-import threading
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,12 +13,14 @@ from connectors.runtime.errors import (
     InputLost,
     KafkaAway,
     KafkaFailed,
+    RunStopped,
     TransactionAborted,
 )
 from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
 from connectors.runtime.settings import RunSettings
 from connectors.runtime.sink import Consumed, Offsets, Sink, SourceOffset, TopicPartition
+from connectors.runtime.stop import Stop
 from storage.clock import Clock
 from storage.failpoints import failpoint
 
@@ -38,7 +40,7 @@ class Reading:
 
 
 class SinkRun:
-    """Runs a sink. Not for two threads; `stop` may be set by another."""
+    """Runs a sink. Not for two threads; `stop` may be requested by another."""
 
     def __init__(
         self,
@@ -51,7 +53,7 @@ class SinkRun:
         *,
         start: Literal["earliest", "latest"],
         when_lost: Literal["fail", "earliest"],
-        stop: threading.Event,
+        stop: Stop,
         on_progress: Callable[[Progress], None],
     ) -> None:
         self.figures = ConnectFigures()
@@ -63,7 +65,7 @@ class SinkRun:
         self._when_lost = when_lost
         self._stop = stop
         self._on_progress = on_progress
-        self._cluster = Cluster(config)
+        self._cluster = Cluster(config, stop)
         defaults: KafkaConfig = {"queued.max.messages.kbytes": 16 * 1024}
         ours: KafkaConfig = {
             "group.id": group,
@@ -76,6 +78,8 @@ class SinkRun:
         self._open_figures = ConnectFigures()
         self._reading = Reading()
         self._failures = 0
+        self._away_s = math.inf
+        """Since when the cluster that is read has been away."""
         self._looked_s = 0.0
 
     def run(self, *, follow: bool) -> ConnectFigures:
@@ -85,7 +89,7 @@ class SinkRun:
         """
         started = self._clock.monotonic()
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_requested:
                 if self._round(follow=follow):
                     break
         finally:
@@ -99,21 +103,32 @@ class SinkRun:
         """Go on from what the target has; whether all is done."""
         try:
             self._begin()
-            while not self._stop.is_set() and (follow or self._reading.ends):
+            while not self._stop.is_requested and (follow or self._reading.ends):
                 self._unit(follow=follow)
                 if follow and self._has_more_partitions():
                     return False
         except TransactionAborted as error:
-            self._sink.abort()
-            self._open_figures = ConnectFigures()
             self.figures = self.figures.plus(ConnectFigures(aborted=1))
             self._failures += 1
             if self._failures >= _ATTEMPTS:
                 raise
-            if self._stop.wait(_FIRST_PAUSE_S * 2 ** (self._failures - 1)):
-                raise ConnectorError(f"stopped while it repeated: {error}") from None
+            self._begin_again(error, _FIRST_PAUSE_S * 2 ** (self._failures - 1))
+            return False
+        except KafkaAway as error:
+            now_s = self._clock.monotonic()
+            self._away_s = min(self._away_s, now_s)
+            if now_s - self._away_s > self._settings.retry_seconds:
+                raise
+            self._begin_again(error, _FIRST_PAUSE_S)
             return False
         return True
+
+    def _begin_again(self, error: ConnectorError, pause_s: float) -> None:
+        """Forget the present unit, which is read again after a pause. Raises RunStopped."""
+        self._sink.abort()
+        self._open_figures = ConnectFigures()
+        if self._stop.wait(pause_s):
+            raise RunStopped(f"stopped while it repeated: {error}") from None
 
     def _begin(self) -> None:
         topic_ids = self._topic_ids()
@@ -134,6 +149,7 @@ class SinkRun:
         if changed:  # so that "latest" means that of the first run
             self._sink.commit(changed)
         self._assign()
+        self._away_s = math.inf
 
     def _assign(self) -> None:
         self._reader.assign([Place(*at, offset) for at, offset in self._reading.next.items()])
@@ -194,7 +210,7 @@ class SinkRun:
         begun_s, size = self._clock.monotonic(), 0
         moved: dict[TopicPartition, int] = {}
         wait_s = self._settings.transaction_seconds
-        while not self._stop.is_set() and size < self._settings.transaction_bytes:
+        while not self._stop.is_requested and size < self._settings.transaction_bytes:
             messages = consumed(self._reader, _AT_ONCE, _POLL_S)
             records = [one for message in messages if (one := self._consumed(message, moved))]
             if records:

@@ -1,6 +1,5 @@
 """A source into a topic: what was read and how far, in one transaction."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -12,6 +11,7 @@ from connectors.runtime.positions import PositionTopic
 from connectors.runtime.records import Batch, Letter, Partition, Position, Record, Work
 from connectors.runtime.settings import RunSettings
 from connectors.runtime.source import Source
+from connectors.runtime.stop import Stop
 from connectors.runtime.transactions import RecordTooBig, Transactions
 from storage.clock import Clock
 from storage.errors import StoreRefused, StoreUnavailable
@@ -40,7 +40,7 @@ class Target(NamedTuple):
 
 
 class SourceRun:
-    """Runs a source. Not for two threads; `stop` may be set by another."""
+    """Runs a source. Not for two threads; `stop` may be requested by another."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class SourceRun:
         settings: RunSettings,
         clock: Clock,
         *,
-        stop: threading.Event,
+        stop: Stop,
         on_progress: Callable[[Progress], None],
     ) -> None:
         self.figures = ConnectFigures()
@@ -74,9 +74,9 @@ class SourceRun:
         started = self._clock.monotonic()
         self._transactions.open()
         # Only now: the last transaction of a killed run has come to its end.
-        self._positions.load(self._clock, wait_s=self._settings.retry_seconds)
+        self._positions.load(self._clock, wait_s=self._settings.retry_seconds, stop=self._stop)
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_requested:
                 if self._round() and (not follow or self._stop.wait(self._settings.poll_seconds)):
                     break
         finally:
@@ -95,7 +95,7 @@ class SourceRun:
                     done += batch.read_bytes
                     self._take(work, batch)
                     self._on_progress(Progress(self.figures, work.name, done, total))
-                    if self._stop.is_set():
+                    if self._stop.is_requested:
                         break
                 else:
                     self._open_figures = self._open_figures.plus(ConnectFigures(finished=1))

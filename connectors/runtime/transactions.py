@@ -10,14 +10,17 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from connectors.runtime.errors import KafkaFailed, TransactionAborted
+from connectors.runtime.errors import KafkaFailed, RunStopped, TransactionAborted
 from connectors.runtime.kafka_clients import KafkaConfig, kafka_failure, made_client
 from connectors.runtime.records import Record
+from connectors.runtime.stop import Stop
 from storage.clock import Clock
 from storage.failpoints import failpoint
 
 _QUEUE_KIB = 32 * 1024
 _STEP_S = 5.0
+_LAST_STEP_S = 0.5
+"""Of a call when a stop has no time left: enough for a cluster that responds."""
 _LAST_WORDS = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _MESSAGE_BYTES_MAX = 1_048_588
 _NEXT_TO_ZERO = 1
@@ -40,6 +43,7 @@ class Transactions:
         config: KafkaConfig,
         name: str,
         clock: Clock,
+        stop: Stop,
         *,
         timeout_s: float,
         retry_s: float,
@@ -48,6 +52,7 @@ class Transactions:
         self.is_open = False
         self._name = name
         self._clock = clock
+        self._stop = stop
         self._retry_s = retry_s
         self._refused: KafkaError | None = None
         self._fatal: KafkaError | None = None
@@ -72,7 +77,7 @@ class Transactions:
     def send(self, topic: str, record: Record) -> None:
         """Take a record into the transaction, waiting while the queue is full.
 
-        Raises RecordTooBig, TransactionAborted, ConnectorError.
+        Raises RecordTooBig, TransactionAborted, RunStopped, ConnectorError.
         """
         if not self.is_open:
             self._begin()
@@ -90,6 +95,7 @@ class Transactions:
                 )
                 return
             except BufferError:
+                self._check_stop(f"cannot write to {topic}")
                 self._poll(0.1)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -130,7 +136,7 @@ class Transactions:
         """Abort what is open, as far as the cluster can be reached."""
         try:
             if self.is_open:
-                self._producer.abort_transaction(_STEP_S)
+                self._producer.abort_transaction(max(_LAST_STEP_S, self._stop.left_s(_STEP_S)))
         except KafkaException:
             pass  # the cluster aborts it when its time is over
 
@@ -164,11 +170,24 @@ class Transactions:
         deadline = self._clock.monotonic() + self._retry_s
         while True:
             try:
-                return call(_STEP_S)
+                return call(max(_LAST_STEP_S, self._stop.left_s(_STEP_S)))
             except KafkaException as error:
                 self._poll(0)  # a call may only time out while the client knows more
+                if error.args[0].retriable():
+                    self._check_stop(what)
                 if not error.args[0].retriable() or self._clock.monotonic() > deadline:
                     self._failed(error, what)
+
+    def _check_stop(self, what: str) -> None:
+        """Raise RunStopped when a stop does not wait any longer. A transaction that is open then,
+        or of which the end is not known, is ended by the next run of the connector, or by the
+        cluster after `transaction.timeout.ms`.
+        """
+        if self._stop.is_over:
+            raise RunStopped(
+                f"stopped, and {what}: the cluster did not answer within "
+                f"{self._stop.within_s:g} s; the next run reads again what was not committed"
+            )
 
     def _failed(self, error: KafkaException, what: str) -> None:
         """Raise what an error means; a transaction that can be done again is aborted first."""

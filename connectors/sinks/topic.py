@@ -15,6 +15,7 @@ from connectors.runtime.kafka_clients import KafkaConfig, made_client
 from connectors.runtime.positions import PositionTopic
 from connectors.runtime.records import Record
 from connectors.runtime.sink import Consumed, Offsets, SourceOffset, TopicPartition
+from connectors.runtime.stop import Stop
 from connectors.runtime.transactions import RecordTooBig, Transactions
 from storage.clock import Clock
 
@@ -43,16 +44,23 @@ class TargetPositions:
     """Offsets of what is read, as records in the cluster that is written."""
 
     def __init__(
-        self, positions: PositionTopic, cluster_id: str, clock: Clock, *, wait_s: float
+        self,
+        positions: PositionTopic,
+        cluster_id: str,
+        clock: Clock,
+        *,
+        wait_s: float,
+        stop: Stop | None,
     ) -> None:
         self._positions = positions
         self._cluster_id = cluster_id
         self._clock = clock
         self._wait_s = wait_s
+        self._stop = stop
 
     def load(self, partitions: Sequence[TopicPartition]) -> Offsets:
-        """Return what was committed. Raises KafkaFailed."""
-        self._positions.load(self._clock, wait_s=self._wait_s)
+        """Return what was committed. Raises KafkaFailed, RunStopped."""
+        self._positions.load(self._clock, wait_s=self._wait_s, stop=self._stop)
         found = {at: self._positions(self._partition(at)) for at in partitions}
         return {
             at: SourceOffset(int(one["offset"]), str(one.get("topic_id", "")))

@@ -1,7 +1,6 @@
 """Files into a topic by real processes: each line is there once, whatever is killed."""
 
 import json
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +15,7 @@ from connectors.runtime.errors import BadInput, ConnectorFenced, KafkaFailed
 from connectors.runtime.figures import ConnectFigures
 from connectors.runtime.records import Batch, Position, Work
 from connectors.runtime.source import Positions, Source
+from connectors.runtime.stop import Stop
 from connectors.settings import ConnectorSettings
 from connectors.sources.files.settings import FilesSettings
 from connectors.sources.files.source import FilesSource
@@ -186,7 +186,8 @@ def test_a_store_that_fails_is_asked_again_unless_it_refuses(
     file = connector(broker, folder, "flaky", "", "")
     settings = load_settings(file.path, ConnectorSettings)
     assert isinstance(settings.source, FilesSettings)
-    clock, stop = SystemClock(), threading.Event()
+    clock = SystemClock()
+    stop = Stop(clock, within_s=10)
     files = FilesSource(settings.source, clock, stop.wait)
 
     def run(*errors: Exception) -> ConnectFigures:
