@@ -1,6 +1,7 @@
 """Clients of a cluster by confluent-kafka, and what its errors mean."""
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,13 @@ _AWAY = frozenset(
         *(KafkaError._ALL_BROKERS_DOWN, KafkaError.REQUEST_TIMED_OUT),  # noqa: SLF001
     }
 )
+_LEADERLESS = frozenset(
+    {
+        *(KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION),
+        KafkaError._NOENT,  # noqa: SLF001 - librdkafka: no leaders found
+    }
+)
+"""For a moment after a topic was created, or when its leader has changed."""
 _NOT_ALLOWED = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 )
@@ -209,15 +217,21 @@ class Cluster:
     ) -> dict[TopicPartition, int]:
         asked = {Place(*at): which for at in partitions}
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        try:
+        for left in reversed(range(int(_CONNECT_S / _SLICE_S))):
             found = self._admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_S)
-            return {
-                TopicPartition(at.topic, at.partition): int(self._result(one).offset)
-                for at, one in found.items()
-            }
-        except KafkaException as error:
-            names = ", ".join(sorted({at.topic for at in partitions}))
-            raise _kind(error)(f"cannot read {names}: {error.args[0].str()}") from None
+            try:
+                return {
+                    TopicPartition(at.topic, at.partition): int(self._result(one).offset)
+                    for at, one in found.items()
+                }
+            except KafkaException as error:
+                if error.args[0].code() in _LEADERLESS and left:
+                    self._check_stop()
+                    threading.Event().wait(_SLICE_S)
+                    continue
+                names = ", ".join(sorted({at.topic for at in partitions}))
+                raise _kind(error)(f"cannot read {names}: {error.args[0].str()}") from None
+        raise AssertionError
 
     def largest_record(self, topics: Sequence[str]) -> int | None:
         """Return the least `max.message.bytes` of these topics; None if it may not be known."""

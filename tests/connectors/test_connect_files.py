@@ -85,10 +85,10 @@ def test_a_second_run_fences_the_first_and_goes_on(broker: BrokerProcess, tmp_pa
     first, second = file.opened(), file.opened()
     with ThreadPoolExecutor(2) as threads:
         former = threads.submit(first.run, follow=True)
-        assert wait_until(lambda: former.done() or _has(broker, file, 1), 60)
-        latter = threads.submit(second.run, follow=True)
         number = 1
         try:
+            assert wait_until(lambda: former.done() or _has(broker, file, 1), 60)
+            latter = threads.submit(second.run, follow=True)
             while not former.done():  # it may read some more until the second has started
                 number += 1
                 (folder / f"{number}.jsonl").write_text(f"{number}\n")
