@@ -119,6 +119,20 @@ class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return found
 
 
+class LakeheadDag(DAG):
+    """A DAG that can be tried by `airflow dags test` though its runs have a deadline."""
+
+    def test(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the DAG as `DAG.test` does, without a deadline: at the end of a run, Airflow 3.3
+        takes the encoded alerts of a DAG that is tried for ids of stored ones, and fails.
+        """
+        deadline, self.deadline = self.deadline, None
+        try:
+            return super().test(*args, **kwargs)
+        finally:
+            self.deadline = deadline
+
+
 def lakehead_dag(
     dag_id: str,
     *,
@@ -141,7 +155,7 @@ def lakehead_dag(
         "conn_id": Param(settings.conn_id, description=CONN_ID.description, **CONN_ID.schema),
         **(params or {}),
     }
-    return DAG(
+    return LakeheadDag(
         dag_id,
         schedule=settings.schedules.get(dag_id, schedule),
         start_date=START,
