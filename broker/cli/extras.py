@@ -7,7 +7,7 @@ from storage.errors import SettingsError
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "lake": (
-        *("delta", "deltalake", "fastavro", "grpc_tools", "google"),
+        *("delta", "deltalake", "grpc_tools", "google"),
         *("pandas", "pyarrow", "pyspark", "urllib3"),
     ),
     "registry": (

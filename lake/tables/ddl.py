@@ -50,7 +50,8 @@ def parse_schema(text: str) -> Any:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"cannot read the schema file {path}: {error}") from None
-    return pa.schema([pa.field(column.name, _arrow(column.type)) for column in parse_columns(text)])
+    columns = parse_columns(text)
+    return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
 
 
 def check_names(schema: Any) -> None:
@@ -79,16 +80,17 @@ def type_name(kind: Any) -> str:
     return _NAMES.get(kind) or str(kind).upper()
 
 
-def _arrow(kind: ColumnType) -> Any:
+def arrow_type(kind: ColumnType) -> Any:
+    """Return the Arrow type of a column type."""
     if isinstance(kind, SimpleType):
         return _SIMPLE[kind.name]
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, ArrayType):
-        return pa.list_(_arrow(kind.item))
+        return pa.list_(arrow_type(kind.item))
     if isinstance(kind, MapType):
-        return pa.map_(_arrow(kind.key), _arrow(kind.value))
-    return pa.struct([pa.field(column.name, _arrow(column.type)) for column in kind.columns])
+        return pa.map_(arrow_type(kind.key), arrow_type(kind.value))
+    return pa.struct([pa.field(column.name, arrow_type(column.type)) for column in kind.columns])
 
 
 def _quoted(name: str) -> str:

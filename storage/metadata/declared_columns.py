@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
 from storage.errors import SettingsError
+from storage.metadata.avro_default_values import check_defaults
+from storage.metadata.avro_types import column_types, read_schema
 from storage.metadata.column_types import (
     ArrayType,
     Column,
@@ -147,42 +147,13 @@ def _is_json(kind: ColumnType) -> bool:
     return isinstance(kind, DecimalType) or (isinstance(kind, SimpleType) and kind.name != "BINARY")
 
 
-def avro_columns(text: str) -> Columns | None:
-    """Return the fields of an Avro schema that is a record; None of another, which makes a column
-    of its own. Raises SettingsError for text that is not a schema at all.
+def avro_columns(text: str) -> Columns:
+    """Return the columns of an Avro schema: the fields of a record, or the one that other values
+    make. Raises SettingsError for a schema that tables cannot read.
     """
-    try:
-        schema = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise SettingsError(f"not an Avro schema (JSON): {error}") from None
-    if isinstance(schema, list):
-        records = [one for one in schema if _is_record(one)]
-        return _fields_of(records[0]) if len(records) == 1 and len(schema) <= 2 else None
-    _require(
-        isinstance(schema, str) or (isinstance(schema, dict) and "type" in schema),
-        "not an Avro schema: it has no type",
-    )
-    return _fields_of(schema) if _is_record(schema) else None
-
-
-def _is_record(schema: object) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "record"
-
-
-def _fields_of(record: dict[str, object]) -> Columns:
-    fields = record.get("fields")
-    names = (
-        [one.get("name") for one in fields if isinstance(one, dict)]
-        if isinstance(fields, list)
-        else []
-    )
-    _require(
-        isinstance(fields, list)
-        and len(names) == len(fields)
-        and all(isinstance(name, str) for name in names),
-        "not an Avro schema: a record has fields, each with a name",
-    )
-    return dict.fromkeys(map(str, names))
+    schema = read_schema(text)
+    check_defaults(schema)
+    return column_types(schema)
 
 
 def check_protobuf(text: str) -> None:

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lake.tables.ddl import to_ddl
-from lake.tables.values.avro_defaults import default_value
-from lake.tables.values.avro_schema import read_schema
+from lake.tables.values.avro_schema import default_value, read_schema
 from lake.tables.values.decoder import ValueSpec
 from lake.tables.values.formats import open_decoder
 from storage.errors import SettingsError

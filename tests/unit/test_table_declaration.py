@@ -1,6 +1,7 @@
 """What topic configs declare of a table, and what is refused, by the broker with Kafka's code."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -92,9 +93,16 @@ def test_an_hour_makes_a_date_and_an_hour() -> None:
 
 def avro(*fields: str, **others: str) -> dict[str, str]:
     """A declaration with a record of text fields."""
-    named = [{"name": name, "type": "string"} for name in fields]
-    schema = json.dumps({"type": "record", "name": "R", "fields": named})
+    return avro_of(*({"name": name, "type": "string"} for name in fields), **others)
+
+
+def avro_of(*fields: Any, **others: str) -> dict[str, str]:
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields})
     return configs(value_format="avro", schema=schema, **others)
+
+
+def avro_field(kind: Any, **others: Any) -> dict[str, str]:
+    return avro_of({"name": "f", "type": kind, **others})
 
 
 @pytest.mark.parametrize(
@@ -115,9 +123,35 @@ def avro(*fields: str, **others: str) -> dict[str, str]:
         (configs(scd="2"), "upsert"),
         (configs(scd="3"), "one of: 1, 2"),
         (configs(schema="id bigint"), "value.format"),
-        (configs(value_format="avro", schema="record"), "not an Avro schema"),
-        (configs(value_format="avro", schema="{}"), "not an Avro schema: it has no type"),
-        (configs(value_format="avro", schema='{"type":"record"}'), "a record has fields"),
+        (configs(value_format="avro", schema="record"), "no Avro schema: undefined name 'record'"),
+        (configs(value_format="avro", schema="{"), "no Avro schema: Expecting property name"),
+        (configs(value_format="avro", schema="{}"), "no Avro schema: no type"),
+        (configs(value_format="avro", schema='"strin"'), "undefined name 'strin'"),
+        (configs(value_format="avro", schema='{"type":"record","name":"R"}'), "without fields: R"),
+        (configs(value_format="avro", schema='{"type":"record","fields":[]}'), "no name"),
+        (avro("a", "a"), "field a twice in record R"),
+        (avro("a", "A"), "columns 'a' and 'A' are one name to a table"),
+        (avro_of({"type": "int"}), "no field name"),
+        (avro_of({"name": "f"}), "no type of field f"),
+        (avro_field("wibble"), "undefined name 'wibble'"),
+        (avro_field({"type": "array"}), "array without items"),
+        (avro_field({"type": "map"}), "map without values"),
+        (avro_field({"type": "enum", "name": "E"}), "an enum without symbols: E"),
+        (avro_field({"type": "fixed", "name": "F"}), "size of fixed F is null"),
+        (avro_field({"type": "fixed", "name": "F", "size": -1}), "size of fixed F is -1"),
+        (avro_field({"type": "fixed", "name": "F", "size": 0}), "type F has no bytes"),
+        (avro_field({"type": "array", "items": "null"}), "field f is a list or map of nulls"),
+        (avro_field({"type": "record", "name": "E", "fields": []}), "a record without fields"),
+        (avro_field(["null", "R"]), "a type that contains itself has no columns"),
+        (avro_field("int", default="x"), "default of field f is not a value of its type"),
+        (avro_field("bytes", default="\u0416"), "the default of field f: 'latin-1' codec"),
+        (
+            avro_field({"type": "long", "logicalType": "timestamp-millis"}, default=1 << 62),
+            "ms is beyond what a TIMESTAMP holds",
+        ),
+        (configs(value_format="avro", schema='"string"', partition_by="zz"), "no column zz"),
+        (configs(value_format="avro", schema="[" * 100_000), "no Avro schema: nested too deep"),
+        (avro("at", partition_by="day(at)"), "day(at) needs a timestamp"),
         (avro("a", partition_by="zz"), "partition.by: the table has no column zz"),
         (avro("a", cluster_by="zz"), "cluster.by: the table has no column zz"),
         (avro("a", "_key"), "_key has the name"),
@@ -237,9 +271,19 @@ def test_what_the_broker_takes_can_be_read(held: dict[str, str], change: dict[st
         configs(value_format="json", partition_by="zz"),  # inferred: known at the first record
         configs(value_format="json", cluster_by="zz"),
         configs(value_format="avro"),  # for views, until a registry is named or a table asked for
-        avro("a", "at", partition_by="day(at)", mode="upsert", keys="a"),
-        configs(value_format="avro", schema='["null",{"type":"record","fields":[]}]'),
-        configs(value_format="avro", schema='"string"', partition_by="zz"),
+        avro_of(
+            {"name": "a", "type": "string"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+            {"name": "on", "type": {"type": "int", "connect.name": "io.debezium.time.Date"}},
+            partition_by="day(at),on",
+            mode="upsert",
+            keys="a",
+        ),
+        configs(value_format="avro", schema='["null",{"type":"record","name":"R","fields":[]}]'),
+        configs(value_format="avro", schema='"string"', partition_by="value"),
+        configs(value_format="avro", schema="string"),
+        avro_field({"type": {"type": "string"}}),
+        avro_field(["int", "string"], default="x"),
         configs(value_format="protobuf", schema="message=a.b.C\nmessage X { message C {} }"),
         configs(value_format="protobuf", schema="CgZvcmRlcnM="),
         configs(partition_by="day(_timestamp),_topic"),

@@ -239,7 +239,10 @@ class ArrowColumns:
         return array if native == shape.type or self.faults else array.cast(shape.type)
 
     def _uuid(self, shape: Leaf, values: Any, validity: Any) -> Any:
-        block = self._data[(values >> SIZE_BITS)[:, None] + np.arange(16)]
+        _, valid = self._cells.slot(_valid_by(shape))
+        rows = np.flatnonzero(valid)
+        block = np.zeros((len(values), 16), np.uint8)
+        block[rows] = self._data[(values[rows] >> SIZE_BITS)[:, None] + np.arange(16)]
         text = np.full((len(values), 36), ord("-"), np.uint8)
         nibbles = np.stack([block >> 4, block & 0x0F], axis=2).reshape(len(values), 32)
         text[:, _UUID_DIGITS] = _HEX[nibbles]

@@ -14,20 +14,19 @@ import pyarrow as pa
 
 from lake.tables.ddl import type_name
 from lake.tables.values import avro_kernel as kernel
-from lake.tables.values.avro_defaults import default_value
-from lake.tables.values.avro_schema import (
+from lake.tables.values.avro_schema import arrow_scalar, default_value
+from lake.tables.values.cells import Cells
+from lake.tables.values.decoder import ErrorClass, MisfitSchema
+from lake.tables.values.evolution import becomes
+from lake.tables.values.shape import Constant, FirstOf, Items, Leaf, LeafKind, Record, Shape
+from storage.metadata.avro_types import (
     SINGLE_VALUE,
     AvroSchema,
     TypeNode,
     is_null,
     is_record,
-    scalar_type,
-    wider_of,
+    wider_type,
 )
-from lake.tables.values.cells import Cells
-from lake.tables.values.decoder import ErrorClass, MisfitSchema
-from lake.tables.values.evolution import becomes
-from lake.tables.values.shape import Constant, FirstOf, Items, Leaf, LeafKind, Record, Shape
 
 _SCALARS = {
     "boolean": (kernel.BOOLEAN_OP, "boolean"),
@@ -259,7 +258,7 @@ class _Compiler:
         """A union of several types: a struct of members, or the wider one of two numbers."""
         resolved = [self._writer.resolve(each) for each in branches]
         plain = [n for n in resolved if not is_null(n)]
-        if all(map(_is_scalar, plain)) and wider_of([scalar_type(n) for n in plain]) is not None:
+        if wider_type(plain) is not None:
             return self._either(resolved, target, domain, jumps)
         if target is not None and not pa.types.is_struct(target):
             raise self._misfit("a union of several types", target)
@@ -308,7 +307,7 @@ class _Compiler:
         if target is None:
             self._emit(operation, a=amount)
             return None
-        native = scalar_type(node)
+        native = arrow_scalar(node)
         if not becomes(native, target):
             raise self._misfit(type_name(native), target)
         slot = self._slot(domain)
@@ -382,10 +381,6 @@ def _column_names(
                     names[alias] = name
                     break
     return names
-
-
-def _is_scalar(node: Any) -> bool:
-    return not isinstance(node, list) and node["type"] in _SCALARS
 
 
 def _leaf_kind(kind: str, native: Any, target: Any, node: Any) -> LeafKind:

@@ -7,7 +7,7 @@ every value, and no value is framed.
 
 from lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lake.tables.values.avro_program import AvroProgram, compile_avro
-from lake.tables.values.avro_schema import AvroSchema, avro_columns, read_schema
+from lake.tables.values.avro_schema import avro_columns, read_schema
 from lake.tables.values.by_schema import (
     Format,
     Place,
@@ -18,6 +18,7 @@ from lake.tables.values.by_schema import (
 )
 from lake.tables.values.decoder import ValueSpec
 from storage.errors import SettingsError
+from storage.metadata.avro_types import AvroSchema
 
 
 def avro_values(spec: ValueSpec, registry: SchemaRegistry | None) -> ValuesBySchema:

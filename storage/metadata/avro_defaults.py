@@ -36,13 +36,14 @@ def check_default(field: Mapping[str, Any], named: Mapping[str, Any]) -> None:
 
     A named type that is defined further on takes any object until then.
     """
-    if not _is_value(field["type"], field["default"], named):
+    if not is_value(field["type"], field["default"], named):
         raise ValueError(f"default of field {field['name']} is not a value of its type")
 
 
-def _is_value(node: Any, value: Any, named: Mapping[str, Any]) -> bool:
+def is_value(node: Any, value: Any, named: Mapping[str, Any]) -> bool:
+    """Whether a default may be of a type, which is a type of an `AvroModel` with its `named`."""
     if isinstance(node, list):
-        return any(_is_value(each, value, named) for each in node)
+        return any(is_value(each, value, named) for each in node)
     kind = node
     if isinstance(node, dict):
         kind = node["type"]
@@ -63,11 +64,11 @@ def _is_value(node: Any, value: Any, named: Mapping[str, Any]) -> bool:
             return isinstance(value, str)
         case "array":
             return isinstance(value, list) and all(
-                _is_value(node["items"], each, named) for each in value
+                is_value(node["items"], each, named) for each in value
             )
         case "map":
             return isinstance(value, dict) and all(
-                _is_value(node["values"], each, named) for each in value.values()
+                is_value(node["values"], each, named) for each in value.values()
             )
         case _:
             return isinstance(value, dict) and _is_record(node, value, named)
@@ -85,6 +86,6 @@ def _is_record(node: Any, value: Mapping[str, Any], named: Mapping[str, Any]) ->
             given = field["default"]
         else:
             return False
-        if not _is_value(field["type"], given, named):
+        if not is_value(field["type"], given, named):
             return False
     return True
