@@ -5,8 +5,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from connectors.runtime.dead_letters import OnError
 from connectors.runtime.settings import Name, RunSettings
-from connectors.runtime.source_run import OnError
 from connectors.sources.delta.settings import DeltaSettings
 from connectors.sources.files.settings import FilesSettings
 from connectors.sources.topics import TopicsSettings

@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 from connectors.pipelines.plan import Plan
-from connectors.pipelines.topics import make_topics, transactions_of
+from connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
+from connectors.runtime.dead_letters import DeadLetters
 from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig
 from connectors.runtime.positions import PositionTopic, default_topic
 from connectors.runtime.records import Position
 from connectors.runtime.source import Source
-from connectors.runtime.source_run import OnError, SourceRun, Target
+from connectors.runtime.source_run import SourceRun
 from connectors.runtime.stop import Stop
 from connectors.settings import ConnectorSettings
 from storage.clock import Clock
@@ -36,16 +37,20 @@ class Intake:
         """See `Pipeline.run`."""
         cluster = Cluster(self._config, stop)
         sink = self._settings.sink
-        letters = sink.dead_letter_topic or f"{sink.topic}.dead-letters"
-        topics = [sink.topic, *([letters] if sink.on_error == OnError.DEAD_LETTER else [])]
+        letters = dead_letter_topic(self._settings)
+        topics = [sink.topic, *([letters] if letters else [])]
         make_topics(self._settings, cluster, topics)
         positions = self._positions(cluster)
         positions.create()
+        transactions = transactions_of(
+            self._settings, self._config, cluster, topics, self._clock, stop
+        )
         run = SourceRun(
             self._source,
-            Target(sink.topic, sink.on_error, letters),
+            sink.topic,
+            DeadLetters(transactions, sink.on_error, letters),
             positions,
-            transactions_of(self._settings, self._config, cluster, topics, self._clock, stop),
+            transactions,
             self._settings.run,
             self._clock,
             stop=stop,

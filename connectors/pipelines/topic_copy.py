@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from connectors.pipelines.plan import Plan
-from connectors.pipelines.topics import make_topics, transactions_of
+from connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
 from connectors.runtime.config_file import dotted
+from connectors.runtime.dead_letters import DeadLetters
 from connectors.runtime.errors import KafkaFailed
 from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig, checked_config
@@ -48,12 +49,18 @@ class TopicCopy:
         cluster = Cluster(self._target_config, stop)
         is_same = self._is_same(cluster, stop)
         targets = sorted({self._target(topic) for topic in self._source.topics})
-        make_topics(self._settings, cluster, targets)
+        letters = dead_letter_topic(self._settings)
+        topics = [*targets, *([letters] if letters else [])]
+        make_topics(self._settings, cluster, topics)
         self._check_partitions(cluster, stop)
         self._positions(cluster).create()
         settings = self._settings
+        transactions = transactions_of(
+            settings, self._target_config, cluster, topics, self._clock, stop
+        )
         sink = TopicSink(
-            transactions_of(settings, self._target_config, cluster, targets, self._clock, stop),
+            transactions,
+            DeadLetters(transactions, settings.sink.on_error, letters),
             self._offsets(cluster, stop),
             GroupOffsets(self._config, self._group) if is_same else None,
             settings.sink.topic,

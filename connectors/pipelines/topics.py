@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from connectors.runtime.dead_letters import OnError
 from connectors.runtime.errors import KafkaFailed
 from connectors.runtime.kafka_clients import Cluster, KafkaConfig
 from connectors.runtime.stop import Stop
@@ -12,6 +13,15 @@ from storage.clock import Clock
 
 _CUT_TRANSACTION_S = 60.0
 _WHOLE_TRANSACTION_S = 900.0
+
+
+def dead_letter_topic(settings: ConnectorSettings) -> str:
+    """Return the topic of what cannot be a record; empty where it is not kept."""
+    sink = settings.sink
+    if sink.on_error != OnError.DEAD_LETTER:
+        return ""
+    # Copies of several topics share one.
+    return sink.dead_letter_topic or f"{sink.topic.replace('{topic}', settings.name)}.dead-letters"
 
 
 def make_topics(settings: ConnectorSettings, cluster: Cluster, topics: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from connectors.runtime.figures import ConnectFigures
 from connectors.runtime.records import Headers
 
 
@@ -52,8 +53,11 @@ class Sink(Protocol):
         forbid it.
         """
 
-    def write(self, records: Sequence[Consumed]) -> None:
-        """Take records into the present unit. Raises TransactionAborted, ConnectorError."""
+    def write(self, records: Sequence[Consumed]) -> ConnectFigures:
+        """Take records into the present unit; return how many, and what could not be taken.
+
+        Raises TransactionAborted, ConnectorError.
+        """
 
     def commit(self, offsets: Offsets) -> None:
         """End the unit: records and offsets are durable. Raises as `write` does."""

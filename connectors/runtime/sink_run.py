@@ -214,9 +214,9 @@ class SinkRun:
             messages = consumed(self._reader, _AT_ONCE, _POLL_S)
             records = [one for message in messages if (one := self._consumed(message, moved))]
             if records:
-                self._sink.write(records)
+                written = self._sink.write(records)
                 size += sum(len(one.key or b"") + len(one.value or b"") for one in records)
-                self._open_figures = self._open_figures.plus(ConnectFigures(records=len(records)))
+                self._open_figures = self._open_figures.plus(written)
                 failpoint("connect_unit_written")
             self._reading.next |= moved
             self._passed_ends()

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from enum import StrEnum
-from typing import NamedTuple
 
-from connectors.runtime.errors import BadInput, InputReplaced, TransactionAborted
+from connectors.runtime.dead_letters import DeadLetters
+from connectors.runtime.errors import InputReplaced, TransactionAborted
 from connectors.runtime.figures import ConnectFigures, Progress
 from connectors.runtime.positions import PositionTopic
-from connectors.runtime.records import Batch, Letter, Partition, Position, Record, Work
+from connectors.runtime.records import Batch, Letter, Partition, Position, Work
 from connectors.runtime.settings import RunSettings
 from connectors.runtime.source import Source
 from connectors.runtime.stop import Stop
@@ -19,24 +18,6 @@ from storage.failpoints import failpoint
 
 _ATTEMPTS = 6
 _FIRST_PAUSE_S = 0.5
-_LETTER_BYTES_MAX = 64 * 1024
-_REASON_MAX = 1_000
-
-
-class OnError(StrEnum):
-    """What becomes of what cannot be a record."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-    DEAD_LETTER = "dead_letter"
-
-
-class Target(NamedTuple):
-    """Where records go, and what cannot be one."""
-
-    topic: str
-    on_error: OnError
-    dead_letter_topic: str
 
 
 class SourceRun:
@@ -45,7 +26,8 @@ class SourceRun:
     def __init__(
         self,
         source: Source,
-        target: Target,
+        topic: str,
+        letters: DeadLetters,
         positions: PositionTopic,
         transactions: Transactions,
         settings: RunSettings,
@@ -56,7 +38,8 @@ class SourceRun:
     ) -> None:
         self.figures = ConnectFigures()
         self._source = source
-        self._target = target
+        self._topic = topic
+        self._letters = letters
         self._positions = positions
         self._transactions = transactions
         self._settings = settings
@@ -117,14 +100,14 @@ class SourceRun:
         size = 0
         for record in batch.records:
             try:
-                self._transactions.send(self._target.topic, record)
+                self._transactions.send(self._topic, record)
                 size += record.size_bytes
             except RecordTooBig:
                 reason = f"a record of {record.size_bytes} bytes is more than the topic takes"
                 letters.append(Letter(record.place, reason, record.value or b""))
         sent = len(batch.records) - (len(letters) - len(batch.letters))
         self._open_figures = self._open_figures.plus(ConnectFigures(records=sent, bytes=size)).plus(
-            self._dispose(letters)
+            self._letters.dispose(letters)
         )
         failpoint("connect_batch_sent")
         self._transactions.serve()
@@ -137,38 +120,6 @@ class SourceRun:
         )
         if is_due and batch.is_whole:
             self._commit()
-
-    def _dispose(self, letters: list[Letter]) -> ConnectFigures:
-        """Do with what cannot be a record what the user wants. Raises BadInput."""
-        if not letters:
-            return ConnectFigures()
-        if self._target.on_error == OnError.FAIL:
-            first = letters[0]
-            raise BadInput(
-                f"{first.place}: {first.reason}. Repair it, or set on_error to skip or dead_letter"
-            )
-        if self._target.on_error == OnError.SKIP:
-            return ConnectFigures(skipped=len(letters))
-        for letter in letters:
-            self._send(letter)
-        return ConnectFigures(dead_letters=len(letters))
-
-    def _send(self, letter: Letter) -> None:
-        """Write a dead letter, with as much of what was there as the topic takes."""
-        topic, size = self._target.dead_letter_topic, _LETTER_BYTES_MAX
-        reason = letter.reason[:_REASON_MAX].encode(errors="backslashreplace")
-        place = letter.place.encode(errors="backslashreplace")
-        headers = (("lakehead.error", reason), ("lakehead.place", place))
-        while True:
-            try:
-                return self._transactions.send(topic, Record(letter.raw[:size], headers=headers))
-            except RecordTooBig:
-                if not size:
-                    raise BadInput(
-                        f"{letter.place}: topic {topic} does not take the dead letter: raise its "
-                        "max.message.bytes"
-                    ) from None
-                size //= 2
 
     def _commit(self) -> None:
         if self._pending:

@@ -10,10 +10,11 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from connectors.runtime.errors import BadInput
+from connectors.runtime.dead_letters import DeadLetters
+from connectors.runtime.figures import ConnectFigures
 from connectors.runtime.kafka_clients import KafkaConfig, made_client
 from connectors.runtime.positions import PositionTopic
-from connectors.runtime.records import Record
+from connectors.runtime.records import Letter, Record
 from connectors.runtime.sink import Consumed, Offsets, SourceOffset, TopicPartition
 from connectors.runtime.stop import Stop
 from connectors.runtime.transactions import RecordTooBig, Transactions
@@ -89,6 +90,7 @@ class TopicSink:
     def __init__(
         self,
         transactions: Transactions,
+        letters: DeadLetters,
         positions: TargetPositions,
         shown: GroupOffsets | None,
         target: str,
@@ -96,6 +98,7 @@ class TopicSink:
         keeps_partitions: bool,
     ) -> None:
         self._transactions = transactions
+        self._letters = letters
         self._positions = positions
         self._shown = shown
         self._target = target
@@ -109,8 +112,9 @@ class TopicSink:
             self._is_open = True
         return self._positions.load(partitions)
 
-    def write(self, records: Sequence[Consumed]) -> None:
+    def write(self, records: Sequence[Consumed]) -> ConnectFigures:
         """See `Sink.write`. Raises BadInput for a record that the target does not take."""
+        letters = []
         for one in records:
             topic = self._target.replace("{topic}", one.at.topic)
             record = Record(
@@ -123,11 +127,15 @@ class TopicSink:
             try:
                 self._transactions.send(topic, record)
             except RecordTooBig:
-                raise BadInput(
-                    f"offset {one.offset} of partition {one.at.partition} of {one.at.topic} has "
-                    f"{record.size_bytes} bytes: raise max.message.bytes of topic {topic}"
-                ) from None
+                place = f"topic {one.at.topic}, partition {one.at.partition}, offset {one.offset}"
+                reason = (
+                    f"a record of {record.size_bytes} bytes is more than topic {topic} takes "
+                    "(max.message.bytes)"
+                )
+                letters.append(Letter(place, reason, one.value or b""))
+        figures = self._letters.dispose(letters)
         self._transactions.serve()
+        return figures.plus(ConnectFigures(records=len(records) - len(letters)))
 
     def commit(self, offsets: Offsets) -> None:
         """See `Sink.commit`."""

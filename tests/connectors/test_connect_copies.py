@@ -150,6 +150,37 @@ def test_a_topic_is_copied_as_it_is(broker: BrokerProcess, tmp_path: Path) -> No
     assert len(values(broker.bootstrap, "copy-of-orders")) == 1200
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip", "dead_letter"])
+def test_a_record_that_is_too_large_for_the_target_is_what_on_error_says(
+    broker: BrokerProcess, tmp_path: Path, on_error: str
+) -> None:
+    topic, target = f"wide-{on_error}", f"narrow-{on_error}"
+    cluster = Cluster({"bootstrap.servers": broker.bootstrap})
+    cluster.create_topic(topic, 1, {})
+    cluster.create_topic(target, 1, {"max.message.bytes": "4096"})
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for size in (10, 9000, 20):
+        producer.produce(topic, b"x" * size)
+    assert producer.flush(30) == 0
+    more = f'sink.topic = "{target}"\nsink.partitions = 1\nsink.on_error = "{on_error}"'
+    file = copy(broker, tmp_path / f"copy-{on_error}", more)
+    file.path.write_text(file.path.read_text().replace('["orders"]', f'["{topic}"]'))
+    place = f"topic {topic}, partition 0, offset 1"
+    if on_error == "fail":
+        with pytest.raises(BadInput, match=rf"{place}: a record of 9000 bytes .* set on_error"):
+            file.opened().run()
+        return
+    figures = file.opened().run()
+    skipped, letters = (1, 0) if on_error == "skip" else (0, 1)
+    assert (figures.records, figures.skipped, figures.dead_letters) == (2, skipped, letters)
+    assert [len(value) for value in values(broker.bootstrap, target)] == [10, 20]
+    assert file.opened().run().records == 0
+    if on_error == "dead_letter":
+        (letter,) = committed(broker.bootstrap, f"{target}.dead-letters")
+        assert dict(letter.headers() or [])["lakehead.place"] == place.encode()
+        assert set(letter.value() or b"") == {ord("x")}
+
+
 @pytest.mark.slow
 def test_a_topic_that_was_cut_is_refused(broker: BrokerProcess, tmp_path: Path) -> None:
     cluster = Cluster({"bootstrap.servers": broker.bootstrap})
