@@ -274,6 +274,47 @@ def test_the_last_days_of_the_calendar_are_kept(tmp_path: Path) -> None:
     assert rows == ["9999-12-31", "0001-01-01"]
 
 
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_nothing_is_read_of_parquet_with_a_damaged_page(
+    tmp_path: Path, codec: str, has_checksums: bool
+) -> None:
+    """Of its last row group too, behind rows that could be read. Without checksums and without
+    compression a page may hold other values, which nothing can tell.
+    """
+    path, rng = tmp_path / "a.parquet", random.Random(codec)
+    table = pa.table({"n": range(20_000), "t": [f"{n * 7919**3}" for n in range(20_000)]})
+    pq.write_table(
+        table,
+        path,
+        row_group_size=5000,
+        compression=codec,
+        use_dictionary=False,
+        write_page_checksum=has_checksums,
+    )
+    whole, last = path.read_bytes(), pq.ParquetFile(path).metadata.row_group(3).column(1)
+    start, end = last.data_page_offset, last.data_page_offset + last.total_compressed_size
+    refused, tries = 0, 12 if has_checksums else 4
+    for _ in range(tries):
+        damaged, at = bytearray(whole), rng.randrange(start, end)
+        damaged[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        reading, reason = Reading(tmp_path), ""
+        try:
+            reading.run()
+        except BadInput as error:
+            reason = str(error)
+        if reason:
+            assert "a.parquet cannot be read as Parquet, row group 3 from byte" in reason
+            assert (reading.records, reading.letters, reading.is_done) == ([], [], False)
+            refused += 1
+        else:
+            assert len(reading.records) + len(reading.letters) == 20_000
+    assert refused >= (tries - 2 if has_checksums else 0), "a header may be hit, which has none"
+    path.write_bytes(whole)
+    assert len(Reading(tmp_path).run().records) == 20_000
+
+
 def test_parquet_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": range(1000)}), tmp_path / "a.parquet")
     body = (tmp_path / "a.parquet").read_bytes()

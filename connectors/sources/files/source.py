@@ -19,7 +19,7 @@ from connectors.runtime.source import Positions
 from connectors.sources.files.csv_rows import CsvRows
 from connectors.sources.files.json_lines import json_rows
 from connectors.sources.files.lines import Line, lines
-from connectors.sources.files.parquet_rows import parquet_rows
+from connectors.sources.files.parquet_rows import parquet_looked_at, parquet_rows
 from connectors.sources.files.place import READ_BYTES, FilePlace, FoundFile, PlacedFile, file_kind
 from connectors.sources.files.rows import Row
 from connectors.sources.files.settings import Compression, FilesSettings, Format
@@ -142,8 +142,8 @@ class FilesSource:
         at = int(position["position"]) if position else 0
         number = int(position["line"]) if position else 1
         batch = _Gathering(file, at, number)
-        if not at and kind.compression != "none":
-            for _ in self._looked_at(file, kind.compression):
+        if not at:
+            for _ in self._looked_at(file, kind):
                 yield self._batch(batch, kind, is_done=False)
         for row in self._rows(file, kind, at, number):
             outcome = self._outcome(file, row)
@@ -159,10 +159,17 @@ class FilesSource:
                 batch = _Gathering(file, batch.at, batch.number)
         yield self._batch(batch, kind, is_done=True)
 
-    def _looked_at(self, file: FoundFile, compression: Compression) -> Iterator[None]:
+    def _looked_at(self, file: FoundFile, kind: _Kind) -> Iterator[None]:
         """Unpack a file to its end, so that nothing is read of one that is cut or damaged; it may
         take long, hence a step of the iterator now and then. Raises BadInput.
         """
+        if kind.format == "parquet":
+            raw = PlacedFile(self._place, file)
+            yield from parquet_looked_at(io.BufferedReader(raw, READ_BYTES), file.uri)
+        elif kind.compression != "none":
+            yield from self._unpacked(file, kind.compression)
+
+    def _unpacked(self, file: FoundFile, compression: Compression) -> Iterator[None]:
         packed = io.BufferedReader(PlacedFile(self._place, file), READ_BYTES)
         text = unpacked(packed, compression)
         count = 0
