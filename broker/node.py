@@ -35,7 +35,7 @@ from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.transactions import Transactions
 from broker.maintenance.beside import MaintenanceBeside
-from broker.maintenance.tables_beside import TablesBeside, is_lake_installed
+from broker.maintenance.tables_beside import TablesBeside, is_lake_installed, tables_keeping
 from broker.network.dispatcher import Dispatcher
 from broker.network.listeners import Listeners
 from broker.network.request_memory import RequestMemory
@@ -305,6 +305,7 @@ class Node:
                 host_id=settings.host_id or host_name(),
                 wal=public_address(wal_uri),
                 process=HostProcesses().current().name,
+                tables=tables_keeping(settings, is_lake_installed),
                 accept_log_loss=settings.accepted_log_epoch,
             ),
             clock=self.clock,

@@ -8,6 +8,8 @@ import typer
 from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 from broker.cli.listing import JsonOption, moment, show_rows
 from storage.clock import SystemClock
+from storage.errors import SettingsError
+from storage.metadata.table_declaration import is_declared
 
 if TYPE_CHECKING:
     from lake.jobs.table_status import TableStatus
@@ -44,15 +46,19 @@ def list_tables(
     Needs no broker. BEHIND counts what lies in objects and not in the table; SMALL is the share of
     files below a quarter of lakehead.table.file.bytes; DROPPED counts records that on.error=drop
     left out, LEFT OUT rows whose values have fields that the table has no column for; LAST RUNS the
-    bytes read, seconds and price of the newest 20 commits that brought records. A table that cannot
-    be read says why.
+    bytes read, seconds and price of the newest 20 commits that brought records. PROBLEM is why a
+    table cannot be read, why its last turn failed or pauses, or why it is late: behind by twice its
+    freshness.
     """
     from lake.jobs.table_status import table_statuses
     from lake.store_reader import store_reader
 
     catalog = store_reader(store_uri(path)).open_catalog()
     for topic in topics or ():
-        catalog.topic(topic)
+        if not is_declared(catalog.topic(topic)):
+            raise SettingsError(
+                f"topic {topic} declares no table: set lakehead.table.enable=true to have one kept"
+            )
     statuses = table_statuses(catalog, SystemClock().now_ms(), topics=topics or ())
     rows = [_plain(status) if as_json else _shown(status) for status in statuses]
     columns = _COLUMNS if rows else {"": "no topic declares a table"}
@@ -75,19 +81,8 @@ def _shown(status: "TableStatus") -> dict[str, Any]:
         "seconds_behind": f"{status.seconds_behind:.0f}",
         "last_commit": moment(-1 if status.last_commit_ms is None else status.last_commit_ms),
         "small_file_ratio": None if ratio is None else f"{ratio:.0%}",
-        "error": status.error or _lateness(status),
+        "error": status.error or status.late,
         "dollars": f"{status.bytes_read} B, {status.seconds:.1f} s, ${status.dollars:.6f}"
         if runs
         else None,
     }
-
-
-def _lateness(status: "TableStatus") -> str | None:
-    """What is wrong with a table that nobody brings up, or that pauses: only who tries knows."""
-    wanted = status.freshness_seconds
-    if wanted is None or status.seconds_behind <= 2 * wanted:
-        return None
-    return (
-        f"late: {wanted:.0f} s are declared; to bring it up, or hear why it pauses: "
-        f"lakehead materialize {status.topic}"
-    )

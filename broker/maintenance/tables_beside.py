@@ -20,6 +20,7 @@ from broker.settings import Settings
 from broker.supervisor.back_off import BackOff
 from storage.clock import Clock
 from storage.metadata.log import MetadataLog
+from storage.metadata.state import TablesKeeping
 from storage.metadata.table_declaration import is_declared
 
 _STOP_S = 10.0
@@ -30,6 +31,14 @@ _log = structlog.get_logger("broker.maintenance")
 def is_lake_installed() -> bool:
     """Whether the packages that tables need can be imported."""
     return all(importlib.util.find_spec(name) for name in ("deltalake", "pyarrow", "numba"))
+
+
+def tables_keeping(settings: Settings, is_lake_installed: Callable[[], bool]) -> TablesKeeping:
+    """Return what a node says of itself when it registers."""
+    is_on = settings.maintain and settings.maintain_tables
+    if not is_on or settings.store_uri.startswith("memory:"):
+        return TablesKeeping.OFF
+    return TablesKeeping.KEPT if is_lake_installed() else TablesKeeping.NOT_INSTALLED
 
 
 class TablesBeside:

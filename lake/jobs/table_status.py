@@ -12,6 +12,7 @@ from functools import partial
 
 from lake.catalog import Catalog
 from lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
+from lake.jobs.table_lateness import why_late
 from lake.jobs.unexpected import as_error
 from storage.clock import SystemClock
 from storage.errors import SettingsError
@@ -27,7 +28,8 @@ _LOOKS_AT_ONCE = 32
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
     """A declared table. What is None is not known: `error` says why, or there is no table yet.
-    It says also why the last turn at the table failed.
+    It says also why the last turn at the table failed. `late` is why the table is behind by more
+    than it should be.
 
     `seconds_behind` is the age of the oldest object with records that the table does not hold,
     `holder` who has the lease. `dropped`
@@ -40,6 +42,7 @@ class TableStatus:
     mode: str = ""
     value_format: str = ""
     error: str | None = None
+    late: str | None = None
     records_behind: int = 0
     bytes_behind: int = 0
     seconds_behind: float = 0.0
@@ -101,7 +104,7 @@ def table_statuses(
         except BaseException as caught:  # noqa: BLE001 - one table never stops the others
             error = as_error(caught, f"status of {known.table}")
             found.append(replace(known, error=str(error)))
-    return found
+    return [replace(status, late=why_late(status, catalog.state)) for status in found]
 
 
 def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableStatus:

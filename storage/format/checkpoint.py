@@ -93,6 +93,7 @@ SCHEMA: dict[str, str] = {
     "lost_log_streams": LONG,
     "node_secret": TEXT,
     "problem": TEXT,
+    "tables": TEXT,
 }
 """Every column of a checkpoint and its kind. `table` comes first; new ones go to the end."""
 

@@ -45,7 +45,7 @@ ADDITIONS: Mapping[int, Additions] = {
         records=frozenset({"FeatureLevel", "NodeSecret", "StartLog", "AcceptLogLoss"}),
         fields={"CommittedRange": frozenset({"state_since"})},
         hints={
-            "RegisterNode": frozenset({"min_level", "max_level"}),
+            "RegisterNode": frozenset({"min_level", "max_level", "tables"}),
             "CommitObjects": frozenset({"wal_position"}),
             "TableProgress": frozenset({"problem"}),
         },
@@ -56,6 +56,7 @@ ADDITIONS: Mapping[int, Additions] = {
                 {
                     "min_level",
                     "max_level",
+                    "tables",
                     "log_id",
                     "log_epoch",
                     "log_position",

@@ -93,6 +93,7 @@ def _nodes(state: ClusterState) -> Columns:
         "is_draining": Flags([*(node.is_draining for node in nodes), *blank]),
         "min_level": Longs([*(node.min_level for node in nodes), *blank]),
         "max_level": Longs([*(node.max_level for node in nodes), *blank]),
+        "tables": Texts.of([*(node.tables for node in nodes), *("" for _ in retired)]),
         "log_id": Texts.of([*(node.log.log_id for node in nodes), *("" for _ in retired)]),
         "log_epoch": Longs([*(node.log.epoch for node in nodes), *blank]),
         "log_position": Longs([*(node.log.position for node in nodes), *blank]),
@@ -312,6 +313,7 @@ def _node(row: _Row) -> NodeState:
         is_draining=row.get("is_draining", False),
         min_level=row.get("min_level", 0),
         max_level=row.get("max_level", 0),
+        tables=row.get("tables", ""),
         log=KnownLog(
             log_id=row.get("log_id", ""),
             epoch=row.get("log_epoch", -1),

@@ -63,6 +63,7 @@ class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
     in the cluster's store, `block:<absolute path or device>`; empty: nobody else reaches it.
     `process` names its process on that machine (`storage.wal.holder`), for who has to end it. Its
     release supports the feature levels from `min_level` to `max_level` (0: it did not say).
+    `tables` says whether it keeps the tables that topics declare (`TablesKeeping`).
     """
 
     node_id: Long
@@ -76,6 +77,7 @@ class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
     process: str = ""
     min_level: Long = 0
     max_level: Long = 0
+    tables: str = ""
 
 
 class StartLog(RecordBase, frozen=True, kw_only=True, tag=True):

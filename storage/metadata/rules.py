@@ -122,6 +122,7 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
         process=record.process,
         min_level=record.min_level,
         max_level=record.max_level,
+        tables=record.tables,
         wal_epoch=expected if known is None else known.wal_epoch,
         wal_floor=0 if known is None else known.wal_floor,
         log=KnownLog() if known is None else known.log,

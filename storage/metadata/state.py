@@ -7,6 +7,7 @@ reader refuses. Values are immutable; a snapshot stays what it was.
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import TypedDict
 
 from immutables import Map
@@ -47,6 +48,18 @@ class LostLog:
     streams: int
 
 
+class TablesKeeping(StrEnum):
+    """Whether a node has a process beside it that keeps declared tables: the living one with the
+    lowest id.
+    """
+
+    KEPT = "kept"
+    OFF = "off"
+    """`maintain` or `maintain.tables` is false there."""
+    NOT_INSTALLED = "not installed"
+    """The packages of the lake are missing there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """A node id, its current epoch and where it listens. `is_fenced` once that epoch has ended.
@@ -56,6 +69,8 @@ class NodeState:
     (see `RegisterNode`). A node that `is_draining` is to lead nothing. Its release supports feature
     levels from `min_level` to `max_level`; 0: it registered at a level that has no field for that.
     `log` is where its acknowledgements lie, `lost_log` the last one that was given up.
+    `tables` says whether it keeps the tables that topics declare: a `TablesKeeping`, empty if it
+    did not say.
     """
 
     node_id: int
@@ -73,6 +88,7 @@ class NodeState:
     process: str = ""
     min_level: int = 0
     max_level: int = 0
+    tables: str = ""
     log: KnownLog = KnownLog()
     lost_log: LostLog | None = None
 

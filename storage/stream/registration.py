@@ -163,4 +163,5 @@ def _registration(state: ClusterState, node: "NodeIdentity", incarnation: str) -
         process=node.process,
         min_level=LOWEST_LEVEL,
         max_level=NEWEST_LEVEL,
+        tables=node.tables,
     )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIdentity:
     """Who this node is, where clients reach it, and where other nodes find its WAL if it dies
-    (see `RegisterNode`). An operator accepts the loss of the log that it wrote last by
-    `accept_log_loss`, its epoch in the metadata by now; -1: of none.
+    (see `RegisterNode`, which has `tables` too). An operator accepts the loss of the log that it
+    wrote last by `accept_log_loss`, its epoch in the metadata by now; -1: of none.
     """
 
     node_id: int
@@ -21,6 +21,7 @@ class NodeIdentity:
     host_id: str = ""
     wal: str = ""
     process: str = ""
+    tables: str = ""
     accept_log_loss: int = -1
 
 

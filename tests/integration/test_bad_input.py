@@ -77,7 +77,7 @@ def test_a_value_that_cannot_be_a_row_is_named_as_the_reason_of_its_table(
 
 def test_a_table_that_nothing_brings_up_is_late(lakehead: CommandLine, tmp_path: Path) -> None:
     declared(tmp_path, [b"x"], freshness_ms="1000")
-    late = "late: 1 s are declared; to bring it up, or hear why it pauses: lakehead materialize t"
+    late = "late: 1 s are declared, and no process keeps it: run: lakehead materialize t"
     path = ("--path", str(tmp_path))
     assert wait_until(lambda: late in lakehead("tables", *path).out, 30)
 
