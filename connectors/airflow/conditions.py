@@ -72,7 +72,7 @@ class TopicOffset(msgspec.Struct, frozen=True, kw_only=True, tag="topic_offset")
 
 
 class TopicTime(msgspec.Struct, frozen=True, kw_only=True, tag="topic_time"):
-    """Partitions of a topic (`all` of them, or `any`) have a record whose timestamp, in
+    """Partitions of a topic (`all` of them, or `any`) have or had a record whose timestamp, in
     milliseconds since 1970, is this or later.
     """
 
@@ -91,8 +91,10 @@ class TopicTime(msgspec.Struct, frozen=True, kw_only=True, tag="topic_time"):
         return Verdict(is_met, text, _found(topic, end_offsets(state, topic)) if is_met else {})
 
     def _is_reached(self, stream: "StreamState") -> bool:
-        # The newest first: times grow, as a rule.
-        return any(one.max_timestamp >= self.timestamp_ms for one in reversed(stream.extents))
+        # The newest first: times grow, as a rule. Retention may have removed all records; the
+        # newest objects are known still, for the sake of the producers in them.
+        known = reversed(stream.state_sources)
+        return any(one.max_timestamp >= self.timestamp_ms for one in known)
 
 
 class TableFresh(msgspec.Struct, frozen=True, kw_only=True, tag="table_fresh"):

@@ -20,8 +20,10 @@ from connectors.airflow.conditions import (
 from lake.jobs.declared_tables import DeclaredTables
 from lake.store_reader import store_reader
 from storage.errors import SettingsError, UnknownTopic
+from storage.format.partition_state import PartitionState
 from tests.support.declared_topics import configure, trim
-from tests.support.record_batches import TestRecord
+from tests.support.lake_cluster import LakeCluster
+from tests.support.record_batches import TestRecord, encode_batch
 from tests.support.topic_writer import write_topic
 
 TABLE = {"lakehead.table.enable": "true"}
@@ -86,6 +88,20 @@ def test_a_time_is_reached_when_all_partitions_have_it_or_any(tmp_path: Path) ->
         anyone = TopicTime(topic="orders", timestamp_ms=moment, partitions="any")
         assert judged(tmp_path, everyone).is_met == everywhere, moment
         assert judged(tmp_path, anyone).is_met == anywhere, moment
+
+
+def test_a_time_that_was_reached_stays_so_when_retention_removed_the_records(
+    tmp_path: Path,
+) -> None:
+    cluster = LakeCluster(str(tmp_path))  # with the states that a broker's objects have
+    cluster.create_topic("orders")
+    for start, time in ((0, 1000), (10, 2000), (20, 3000)):
+        records = [TestRecord(offset=start + n, timestamp=time) for n in range(10)]
+        cluster.write({("orders", 0): [encode_batch(records)]}, state=PartitionState([]))
+    for offset in (0, 10, 25, 30):
+        cluster.trim("orders", 0, offset)
+        assert judged(tmp_path, TopicTime(topic="orders", timestamp_ms=3000)).is_met, offset
+        assert not judged(tmp_path, TopicTime(topic="orders", timestamp_ms=3001)).is_met
 
 
 def test_a_table_is_fresh_and_without_lag_once_it_has_what_was_there(tmp_path: Path) -> None:
