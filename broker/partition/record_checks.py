@@ -10,6 +10,7 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
+from broker.partition.record_keys import records_without_key
 from broker.partition.record_rules import RecordRules
 from broker.partition.record_validation import (
     EVERY_TIME,
@@ -20,7 +21,6 @@ from broker.partition.record_validation import (
 from broker.partition.topic import Topic
 from broker.protocol.errors import KafkaError
 from storage.format.record_batch import BatchHeader, read_header
-from storage.format.records import read_varint
 from storage.stream.inflating import InflatedBatches
 
 INFLATED_SIZE_MAX = 64 * 1024 * 1024
@@ -30,8 +30,6 @@ RECORDS_INLINE_MAX = 500
 """Records of one request that are walked on the event loop."""
 _BYTES_A_RECORD = 64
 _SHOWN = 3
-_REFUSED_MAX = 1000
-"""Records without a key that one response names: each is some hundred bytes of it."""
 
 
 class RecordsRefused(KafkaError):
@@ -93,12 +91,12 @@ def check_records(
     cannot be looked for.
     """
     if topic.rules.validates_records:
-        _validate(bytes(records), header, topic.rules, now_ms)
+        _validate(records, header, topic.rules, now_ms)
     if topic.rules.needs_keys:
         _check_keys(records, header, topic, index)
 
 
-def _validate(data: bytes, header: BatchHeader, rules: RecordRules, now_ms: int) -> None:
+def _validate(data: memoryview, header: BatchHeader, rules: RecordRules, now_ms: int) -> None:
     earliest = max(EVERY_TIME.earliest, now_ms - rules.before_ms)
     latest = min(EVERY_TIME.latest, now_ms + rules.after_ms)
     try:
@@ -123,32 +121,3 @@ def _check_keys(records: memoryview, header: BatchHeader, topic: Topic, index: i
             f"{topic.name}-{index}."
         )
         raise RecordsRefused(tuple((place, reason) for place in missing))
-
-
-def records_without_key(records: memoryview, count: int) -> list[int]:
-    """Return the places of the first records that have no key, `_REFUSED_MAX` at most, of `count`
-    decompressed records. Raises ValueError.
-    """
-    data = bytes(records)
-    position = 0
-    missing: list[int] = []
-    try:
-        for place in range(count):
-            length, position = read_varint(data, position)
-            end = position + length
-            if length < 0 or end > len(data):
-                raise ValueError("a record reaches beyond its batch")
-            position += 1  # attributes; the deltas of timestamp and offset are passed over
-            for _ in range(2):
-                _, position = read_varint(data, position)
-            key_length, position = read_varint(data, position)
-            if key_length < 0:
-                missing.append(place)
-                if len(missing) == _REFUSED_MAX:
-                    break
-            if position + max(0, key_length) > end:
-                raise ValueError("a key reaches beyond its record")
-            position = end
-    except IndexError:
-        raise ValueError("a record is cut short") from None
-    return missing

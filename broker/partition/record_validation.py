@@ -1,17 +1,25 @@
 """The check of every record of a batch that is produced, for topics that want it
 (`lakehead.record.validation`): Kafka's brokers always make it.
 
-It is written apart from the kernel that reads records for the lake, which takes seconds to load and
-100 MB of memory; a test holds the two together.
+It is written apart from the kernel that reads records for the lake; a test holds the two together.
+Batches of very many records are checked by a kernel as well (`record_kernels`).
 """
 
 from typing import NamedTuple
+
+import numpy as np
 
 from storage.format.record_batch import NO_TIMESTAMP, BatchHeader
 from storage.format.records import TIME_MAX, read_varint
 
 _INT_SIZE_MAX = 5
 _PLACES_MAX = 1000
+_HALF_MAX = (1 << 63) - 1
+KERNEL_RECORDS_MIN = 20_000
+KERNEL_SIZE_MIN = 1 << 20
+"""Batches of more records, or more bytes of them, are checked by a kernel. Others take Python less
+than a fifth of a second, and most nodes see no other batches: they never load the kernel.
+"""
 
 
 class TimeRange(NamedTuple):
@@ -34,16 +42,26 @@ class MalformedRecord(ValueError):
         self.reason = reason
 
 
-def places_out_of_time(data: bytes, header: BatchHeader, times: TimeRange) -> list[tuple[int, int]]:
+def needs_kernel(records: memoryview, count: int) -> bool:
+    """Whether Python would take too long to look at `count` decompressed records."""
+    return count > KERNEL_RECORDS_MIN or len(records) > KERNEL_SIZE_MIN
+
+
+def places_out_of_time(
+    records: memoryview, header: BatchHeader, times: TimeRange
+) -> list[tuple[int, int]]:
     """Check all records of a batch, decompressed; return the places and times of the first of those
     out of `times`, `_PLACES_MAX` at most. Raises MalformedRecord.
     """
+    if needs_kernel(records, header.record_count):
+        return _by_kernel(records, header, times)
+    data = bytes(records)
     found: list[tuple[int, int]] = []
     position = place = 0
     try:
         for place in range(header.record_count):
             delta, position = _checked(data, position, place)
-            time = header.base_timestamp + delta
+            time = _as_long(header.base_timestamp + delta)
             is_in_time = times.earliest <= time <= times.latest or time == NO_TIMESTAMP
             if not is_in_time and len(found) < _PLACES_MAX:
                 found.append((place, time))
@@ -62,7 +80,7 @@ def _checked(data: bytes, position: int, place: int) -> tuple[int, int]:
     end = position + length
     if length < 1 or end > len(data):
         raise ValueError("the record reaches beyond its batch")
-    time_delta, position = read_varint(data, position + 1)
+    time_delta, position = _read_long(data, position + 1)
     offset_delta, position = _read_int(data, position)
     if offset_delta != place:
         raise ValueError(f"the record's offset delta is {offset_delta}, not {place}")
@@ -92,3 +110,46 @@ def _read_int(data: bytes, position: int) -> tuple[int, int]:
     if after - position > _INT_SIZE_MAX:
         raise ValueError("a varint is longer than 5 bytes")
     return value, after
+
+
+def _read_long(data: bytes, position: int) -> tuple[int, int]:
+    """Read a varint whose bits beyond 64 are cut, as Kafka cuts them."""
+    value, after = read_varint(data, position)
+    return (~(~value & _HALF_MAX) if value < 0 else value & _HALF_MAX), after
+
+
+def _as_long(value: int) -> int:
+    """A sum as 64 bits hold it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _by_kernel(records: memoryview, header: BatchHeader, times: TimeRange) -> list[tuple[int, int]]:
+    """Do as `places_out_of_time` for very many records."""
+    from broker.partition import record_kernels as kernel
+
+    strange = np.empty((_PLACES_MAX, 2), np.int64)
+    fault, place, number, found = kernel.check_all(
+        np.frombuffer(records, np.uint8),
+        header.record_count,
+        header.base_timestamp,
+        *times,
+        NO_TIMESTAMP,
+        strange,
+    )
+    if fault == kernel.FINE:
+        return [(at, time) for at, time in strange[:found].tolist()]
+    reasons = {
+        kernel.CUT_SHORT: "the record is cut short",
+        kernel.LONGER_THAN_10: "a varint is longer than 10 bytes",
+        kernel.LONGER_THAN_5: "a varint is longer than 5 bytes",
+        kernel.BEYOND_BATCH: "the record reaches beyond its batch",
+        kernel.OFFSET_DELTA: f"the record's offset delta is {number}, not {place}",
+        kernel.KEY: f"the record's key has a length of {number}",
+        kernel.VALUE: f"the record's value has a length of {number}",
+        kernel.HEADERS: f"the record has {number} headers",
+        kernel.HEADER_KEY: f"the record's header's key has a length of {number}",
+        kernel.HEADER_VALUE: f"the record's header's value has a length of {number}",
+        kernel.FIELDS_END: "the record's fields do not end where its length says",
+        kernel.BYTES_LEFT: f"{number} bytes after the last record of the batch",
+    }
+    raise MalformedRecord(place, reasons[fault])
