@@ -19,7 +19,7 @@ SUITES ?= ../shared/conformance
 # Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo airflow airflow-test test test-long bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+.PHONY: help install demo airflow airflow-test test test-long bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
@@ -61,7 +61,7 @@ test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadgroup --durations=20
 
 test-long: $(STAMP) ## All of test, and what takes too long for every run: some two hours
-	@for target in test unit property integration spark connect-test examples airflow-test stalls producers; do \
+	@for target in test unit property integration spark connect-test examples airflow-test trials stalls producers; do \
 		$(MAKE) --no-print-directory $$target || exit 1; \
 	done
 
@@ -146,6 +146,9 @@ upkeep-day: $(STAMP) ## A day of the DAGs' schedules in compressed time, tasks k
 
 changes: $(STAMP) ## Row changes of a living PostgreSQL become Delta tables while every part is killed; ROWS=1000000, SEED=1 (apt: postgresql, wal2json)
 	@$(BIN)/python -m tests.changes --rows $(or $(ROWS),1000000) --seed $(or $(SEED),1)
+
+trials: $(STAMP) ## Short runs of chaos, of changes (apt: postgresql, wal2json) and of aws-day on an emulator, as tests
+	@SLOW=1 $(BIN)/python -m pytest -q --timeout 1800 tests/checker tests/changes tests/aws_day
 
 equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lake.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
 	@$(BIN)/python -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))

@@ -15,10 +15,11 @@ __all__ = ["s3_process", "s3_server"]
 _ROOT = Path(__file__).parent
 
 TARGETS = {
-    **{name: name for name in ("changes", "examples", "integration", "property", "spark", "unit")},
+    **{name: name for name in ("examples", "integration", "property", "spark", "unit")},
     "airflow": "airflow-test",
-    "aws_day": "aws-day",
-    "checker": "chaos",
+    "aws_day": "trials",
+    "changes": "trials",
+    "checker": "trials",
     "connectors": "connect-test",
     "rolling": "roll-test",
     "terraform": "tf-cycle",
@@ -42,8 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(_ROOT).parts[0] if _ROOT in item.path.parents else ""
         if item.get_closest_marker("slow") is not None and not os.environ.get("SLOW"):
-            target = TARGETS.get(item.path.stem) or TARGETS[folder]
-            reason = f"takes too long for every run: make {target}"
+            reason = f"takes too long for every run: make {slow_target(item.path)}"
             item.add_marker(pytest.mark.skip(reason=reason))
         if folder == "spark":
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -51,6 +51,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("serial"))
         elif item.get_closest_marker("xdist_group") is None and _shares_set_up(item):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def slow_target(path: Path) -> str:
+    """Return the target of the Makefile that runs the slow tests of a file."""
+    return TARGETS.get(path.stem) or TARGETS[path.relative_to(_ROOT).parts[0]]
 
 
 def _shares_set_up(item: pytest.Item) -> bool:
