@@ -177,7 +177,7 @@ disks: $(STAMP) ## The block WAL on disks that lie: FUSE file systems that lose,
 connect-test: $(STAMP) ## Connectors killed at random, brokers too; Kafka Connect's own worker on a broker (needs Java 17; Maven: cached); CONNECT_KILLS=12, CONNECT_SEED=1
 	@SLOW=1 $(BIN)/python -m pytest -q --timeout 900 tests/connectors tests/airflow/test_airflow_connect.py
 
-registry: $(STAMP) ## 2,100 generated and damaged Avro schemas, judged by Avro's Java library and by the registry; SEED=1, CASES=700 (needs Java 17; Maven: cached)
+registry: $(STAMP) ## 2,100 generated and damaged schemas of each kind, judged by the Java libraries of Confluent's registry and by ours; SEED=1, CASES=700 (needs Java 17; Maven: cached)
 	@$(BIN)/python -m tests.registry --seed $(or $(SEED),1) --cases $(or $(CASES),700)
 
 spark: $(STAMP) ## Tests with Spark, the slow ones too

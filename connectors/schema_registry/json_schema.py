@@ -219,8 +219,20 @@ def _check_references(root: Source) -> None:
             if id(given.raw) in seen:
                 continue
             seen.add(id(given.raw))
+            waiting += _definitions(given)
         part = parts_of(given)
         waiting += [*part.parts, *_inside(part)]
+
+
+def _definitions(source: Source) -> Iterator[Source]:
+    """The schemas that others may refer to. Since 2019-09 they are judged though none does, as
+    json-sKema does.
+    """
+    raw = source.raw
+    found = raw.get("$defs") if isinstance(raw, dict) else None
+    if isinstance(found, dict) and _reads_siblings(source):
+        whole = Part("any", source)
+        yield from (whole.at(each) for each in found.values())
 
 
 def _inside(part: Part) -> Iterator[Source]:

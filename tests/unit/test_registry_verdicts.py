@@ -1,4 +1,4 @@
-"""The registry judges Avro schemas as Avro's Java library does.
+"""The registry judges schemas as the Java libraries of Confluent's registry do.
 
 The recorded verdicts are those of Java (`make registry` compares more of them, with a JVM).
 """
@@ -9,8 +9,8 @@ import pytest
 
 from connectors.schema_registry.errors import InvalidSchema
 from connectors.schema_registry.parsed import NamedText, schema_type
-from tests.registry.__main__ import SAMPLE
-from tests.registry.verdicts import disagreements
+from tests.registry.__main__ import sample
+from tests.registry.verdicts import KINDS, disagreements
 
 _FIELD = '{"type":"record","name":"R","fields":[%s]}'
 _WITHIN_A_NAME_SPACE = (
@@ -19,11 +19,12 @@ _WITHIN_A_NAME_SPACE = (
 )
 
 
-def test_recorded_verdicts_of_java_on_avro_schemas_are_the_registrys() -> None:
-    lines = [json.loads(line) for line in SAMPLE.read_text().splitlines()]
-    assert len(lines) > 100
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_verdicts_of_java_on_schemas_are_the_registrys(kind: str) -> None:
+    lines = [json.loads(line) for line in sample(kind).read_text().splitlines()]
+    assert len(lines) > 5
     taken = [each["ok"] for line in lines for each in line["verdict"]["parsed"]]
-    assert 0.2 < sum(taken) / len(taken) < 0.8, "schemas of both kinds"
+    assert 0.2 < sum(taken) / len(taken) < 0.9, "schemas that are taken, and that are not"
     found = [each for line in lines for each in disagreements(line["case"], line["verdict"])]
     assert found == []
 
@@ -81,3 +82,11 @@ def test_the_reason_why_a_file_without_syntax_is_refused_is_its_error_and_no_rem
     text = "package a; message M { optional Nowhere b = 2; }"
     with pytest.raises(InvalidSchema, match=r'1:33: "Nowhere" is not defined'):
         schema_type("PROTOBUF").parse(text, (), False)
+
+
+def test_a_definition_that_nothing_refers_to_has_no_dead_reference() -> None:
+    text = '{%s"type":"string","$defs":{"a":{"$ref":"#/$defs/none"}}}'
+    late = text % '"$schema":"https://json-schema.org/draft/2020-12/schema",'
+    with pytest.raises(InvalidSchema, match="leads nowhere"):
+        schema_type("JSON").parse(late, (), False)
+    assert schema_type("JSON").parse(text % "", (), False), "before 2019-09 nothing looks at it"

@@ -1,4 +1,4 @@
-"""Avro's Java library in a JVM, which judges schemas as it does in Confluent's registry."""
+"""The libraries of Confluent's registry in a JVM, which judge schemas as they do there."""
 
 import json
 import subprocess
@@ -8,19 +8,25 @@ from typing import Any
 
 from bench.maven import Artefact, MissingTool, jars_folder
 
-_AVRO_VERSION = "1.12.0"
-_ARTEFACTS = (Artefact("org.apache.avro", "avro", _AVRO_VERSION),)
-_PROGRAM = Path(__file__).with_name("AvroJudge.java")
+_ARTEFACTS = (
+    Artefact("org.apache.avro", "avro", "1.12.0"),
+    Artefact("com.github.erosb", "everit-json-schema", "1.14.4"),
+    Artefact("com.github.erosb", "json-sKema", "0.18.0"),
+    Artefact("com.squareup.wire", "wire-schema-jvm", "5.3.1"),
+)
+_TITLE = "schema-judges-1"
+"""Another number goes with other versions."""
+_PROGRAM = Path(__file__).with_name("SchemaJudge.java")
 _QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m")
 _TIMEOUT_S = 600
 
 
 def judged(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the verdict on each case, as AvroJudge.java describes both.
+    """Return the verdict on each case, as SchemaJudge.java describes both.
 
     Raises MissingTool without Java or the jars, or if the JVM fails.
     """
-    jars = jars_folder(f"avro-{_AVRO_VERSION}", _ARTEFACTS)
+    jars = jars_folder(_TITLE, _ARTEFACTS)
     done = subprocess.run(
         ["java", *_QUICK_START, "-cp", f"{jars}/*", str(_PROGRAM)],
         input="".join(json.dumps(case) + "\n" for case in cases),
