@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from rich.progress import (
 )
 
 from broker.cli.listing import JsonOption, show_fields, show_rows
+from broker.stop_signals import StopSignals
 from storage.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
     from connectors.runtime.figures import Progress as Told
     from connectors.runtime.records import Position
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_FORCED = (
+    "ended at once by a second signal; the next run finds out what was committed, and reads the "
+    "rest again\n"
+)
 _SHOWN_WORKS = 20
 _NAME_LENGTH = 48
 
@@ -79,21 +84,36 @@ def run(
             )
 
         connector = _connector(file, tell)
-
-        def stop(_number: int, _frame: object) -> None:
-            for number in _STOPPING:  # the next one ends the process, whatever it waits for
-                signal.signal(number, signal.SIG_DFL)
-            connector.stop()
-            os.write(2, f"{connector.stopping}; a second signal ends it at once\n".encode())
-
-        for number in _STOPPING:
-            signal.signal(number, stop)
-        plan = connector.plan() if dry_run else None
-        figures = None if dry_run else connector.run(follow=follow)
+        _stop_by_signals(connector, shown)
+        with ThreadPoolExecutor(1) as worker:  # a signal does not wait for a call to a cluster
+            plan = worker.submit(connector.plan).result() if dry_run else None
+            ran = None if dry_run else worker.submit(connector.run, follow=follow)
+            figures = None if ran is None else ran.result()
     if plan is not None:
         _show(plan, as_json)
     if figures is not None:
         show_fields(figures.as_fields(), as_json)
+
+
+def _stop_by_signals(connector: "Connector", shown: Progress) -> None:
+    """The first signal requests the end of the run, a later one ends the process at once; a second
+    one within StopSignals.REPEAT_S is taken for the first, as a node does.
+    """
+    clock = SystemClock()
+    first_s: list[float] = []
+
+    def receive(number: int, _frame: object) -> None:
+        if not first_s:
+            first_s.append(clock.monotonic())
+            connector.stop()
+            os.write(2, f"{connector.stopping}; a second signal ends it at once\n".encode())
+        elif clock.monotonic() - first_s[0] >= StopSignals.REPEAT_S:
+            shown.stop()
+            os.write(2, _FORCED.encode())
+            os._exit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, receive)
 
 
 @app.command("positions")

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -131,9 +132,18 @@ class Cluster:
         return str(self._metadata().cluster_id)
 
     def _metadata(self) -> Any:
-        left_s = _CONNECT_S if self._stop is None else self._stop.left_s(_CONNECT_S)
+        found: Future[Any] = Future()
+
+        def look() -> None:
+            try:
+                found.set_result(self._admin.list_topics(timeout=_CONNECT_S))
+            except KafkaException as error:
+                found.set_exception(error)
+
+        # A thread of its own, since the call cannot be cut short at a stop; it may outlive this.
+        threading.Thread(target=look, daemon=True).start()
         try:
-            return self._admin.list_topics(timeout=max(_SLICE_S, left_s))
+            return self._result(found)
         except KafkaException as error:
             self._check_stop()
             raise _kind(error)(

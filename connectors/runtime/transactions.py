@@ -18,7 +18,8 @@ from storage.clock import Clock
 from storage.failpoints import failpoint
 
 _QUEUE_KIB = 32 * 1024
-_STEP_S = 5.0
+_STEP_S = 1.0
+"""Of one call to the client, which a stop cannot cut short and which is repeated."""
 _LAST_STEP_S = 0.5
 """Of a call when a stop has no time left: enough for a cluster that responds."""
 _LAST_WORDS = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
