@@ -97,7 +97,8 @@ class PlannedObject(NamedTuple):
 def plan_objects(
     batches: dict[int, list[CachedBatch]], *, stream_object_size: int, object_size_max: int
 ) -> list[PlannedObject]:
-    """Plan the objects of a block: those of each large stream, and what the others share.
+    """Plan the objects of a block: those of each large stream, and what the others share. A stream
+    that has to be cut is large, too, since an object holds each stream once.
 
     No object becomes larger than `object_size_max` by more than a batch. A stream's parts come in
     order.
@@ -112,7 +113,7 @@ def plan_objects(
             for first, end, _ in cuts
         ]
         size = sum(cut.size for cut in cuts)
-        if size >= stream_object_size:
+        if size >= stream_object_size or len(cuts) > 1:
             planned += [
                 PlannedObject("so", [part], cut.size) for part, cut in zip(parts, cuts, strict=True)
             ]

@@ -26,19 +26,20 @@ def batch(base: int, size: int) -> CachedBatch:
 @given(
     st.dictionaries(
         st.integers(0, 5), st.lists(st.integers(1, 400), min_size=1, max_size=20), min_size=1
-    )
+    ),
+    st.sampled_from((400, 1000, 1500, 9000)),
 )
 def test_every_batch_is_in_one_object_in_order_and_objects_keep_their_size(
-    sizes: dict[int, list[int]],
+    sizes: dict[int, list[int]], size_max: int
 ) -> None:
     batches = {
         stream_id: [batch(number, size) for number, size in enumerate(of_stream)]
         for stream_id, of_stream in sizes.items()
     }
-    planned = plan_objects(batches, stream_object_size=1000, object_size_max=1500)
+    planned = plan_objects(batches, stream_object_size=1000, object_size_max=size_max)
     seen: dict[int, list[CachedBatch]] = {}
     for one in planned:
-        assert one.size <= 1500
+        assert one.size <= size_max
         ids = [part.stream_id for part in one.parts]
         assert ids == sorted(set(ids))
         assert (one.kind == "so") == (len(ids) == 1)
