@@ -216,7 +216,9 @@ def test_a_run_that_follows_ends_cleanly(
         assert wait_until(partial(_has, file, number), 60)
         status, text = ended(process)
         assert status == 0, text
-        assert json.loads(text)["records"] >= 1
+        printed, *said = text.splitlines()
+        assert json.loads(printed)["records"] >= 1
+        assert [line.partition(": ")[0] for line in said] == ["Stopping"]
     assert values(broker.bootstrap, "growing") == [b"0", b"1", b"2", b"3"]
 
 
