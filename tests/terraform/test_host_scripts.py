@@ -196,19 +196,29 @@ def test_nodes_are_in_no_group_that_opens_other_disks(groups: str) -> None:
 @pytest.mark.parametrize(
     ("private", "devices"), [("yes", ""), ("no", "block-blkext rw")], ids=["object", "block"]
 )
-def test_systemd_understands_the_unit(tmp_path: Path, private: str, devices: str) -> None:
+def test_systemd_understands_the_units(tmp_path: Path, private: str, devices: str) -> None:
     analyze = shutil.which("systemd-analyze")
     if not analyze:
         pytest.skip("there is no systemd-analyze here")
-    files = files_written(private_devices=private, devices=devices)
-    unit = files["/etc/systemd/system/lakehead.service"]["content"]
-    # Programs that are on a host and not here.
-    unit = re.sub(r"(Exec\w+=\+?)\S+", r"\1/bin/true", unit)
-    (tmp_path / "lakehead.service").write_text(unit)
-    done = subprocess.run(
-        [analyze, "verify", "--man=no", str(tmp_path / "lakehead.service")],
-        capture_output=True,
-        text=True,
-        check=False,
+    written = files_written(private_devices=private, devices=devices)
+    units = {
+        Path(path).name: file["content"]
+        for path, file in written.items()
+        if path.startswith("/etc/systemd/system/")
+    }
+    assert {"lakehead.service", "lakehead-settings.service", "lakehead-settings.timer"} <= set(
+        units
     )
-    assert "lakehead.service" not in done.stderr, done.stderr
+
+    def verified(folder: str, name: str, unit: str) -> str:
+        # Programs are on a host and not here. It ends with 0 whatever it finds.
+        (tmp_path / folder).mkdir(exist_ok=True)
+        path = tmp_path / folder / name
+        path.write_text(re.sub(r"(Exec\w+=\+?)\S+", r"\1/bin/true", unit))
+        command = [analyze, "verify", "--man=no", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stderr
+
+    for name, unit in sorted(units.items()):
+        assert verified("whole", name, unit) == ""
+        assert verified("damaged", name, unit.replace("\nDescription=", "\nDescriptio=")) != ""
