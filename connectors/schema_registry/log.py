@@ -11,8 +11,8 @@ where the write happens: all registries of a topic share one transactional id. A
 4. one transaction with all records of the change.
 
 A registry that was fenced in between fails to commit, has changed nothing, and begins again at 1.
-If the answer to a commit is lost, 1 settles its outcome and 2 shows it: the records of each attempt
-carry its name in a header. So no election, no forwarding and no clock is needed, and a registry
+If the response to a commit is lost, 1 settles its outcome and 2 shows it: the last record of each
+attempt carries its name in a header, and a registry that has read it has read them all. So no election, no forwarding and no clock is needed, and a registry
 that was paused for a day cannot spoil anything. It is the same idea as the write-ahead log's.
 """
 
@@ -249,7 +249,7 @@ class SchemaLog:
                 self._closing.wait(self._rng.uniform(0, most))
 
     def _wait_seen(self) -> None:
-        """Wait until this process has read what it committed.
+        """Wait until this process has read all that it committed.
 
         The answer to a commit comes before the markers that make its records readable.
         """
@@ -288,14 +288,15 @@ class SchemaLog:
 
         try:
             producer.begin_transaction()
-            for record in records:
+            for number, record in enumerate(records, start=1):
                 key, value = encode(record)
+                is_last = number == len(records)
                 producer.produce(
                     self.topic,
                     key=key,
                     value=value,
                     partition=0,
-                    headers=[(ATTEMPT_HEADER, self._attempt.encode())],
+                    headers=[(ATTEMPT_HEADER, self._attempt.encode())] if is_last else None,
                     on_delivery=told,
                 )
             producer.commit_transaction(self._timeout_s)

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from connectors.schema_registry.errors import RegistryError
 from connectors.schema_registry.log import SchemaLog
-from connectors.schema_registry.records import Record
+from connectors.schema_registry.records import Record, VersionRecord, decode
 from connectors.schema_registry.registry import Registry
 from connectors.schema_registry.requested import RequestedSchema
 from connectors.schema_registry.subjects import Subject
@@ -74,6 +74,28 @@ def test_racing_registries_agree(broker: BrokerProcess) -> None:
     assert found == [ids, ids]
     with registries(broker, "_schemas_race", 1) as (later,):
         assert ids_in(later.log) == ids, "a registry that starts later holds the same"
+
+
+def test_a_registration_is_read_whole_before_it_is_acknowledged(
+    broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be several records: what follows is decided on all of them."""
+    is_acknowledged = threading.Event()
+
+    def read_late(key: bytes | None, value: bytes | None) -> Record | None:
+        record = decode(key, value)
+        if isinstance(record, VersionRecord):
+            is_acknowledged.wait(0.5)
+        return record
+
+    with registries(broker, "_schemas_whole", 1) as (registry,):
+        monkeypatch.setattr("connectors.schema_registry.log.decode", read_late)
+        subject = Subject(".lab", "first")
+        registry.register(subject, schema("First"), normalize=False)
+        is_acknowledged.set()
+        with registry.log.lock:
+            assert [each.schema_id for each in registry.log.state.versions(subject)] == [1]
+        assert registry.register(Subject(".lab", "second"), schema("Second"), normalize=False) == 2
 
 
 def test_a_paused_registry_cannot_spoil_what_another_wrote(broker: BrokerProcess) -> None:
