@@ -12,8 +12,9 @@ where the write happens: all registries of a topic share one transactional id. A
 
 A registry that was fenced in between fails to commit, has changed nothing, and begins again at 1.
 If the response to a commit is lost, 1 settles its outcome and 2 shows it: the last record of each
-attempt carries its name in a header, and a registry that has read it has read them all. So no election, no forwarding and no clock is needed, and a registry
-that was paused for a day cannot spoil anything. It is the same idea as the write-ahead log's.
+attempt carries its name in a header, and a registry that has read it has read them all. So no
+election, no forwarding and no clock is needed, and a registry that was paused for a day cannot
+spoil anything. It is the same idea as the write-ahead log's.
 """
 
 import random
