@@ -16,10 +16,10 @@ from typing import Annotated
 import typer
 
 from broker.cli.cluster import open_cluster, open_log, run
-from broker.cli.nodes import POLL_S, leads
+from broker.cli.nodes import leads
 from broker.cli.rolling.host_plan import Host
-from broker.cli.rolling.host_state import Expected, amiss, nodes_of
-from broker.cli.rolling.members import Members
+from broker.cli.rolling.host_state import Expected, nodes_of
+from broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
 from broker.setting_sources import load, without_effect
 from broker.settings import Settings
 from broker.supervisor.placement import node_commands
@@ -56,10 +56,12 @@ def check(file: FileArgument) -> None:
 
 
 @app.command("serving")
-def serving(file: FileArgument, timeout_s: TimeoutOption = 60) -> None:
+def serving(
+    file: FileArgument, timeout_s: TimeoutOption = 60, min_ready_s: MinReadyOption = MIN_READY_S
+) -> None:
     """Wait until all nodes of this host serve, as the cluster's metadata has it."""
     settings = read_settings(file)
-    run(_serving(settings, timeout_s))
+    run(_serving(settings, Waits(timeout_s=timeout_s, min_ready_s=min_ready_s)))
 
 
 @app.command("roll")
@@ -67,6 +69,7 @@ def roll(
     file: FileArgument,
     new: Annotated[Path, typer.Argument(metavar="NEW", help="The settings to come.")],
     timeout_s: TimeoutOption = 600,
+    min_ready_s: MinReadyOption = MIN_READY_S,
     restart: Annotated[
         str, typer.Option("--restart", metavar="COMMAND", help="Stops and starts all nodes.")
     ] = f"systemctl restart {_SERVICE}",
@@ -81,7 +84,8 @@ def roll(
     to restart one does. The only host of a cluster restarts node after node instead.
     """
     now, then = read_settings(file), read_settings(new)
-    run(_roll(now, then, timeout_s, shlex.split(restart), shlex.split(reload)))
+    waits = Waits(timeout_s=timeout_s, min_ready_s=min_ready_s)
+    run(_roll(now, then, waits, shlex.split(restart), shlex.split(reload)))
 
 
 def read_settings(file: Path, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -133,15 +137,19 @@ def needs_restart(now: Settings, then: Settings) -> bool:
     return any(getattr(now, name) != getattr(then, name) for name in names)
 
 
-async def _serving(settings: Settings, timeout_s: float) -> None:
-    async with _members(settings, timeout_s) as members:
-        await _wait_newer(members, host_of(settings), {}, timeout_s)
+async def _serving(settings: Settings, waits: Waits) -> None:
+    async with _members(settings, waits) as members:
+        await members.wait_newer(host_of(settings), {})
 
 
 async def _roll(
-    now: Settings, then: Settings, timeout_s: float, restart: list[str], reload: list[str]
+    now: Settings,
+    then: Settings,
+    waits: Waits,
+    restart: list[str],
+    reload: list[str],
 ) -> None:
-    async with _members(now, timeout_s) as members:
+    async with _members(now, waits) as members:
         host = host_of(now)
         before = {node.node_id: node.epoch for node in nodes_of(members.state, [host])}
         if is_only_host(members.state, host):
@@ -149,7 +157,7 @@ async def _roll(
         else:
             await _drain(members, host)
             await _run_command(restart)
-        await _wait_newer(members, host_of(then), before, timeout_s)
+        await members.wait_newer(host_of(then), before)
 
 
 async def _drain(members: Members, host: Host) -> None:
@@ -162,27 +170,6 @@ async def _drain(members: Members, host: Host) -> None:
         raise
 
 
-async def _wait_newer(
-    members: Members, host: Host, before: Mapping[int, int], timeout_s: float
-) -> None:
-    """Wait until all nodes of a host serve in an epoch after those of `before`."""
-
-    def why_not() -> str:
-        if why := amiss(members.state, Expected(host=host)):
-            return why
-        for node in nodes_of(members.state, [host]):
-            if node.node_id in host.node_ids and node.epoch <= before.get(node.node_id, -1):
-                return f"node {node.node_id} has not started again"
-        return ""
-
-    try:
-        async with asyncio.timeout(timeout_s):
-            while why_not():  # noqa: ASYNC110 - `follow` reads
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise LakeheadError(f"{why_not()}; waited for {timeout_s:.0f} s") from None
-
-
 async def _run_command(command: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(*command)
     if status := await process.wait():
@@ -190,11 +177,12 @@ async def _run_command(command: list[str]) -> None:
 
 
 @asynccontextmanager
-async def _members(settings: Settings, timeout_s: float) -> AsyncIterator[Members]:
+async def _members(settings: Settings, waits: Waits) -> AsyncIterator[Members]:
     store = open_cluster(settings.store_uri)
     try:
         log = await open_log(store, writer="settings")
-        async with Members(log, timeout_s=timeout_s).following() as members:
+        members = Members(log, waits)
+        async with members.following():
             yield members
     finally:
         await store.close()

@@ -16,7 +16,7 @@ from broker.cli.cluster import open_cluster, open_log, run
 from broker.cli.listing import JsonOption, show_rows
 from broker.cli.rolling.conductor import Conductor, Figures
 from broker.cli.rolling.host_plan import HostPlan, Step, check_data, check_hosts, read_plan
-from broker.cli.rolling.members import Members
+from broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
 from broker.cli.rolling.terraform import Terraform
 from storage.errors import SettingsError
 
@@ -79,6 +79,7 @@ def rolling_update(
     resource: ResourceOption = _RESOURCE,
     program: ProgramOption = "terraform",
     timeout_s: TimeoutOption = _TIMEOUT_S,
+    min_ready_s: MinReadyOption = MIN_READY_S,
     delete: DeleteOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,7 +111,8 @@ def rolling_update(
         terraform = Terraform(program, folder, Path(scratch), options)
         try:
             named = frozenset(delete or ())
-            run(_update(terraform, path, resource, named, timeout_s, approved, figures))
+            waits = Waits(timeout_s=timeout_s, min_ready_s=min_ready_s)
+            run(_update(terraform, path, resource, named, waits, approved, figures))
         finally:
             if figures:
                 show_rows([_figures_row(one) for one in figures], _FIGURE_COLUMNS, as_json)
@@ -127,7 +129,7 @@ async def _update(
     path: str,
     resource: str,
     named: frozenset[str],
-    timeout_s: float,
+    waits: Waits,
     approved: Callable[[list[Step]], bool],
     done: list[Figures],
 ) -> None:
@@ -142,7 +144,7 @@ async def _update(
                 plan = read_plan(saved.content, resource)
         check_hosts(plan, resource)
         check_data(plan, named)
-        async with _members(path or _store(plan), timeout_s) as members:
+        async with _members(path or _store(plan), waits) as members:
             conductor = Conductor(
                 terraform,
                 members,
@@ -161,10 +163,11 @@ async def _update(
 
 
 @asynccontextmanager
-async def _members(path: str, timeout_s: float) -> AsyncIterator[Members]:
+async def _members(path: str, waits: Waits) -> AsyncIterator[Members]:
     store = open_cluster(path)
     try:
-        members = Members(await open_log(store, writer="rolling-update"), timeout_s=timeout_s)
+        log = await open_log(store, writer="rolling-update")
+        members = Members(log, waits)
         async with members.following():
             yield members
     finally:

@@ -88,7 +88,10 @@ class World:
         command = [sys.executable, "-m", "broker.cli", "rolling-update", str(self.root)]
         with self._log.open("a") as log:
             return subprocess.Popen(
-                [*command, "--resource", RESOURCE, "--auto-approve", *variables, *more],
+                [
+                    *(*command, "--resource", RESOURCE, "--auto-approve", "--min-ready", "1"),
+                    *(*variables, *more),
+                ],
                 cwd=host.REPOSITORY,
                 env=os.environ | {"CHECKPOINT_DISABLE": "1", "TMPDIR": str(self._log.parent)},
                 stdin=subprocess.DEVNULL,

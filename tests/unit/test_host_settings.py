@@ -13,11 +13,13 @@ import pytest
 
 from broker.cli.cluster import load_state
 from broker.cli.host_settings import host_of, needs_restart
+from broker.cli.rolling.host_state import ReadyWatch
 from broker.setting_sources import load
 from broker.settings import Settings
 from storage.clock import SystemClock
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import DrainNode, FenceNode, Record, RegisterNode
+from storage.metadata.state import ClusterState, NodeState
 from storage.object_store import FileStore
 from tests.support.command_line import CommandLine, Outcome
 
@@ -97,7 +99,7 @@ def rolled(
     return lakehead(
         *("settings", "roll", file_of(data, "now.toml"), file_of(data, "new.toml", **new)),
         *("--restart", f"{command} {how}", "--reload", f"{command} reload"),
-        *("--timeout", str(timeout_s)),
+        *("--timeout", str(timeout_s), "--min-ready", "0.5"),
     )
 
 
@@ -164,9 +166,24 @@ def test_the_only_host_restarts_node_after_node_where_that_is_enough(
     assert restarts(data) == [[how, []]]
 
 
+def node_in(epoch: int) -> NodeState:
+    records = [registered(0, "a", epoch=each) for each in range(epoch + 1)]
+    return ClusterState().with_records(records, 0).nodes[0]
+
+
+def test_a_host_whose_nodes_crash_in_a_loop_is_not_back() -> None:
+    ready = ReadyWatch(min_ready_s=15)
+    for second in range(300):
+        down = "node 0 of a is down" if second % 20 >= 14 else ""
+        assert ready.amiss([node_in(1 + second // 20)], down, second)
+    assert ready.amiss([node_in(16)], "", 300).endswith("(they started again 15 times)")
+    assert ready.amiss([node_in(16)], "", 314)
+    assert not ready.amiss([node_in(16)], "", 315)
+
+
 def test_a_host_serves_once_all_its_nodes_do(lakehead: CommandLine, data: str) -> None:
     config = file_of(data, "now.toml")
-    assert lakehead("settings", "serving", config).status == 0
+    assert lakehead("settings", "serving", config, "--min-ready", "0").status == 0
     more = file_of(data, "more.toml", nodes=4)
     assert "node 2 of a has not registered" in lakehead.fails(
         "settings", "serving", more, "--timeout", "1"

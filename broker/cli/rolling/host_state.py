@@ -25,6 +25,43 @@ class Expected:
 
 
 @dataclass(slots=True)
+class ReadyWatch:
+    """Since when a host has been well with each node in one epoch: a node that ends and starts
+    again is in the next one, so a host whose nodes crash in a loop is never ready.
+
+    It has to be so for `min_ready_s` (Kubernetes' minReadySeconds).
+    """
+
+    min_ready_s: float
+    _epochs: dict[int, int] = field(default_factory=dict)
+    _since: float | None = None
+    _restarts: int = 0
+
+    def amiss(self, nodes: Iterable[NodeState], why: str, now: float) -> str:
+        """Return what is wrong with a host at a time, in seconds, for which `why` is what is wrong
+        at the moment; empty: it is ready.
+        """
+        epochs = {node.node_id: node.epoch for node in nodes}
+        again = [n for n in self._epochs if epochs.get(n, -1) > self._epochs[n]]
+        if again:
+            self._restarts += 1
+        if why or epochs != self._epochs:
+            self._since = None
+        self._epochs = epochs
+        if why:
+            return f"{why}{self._restarted()}"
+        if self._since is None:
+            self._since = now
+        if now - self._since >= self.min_ready_s:
+            return ""
+        return f"its nodes have not served for {self.min_ready_s:g} s on end{self._restarted()}"
+
+    def _restarted(self) -> str:
+        times = f"{self._restarts} time{'s' * (self._restarts > 1)}"
+        return f" (they started again {times})" if self._restarts else ""
+
+
+@dataclass(slots=True)
 class PauseWatch:
     """How long partitions had no leader, as often as somebody looked."""
 

@@ -11,6 +11,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
 
 from broker.cli.nodes import POLL_S, tell_nodes
 from broker.cli.rolling.host_plan import Host
@@ -18,6 +22,7 @@ from broker.cli.rolling.host_state import (
     Expected,
     HostDown,
     PauseWatch,
+    ReadyWatch,
     amiss,
     drains,
     held,
@@ -34,14 +39,35 @@ from storage.metadata.state import ClusterState
 Others = Mapping[str, Expected]
 
 
+MinReadyOption = Annotated[
+    float,
+    typer.Option(
+        "--min-ready",
+        metavar="SECONDS",
+        help="A node is back once it has served for that long without a restart.",
+        min=0,
+    ),
+]
+MIN_READY_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """The seconds to wait for anything at most, and to see a node serve before it is back."""
+
+    timeout_s: float
+    min_ready_s: float
+
+
 class Members:
-    """Works on the metadata log. `follow` has to run while anything is waited for, which is for
-    `timeout_s` at most. Everything raises HostDown, with what is amiss.
+    """Works on the metadata log. `follow` has to run while anything is waited for. Everything
+    raises HostDown, with what is amiss.
     """
 
-    def __init__(self, log: MetadataLog, *, timeout_s: float) -> None:
+    def __init__(self, log: MetadataLog, waits: Waits) -> None:
         self._log = log
-        self._timeout_s = timeout_s
+        self._timeout_s = waits.timeout_s
+        self._min_ready_s = waits.min_ready_s
         self._trouble = ""
         self.pauses = PauseWatch()
 
@@ -89,6 +115,21 @@ class Members:
         """Wait until drained hosts hold nothing that is not elsewhere too."""
         await self._until(lambda: held(self.state, touched))
 
+    async def wait_newer(self, host: Host, before: Mapping[int, int]) -> None:
+        """Wait until all nodes of a host serve in an epoch after those of `before`."""
+        ready = ReadyWatch(self._min_ready_s)
+
+        def why_not() -> str:
+            why = amiss(self.state, Expected(host=host))
+            nodes = nodes_of(self.state, [host])
+            mine = [node for node in nodes if node.node_id in host.node_ids]
+            if not why:
+                old = [node for node in mine if node.epoch <= before.get(node.node_id, -1)]
+                why = f"node {old[0].node_id} has not started again" if old else ""
+            return ready.amiss(mine, why, time.monotonic())
+
+        await self._until(why_not)
+
     async def wait_back(self, expected: Expected) -> None:
         """Wait until a host serves, may lead, and every partition is led.
 
@@ -96,14 +137,16 @@ class Members:
         back. Where no node at all answers here, the metadata are believed.
         """
         answering: set[int] = set()
+        ready = ReadyWatch(self._min_ready_s)
 
         def why_not() -> str:
-            if why := amiss(self.state, expected) or unwell(self.state, {}):
-                return why
             nodes = nodes_of(self.state, [expected.host])
-            ids = {node.node_id for node in nodes if not node.is_fenced}
-            silent = sorted(ids - answering if answering else ())
-            return f"node {silent[0]} of {expected.host.slot} does not answer" if silent else ""
+            why = amiss(self.state, expected) or unwell(self.state, {})
+            if not why:
+                ids = {node.node_id for node in nodes if not node.is_fenced}
+                silent = sorted(ids - answering if answering else ())
+                why = f"node {silent[0]} of {expected.host.slot} does not answer" if silent else ""
+            return ready.amiss(nodes, why, time.monotonic())
 
         async def look() -> str:
             answering.clear()
