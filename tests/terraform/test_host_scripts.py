@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from tests.terraform.airflow_user_data import files_written as files_of_airflow
-from tests.terraform.test_terraform_lint import files_written, user_data
+from tests.terraform.test_terraform_lint import INSTALL, files_written, user_data
 
-INSTALL = "/usr/local/sbin/lakehead-install"
 WHEEL = "lakehead-1.0-py3-none-any.whl"
+ADDRESS = f"s3://packages/lakehead/{WHEEL}"
 FAKES = {
     "aws": 'for place; do :; done\ncp -r "$FOLDER"/. "$place"\n',
     "python3.11": 'case "$1" in -m) mkdir -p "$4/bin"; cp "$PIP" "$4/bin/pip" ;; esac\n',
@@ -44,7 +44,7 @@ def host(tmp_path: Path) -> Path:
 
 
 def run(host: Path, script: str, *arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
-    for place in ("/opt/", "/var/cache/", "/etc/systemd/", "/var/lib/"):
+    for place in ("/opt/", "/var/cache/", "/etc/systemd/", "/etc/lakehead/", "/var/lib/"):
         script = script.replace(place, f"{host}{place}")
         (host / place.strip("/")).mkdir(parents=True, exist_ok=True)
     return subprocess.run(
@@ -76,17 +76,54 @@ def made_folder(host: Path, files: dict[str, bytes]) -> str:
     return hashlib.sha256(sums.stdout).hexdigest()
 
 
+def install(host: Path, digest: str, wheel: str = ADDRESS) -> subprocess.CompletedProcess[str]:
+    """Run the script with the package that user data, or an image's recipe, names."""
+    (host / "etc/lakehead").mkdir(parents=True, exist_ok=True)
+    (host / "etc/lakehead/package").write_text(f"{wheel}\n{digest}\nus-east-1\n")
+    return run(host, INSTALL.read_text())
+
+
 FILES = {WHEEL: b"lakehead", "numpy-2.0-py3-none-any.whl": b"numpy"}
 
 
 def test_a_host_installs_what_the_checksums_say(host: Path) -> None:
-    script = files_written(digest=made_folder(host, FILES))[INSTALL]["content"]
-    done = run(host, script)
+    digest = made_folder(host, FILES)
+    done = install(host, digest)
     assert done.returncode == 0, done.stderr
     assert (host / "installed").read_text().split()[:2] == sorted(FILES)
     (host / "installed").unlink()
-    assert run(host, script).returncode == 0
+    assert install(host, digest).returncode == 0
     assert not (host / "installed").exists(), "it is there"
+
+
+def test_a_package_of_the_image_is_installed_from_no_bucket(host: Path) -> None:
+    digest = made_folder(host, FILES)
+    assert install(host, digest, f"s3://packages-of-images/{WHEEL}").returncode == 0
+    (host / "installed").unlink()
+    shutil.rmtree(host / "folder")
+    assert install(host, digest).returncode == 0
+    assert not (host / "installed").exists(), "what its checksum says is there"
+
+
+@pytest.mark.parametrize("changed", ["checksum", "name"])
+def test_another_package_than_that_of_the_image_is_installed(host: Path, changed: str) -> None:
+    other = WHEEL.replace("1.0", "2.0")
+    digest = made_folder(host, {**FILES, other: b"lakehead"})
+    assert install(host, digest).returncode == 0
+    (host / "installed").unlink()
+    if changed == "checksum":
+        digest = made_folder(host, {**FILES, WHEEL: b"mended"})
+    wheel = ADDRESS if changed == "checksum" else ADDRESS.replace(WHEEL, other)
+    assert install(host, digest, wheel).returncode == 0
+    assert (host / "installed").read_text().split()[-1] == f"./{wheel.rpartition('/')[2]}"
+
+
+@pytest.mark.parametrize("package", ["", f"{ADDRESS}\n", f"{ADDRESS}\n{'0' * 64}\n"])
+def test_a_package_that_is_not_whole_is_not_installed(host: Path, package: str) -> None:
+    (host / "etc/lakehead").mkdir(parents=True)
+    (host / "etc/lakehead/package").write_text(package)
+    assert run(host, INSTALL.read_text()).returncode != 0
+    assert not (host / "opt/lakehead").exists()
 
 
 def test_what_nobody_listed_is_not_installed(host: Path) -> None:
@@ -94,7 +131,7 @@ def test_what_nobody_listed_is_not_installed(host: Path) -> None:
     (host / "folder" / "numpy-9.0-py3-none-any.whl").write_bytes(b"newer")
     (host / "folder" / "more").mkdir()
     (host / "folder" / "more" / "x y.whl").write_bytes(b"deeper")
-    assert run(host, files_written(digest=digest)[INSTALL]["content"]).returncode == 0
+    assert install(host, digest).returncode == 0
     assert [name for name in (host / "installed").read_text().split() if ".whl" in name] == [
         *sorted(FILES),
         f"./{WHEEL}",
@@ -106,7 +143,7 @@ def test_another_content_under_the_same_name_is_refused(host: Path, changed: str
     digest = made_folder(host, FILES)
     with (host / "folder" / changed).open("ab") as file:
         file.write(b"0" * 64 + b"  x\n")
-    done = run(host, files_written(digest=digest)[INSTALL]["content"])
+    done = install(host, digest)
     assert done.returncode != 0
     assert "FAILED" in done.stdout + done.stderr
     assert not (host / "installed").exists()
@@ -114,17 +151,16 @@ def test_another_content_under_the_same_name_is_refused(host: Path, changed: str
 
 def test_another_list_under_the_same_address_is_installed_anew(host: Path) -> None:
     first = made_folder(host, FILES)
-    assert run(host, files_written(digest=first)[INSTALL]["content"]).returncode == 0
+    assert install(host, first).returncode == 0
     second = made_folder(host, {**FILES, "numpy-2.0-py3-none-any.whl": b"mended"})
     (host / "installed").unlink()
-    assert run(host, files_written(digest=second)[INSTALL]["content"]).returncode == 0
+    assert install(host, second).returncode == 0
     assert (host / "installed").exists()
 
 
 def test_a_wheel_by_https_is_held_to_its_checksum(host: Path) -> None:
     wheel = f"https://packages.example/{WHEEL}"
-    script = files_written(wheel=wheel, digest="f" * 64)[INSTALL]["content"]
-    assert run(host, script).returncode == 0
+    assert install(host, "f" * 64, wheel).returncode == 0
     assert (host / "installed").read_text().split()[-1] == f"{wheel}#sha256={'f' * 64}"
 
 

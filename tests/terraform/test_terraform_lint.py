@@ -1,5 +1,6 @@
 """What can be said of infra/terraform without Terraform: declarations, READMEs, user data."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -14,25 +15,27 @@ from docs.terraform_tables import ROOT, declarations, folders
 MODULES = [pytest.param(folder, id=folder.relative_to(ROOT).as_posix()) for folder in folders()]
 USER_DATA = ROOT / "modules" / "brokers" / "user_data.yaml.tftpl"
 USER_DATA_BYTES_MAX = 16 * 1024
+WHEEL = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+DIGEST = "0123456789abcdef" * 4
+PACKAGE = f"{WHEEL}\n{DIGEST}\nus-east-1\n"
+INSTALL = USER_DATA.with_name("lakehead-install")
 IDENTITY = '"host" = "0.0.0.0"\n"host.id" = "lakehead-a-0"\n"wal" = "object:"\n"wal.size" = "1g"\n'
 VALUES = {
     "before_start": "/usr/bin/true",
     "capabilities": "CAP_SYS_ADMIN",
     "device_rule": '"rule\\n"',
     "devices": "block-blkext rw",
-    "digest": "0123456789abcdef" * 4,
     "groups": '["lakehead-wal"]',
+    # As Terraform's indent indents what is in the file.
+    "install": INSTALL.read_text().strip().replace("\n", "\n" + 6 * " "),
+    "package": json.dumps(PACKAGE),
     "private_devices": "no",
-    "region": "us-east-1",
     "reports": "s3://lake/lakehead/hosts",
     "settings": "s3://lake/lakehead-settings/brokers.toml",
     "store_region": "us-east-1",
     "hostname": "lakehead-a-0",
     # As Terraform's jsonencode writes it.
     "identity": '"' + IDENTITY.replace('"', '\\"').replace("\n", "\\n") + '"',
-    "wheel": "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl",
-    "wheel_folder": "s3://packages/lakehead",
-    "wheel_basename": "lakehead-1.0-py3-none-any.whl",
 }
 
 
@@ -41,8 +44,8 @@ def user_data(**changed: str) -> str:
     template, values = USER_DATA.read_text(), {**VALUES, **changed}
     assert set(re.findall(r"(?<!\$)\$\{(\w+)\}", template)) == set(VALUES)
     assert "%{" not in template
-    text = re.sub(r"(?<!\$)\$\{(\w+)\}", lambda found: values[found[1]], template)
-    return text.replace("$${", "${")
+    found = re.compile(r"\$\$\{|\$\{(\w+)\}")
+    return found.sub(lambda one: values[one[1]] if one[1] else "${", template)
 
 
 def files_written(**changed: str) -> dict[str, dict[str, Any]]:
@@ -173,8 +176,10 @@ def test_the_package_is_installed_by_root_before_each_start_until_it_is_there() 
     assert first == "ExecStartPre=+/usr/local/sbin/lakehead-install"
     assert "Restart=always" in unit
     assert not [line for line in unit if line.startswith("Condition")]
-    lines = files_written()["/usr/local/sbin/lakehead-install"]["content"].splitlines()
-    mark = next(line for line in lines if line.endswith("&& exit 0"))
-    said, _, marker = lines[-1].partition(" >")
-    assert said == f'echo "{VALUES["wheel"]} {VALUES["digest"]}"'
-    assert f"cat {marker} " in mark
+
+
+def test_hosts_install_by_the_file_that_images_are_made_by() -> None:
+    written = files_written()
+    script = written["/usr/local/sbin/lakehead-install"]
+    assert (script["content"], script["permissions"]) == (INSTALL.read_text(), "0755")
+    assert written["/etc/lakehead/package"]["content"] == PACKAGE

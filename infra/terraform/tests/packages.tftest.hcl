@@ -13,8 +13,12 @@ variables {
 
 run "hosts_install_what_the_checksums_say" {
   assert {
-    condition     = strcontains(module.brokers.user_data["a-0"], "echo \"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef  SHA256SUMS\" | sha256sum --check")
+    condition     = yamldecode(module.brokers.user_data["a-0"]).write_files[1] == { path = "/etc/lakehead/package", permissions = "0644", content = "${var.lakehead_wheel}\n${var.package_sha256}\nus-east-1\n" }
     error_message = "the list of checksums is pinned by its own"
+  }
+  assert {
+    condition     = [for file in yamldecode(module.brokers.user_data["a-0"]).write_files : file.content if file.path == "/usr/local/sbin/lakehead-install"] == [file("./modules/brokers/lakehead-install")]
+    error_message = "a host installs by the script that images are made by, to the letter"
   }
 }
 
@@ -23,7 +27,7 @@ run "another_list_is_another_package" {
     package_sha256 = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210"
   }
   assert {
-    condition     = strcontains(module.brokers.user_data["a-0"], "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210  SHA256SUMS") && !strcontains(module.brokers.user_data["a-0"], "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")
+    condition     = strcontains(module.brokers.user_data["a-0"], "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210") && !strcontains(module.brokers.user_data["a-0"], "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")
     error_message = "what was put under the same address again reaches hosts by its checksum only"
   }
 }
@@ -89,7 +93,7 @@ run "a_bucket_of_another_region_with_a_way_there" {
     values = { region = "eu-west-1" }
   }
   assert {
-    condition     = strcontains(output.user_data["a-0"], "--region \"eu-west-1\" --recursive")
+    condition     = endswith(yamldecode(output.user_data["a-0"]).write_files[1].content, "\neu-west-1\n")
     error_message = "the package is fetched from where it is"
   }
   assert {

@@ -98,10 +98,6 @@ run "settings_and_user_data" {
     error_message = "user data is short, and without reservations no capability is given"
   }
   assert {
-    condition     = strcontains(module.brokers.user_data["a-0"], "\"s3://packages/lakehead/\" /var/cache/lakehead/") && strcontains(module.brokers.user_data["a-0"], "\"./lakehead-1.0-py3-none-any.whl\"")
-    error_message = "the wheel comes with its folder"
-  }
-  assert {
     condition     = module.security.ingress["kafka-vpc"].last_port == 9095
     error_message = "as many ports are open as there are nodes"
   }

@@ -55,18 +55,15 @@ locals {
 
   user_data = {
     for slot in keys(local.identity) : slot => templatefile("${path.module}/user_data.yaml.tftpl", {
-      before_start   = slot == "group" ? "/opt/lakehead/bin/lakehead slot claim --write /var/lib/lakehead/slot.env" : "/usr/bin/true"
-      capabilities   = var.wal_mode == "io2-multi-attach" ? "CAP_SYS_ADMIN" : ""
-      hostname       = "${var.name}-${slot}"
-      identity       = jsonencode(local.identity_toml[slot])
-      settings       = "s3://${var.bucket}/${local.settings_key}"
-      reports        = "s3://${var.bucket}/${trimsuffix(local.reports_prefix, "/")}"
-      store_region   = data.aws_region.current.name
-      wheel          = var.lakehead_wheel
-      wheel_folder   = trimsuffix(var.lakehead_wheel, "/${basename(var.lakehead_wheel)}")
-      wheel_basename = basename(var.lakehead_wheel)
-      digest         = var.package_sha256
-      region         = local.package_region
+      before_start = slot == "group" ? "/opt/lakehead/bin/lakehead slot claim --write /var/lib/lakehead/slot.env" : "/usr/bin/true"
+      capabilities = var.wal_mode == "io2-multi-attach" ? "CAP_SYS_ADMIN" : ""
+      hostname     = "${var.name}-${slot}"
+      identity     = jsonencode(local.identity_toml[slot])
+      settings     = "s3://${var.bucket}/${local.settings_key}"
+      reports      = "s3://${var.bucket}/${trimsuffix(local.reports_prefix, "/")}"
+      store_region = data.aws_region.current.name
+      package      = jsonencode("${var.lakehead_wheel}\n${var.package_sha256}\n${local.package_region}\n")
+      install      = indent(6, trimspace(file("${path.module}/lakehead-install")))
 
       # Without a block WAL nodes see no disk at all; with one, the data disks and never the machine's own.
       groups          = jsonencode(var.wal_mode == "object" ? [] : ["lakehead-wal"])
