@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.terraform.policy_rendering import complaint, render, written
 from tests.terraform.terraform import (
+    RECIPE,
     STEP_SECONDS,
     Failed,
     NotHere,
@@ -54,6 +55,11 @@ def run_all(terraform: str, copy: Path, environment: dict[str, str]) -> int:
 
     if not run(copy, "fmt", "-check", "-diff", "-recursive"):
         return failed("Run 'terraform fmt -recursive infra/terraform'.")
+    # Packer's own "fmt" is the same, and Packer need not be here.
+    with RECIPE.open() as recipe:
+        formatted = [terraform, "fmt", "-check", "-diff", "-"]
+        if subprocess.run(formatted, stdin=recipe, env=environment, check=False).returncode:
+            return failed(f"Format {RECIPE.name}: terraform fmt - <{RECIPE}")
     for place in [copy, *sorted(copy.glob("examples/*/"))]:
         print(place.relative_to(copy.parent), flush=True)
         if not run(place, "init", "-input=false", "-no-color", "-backend=false"):

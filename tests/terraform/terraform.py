@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[2] / "infra" / "terraform"
+RECIPE = SOURCE.parent / "packer" / "lakehead.pkr.hcl"
 MIRROR = "/opt/tf-plugins"
 STEP_SECONDS = 600
 

@@ -1,4 +1,6 @@
-"""The scripts of a host's user data, run here: what they install, and what nodes may touch."""
+"""The scripts of a host's user data and of its image, run here: what they install, and what nodes
+may touch.
+"""
 
 import hashlib
 import os
@@ -15,10 +17,16 @@ from tests.terraform.test_terraform_lint import INSTALL, files_written, user_dat
 
 WHEEL = "lakehead-1.0-py3-none-any.whl"
 ADDRESS = f"s3://packages/lakehead/{WHEEL}"
+PROVISION = Path(__file__).parents[2] / "infra" / "packer" / "provision"
+# What scripts of hosts touch, but for what a test has to have from this machine.
+PLACES = (
+    r"(?<![\w.}])/(?:etc(?:/lakehead|/ssh|/systemd)?|opt|tmp|usr/local/sbin|var/\w+(?:/journal)?)/"
+)
 FAKES = {
     "aws": 'for place; do :; done\ncp -r "$FOLDER"/. "$place"\n',
     "python3.11": 'case "$1" in -m) mkdir -p "$4/bin"; cp "$PIP" "$4/bin/pip" ;; esac\n',
-    "dnf": "exit 1\n",
+    "cloud-init": 'echo "cloud-init $*" >>"$CALLS"; [ "$1" != status ] || exit "${BOOTED:-0}"\n',
+    "dnf": 'echo "dnf $*" >>"$CALLS"; [ -n "$DNF" ]\n',
     "lsblk": """case "$*" in
   *MOUNTPOINT*) echo "$MOUNTED" ;;
   *--inverse*) [ -z "$FAILS" ] && printf 'nvme0n1p1\\nnvme0n1\\n' ;;
@@ -38,22 +46,33 @@ def host(tmp_path: Path) -> Path:
         (programs / name).write_text(f"#!/bin/sh\n{text}")
         (programs / name).chmod(0o755)
     pip = tmp_path / "pip"
-    pip.write_text('#!/bin/sh\nls >"$INSTALLED"\necho "$@" >>"$INSTALLED"\n')
+    pip.write_text(
+        '#!/bin/sh\nls >"$INSTALLED"\necho "$@" >>"$INSTALLED"\ncp "$LAKEHEAD" "${0%pip}"\n'
+    )
     pip.chmod(0o755)
+    lakehead = tmp_path / "lakehead"
+    lakehead.write_text('#!/bin/sh\n[ "$1" = --version ] && [ -z "$FOREIGN" ]\n')
+    lakehead.chmod(0o755)
     return tmp_path
 
 
-def run(host: Path, script: str, *arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
-    for place in ("/opt/", "/var/cache/", "/etc/systemd/", "/etc/lakehead/", "/var/lib/"):
-        script = script.replace(place, f"{host}{place}")
+def placed(host: Path, script: str) -> str:
+    """Return a script with the folder in place of the host's file system."""
+    for place in re.findall(PLACES, script):
         (host / place.strip("/")).mkdir(parents=True, exist_ok=True)
+    return re.sub(PLACES, lambda found: f"{host}{found[0]}", script)
+
+
+def run(host: Path, script: str, *arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", "-c", script, "script", *arguments],
+        ["sh", "-c", placed(host, script), "script", *arguments],
         env={
             "PATH": f"{host}/programs:{os.environ['PATH']}",
             "FOLDER": f"{host}/folder",
             "PIP": f"{host}/pip",
+            "LAKEHEAD": f"{host}/lakehead",
             "INSTALLED": f"{host}/installed",
+            "CALLS": f"{host}/calls",
             **given,
         },
         capture_output=True,
@@ -81,6 +100,14 @@ def install(host: Path, digest: str, wheel: str = ADDRESS) -> subprocess.Complet
     (host / "etc/lakehead").mkdir(parents=True, exist_ok=True)
     (host / "etc/lakehead/package").write_text(f"{wheel}\n{digest}\nus-east-1\n")
     return run(host, INSTALL.read_text())
+
+
+def provision(host: Path, digest: str, **given: str) -> subprocess.CompletedProcess[str]:
+    """Make the folder into an image, as Packer does by its recipe."""
+    (host / "tmp").mkdir(exist_ok=True)
+    (host / "tmp/lakehead-install").write_text(placed(host, INSTALL.read_text()))
+    package = {"LAKEHEAD_WHEEL": ADDRESS, "PACKAGE_SHA256": digest, "PACKAGE_REGION": "us-east-1"}
+    return run(host, PROVISION.read_text(), **{"DNF": "works", **package, **given})
 
 
 FILES = {WHEEL: b"lakehead", "numpy-2.0-py3-none-any.whl": b"numpy"}
@@ -162,6 +189,59 @@ def test_a_wheel_by_https_is_held_to_its_checksum(host: Path) -> None:
     wheel = f"https://packages.example/{WHEEL}"
     assert install(host, "f" * 64, wheel).returncode == 0
     assert (host / "installed").read_text().split()[-1] == f"{wheel}#sha256={'f' * 64}"
+
+
+def test_an_image_has_what_its_hosts_would_install(host: Path) -> None:
+    digest = made_folder(host, FILES)
+    done = provision(host, digest)
+    assert done.returncode == 0, done.stderr
+    as_user_data_has_it = files_written()["/etc/lakehead/package"]["content"].splitlines()
+    kept = (host / "etc/lakehead/package").read_text().splitlines()
+    assert (kept[0], kept[1], kept[2]) == (ADDRESS, digest, as_user_data_has_it[2])
+    script = host / "usr/local/sbin/lakehead-install"
+    assert script.stat().st_mode & 0o777 == 0o755
+    # A host of it boots where no bucket can be reached.
+    (host / "installed").unlink()
+    shutil.rmtree(host / "folder")
+    assert install(host, digest).returncode == 0
+    assert not (host / "installed").exists()
+    assert (host / "calls").read_text().count("dnf") == 1, "its cache is emptied"
+
+
+def test_hosts_of_an_image_have_keys_names_and_journals_of_their_own(host: Path) -> None:
+    own = ["etc/ssh/ssh_host_ed25519_key", "var/log/journal/0/system.journal", "etc/machine-id"]
+    for name in own:
+        (host / name).parent.mkdir(parents=True, exist_ok=True)
+        (host / name).write_text("of the machine that the image was made on")
+    assert provision(host, made_folder(host, FILES)).returncode == 0
+    assert [name for name in own if (host / name).exists()] == ["etc/machine-id"]
+    assert (host / "etc/machine-id").read_text() == "", "systemd makes one where it finds it empty"
+    assert not (host / "tmp/lakehead-install").exists()
+    assert (host / "calls").read_text().splitlines()[-1] == "cloud-init clean --logs"
+
+
+@pytest.mark.parametrize("agent", ["", "yes"])
+def test_an_image_has_the_agent_of_cloudwatch_where_that_is_wanted(host: Path, agent: str) -> None:
+    assert provision(host, made_folder(host, FILES), CLOUDWATCH_AGENT=agent).returncode == 0
+    assert ("install" in (host / "calls").read_text()) == bool(agent)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"PACKAGE_SHA256": "0" * 64}, id="another package than the checksum's"),
+        pytest.param({"FOREIGN": "yes"}, id="a package of another architecture"),
+        pytest.param({"BOOTED": "1"}, id="a machine that has not booted well"),
+        pytest.param({"DNF": "", "CLOUDWATCH_AGENT": "yes"}, id="an agent that cannot be had"),
+    ],
+)
+def test_no_image_is_made_of(host: Path, given: dict[str, str]) -> None:
+    assert provision(host, made_folder(host, FILES), **given).returncode != 0
+    assert "clean" not in (host / "calls").read_text()
+
+
+def test_an_image_is_made_where_cloud_init_warns(host: Path) -> None:
+    assert provision(host, made_folder(host, FILES), BOOTED="2").returncode == 0
 
 
 def test_airflow_verifies_before_it_installs() -> None:
