@@ -14,6 +14,8 @@ WAL ?=
 DEMO_WAL = $(if $(WAL),--wal $(WAL:object=object:))
 PYTEST_WORKERS ?= 2
 SUITES ?= ../shared/conformance
+AIRFLOW ?=
+AIRFLOW_PYTHON = $(if $(AIRFLOW),build/airflow-$(AIRFLOW),$(VENV))/bin/python
 
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 # Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
@@ -53,8 +55,16 @@ endif
 airflow: $(STAMP) ## Airflow with Lakehead's DAGs beside a demo cluster, until Ctrl-C; FOLDER=, CLUSTER=path of yours, PORT=8080
 	@LAKEHEAD_SUPERVISOR=$$PPID exec $(BIN)/lakehead airflow $(FOLDER) --port $(or $(PORT),8080) $(if $(CLUSTER),--path $(CLUSTER))
 
-airflow-test: $(STAMP) ## Tests of the DAGs by a real Airflow (about ten minutes); the web page is looked at where there is Chromium
-	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q --timeout 900 tests/airflow tests/terraform/test_airflow_instance.py
+airflow-test: $(STAMP) $(if $(AIRFLOW),$(AIRFLOW_PYTHON)) ## Tests of the DAGs by a real Airflow (about ten minutes), AIRFLOW=3.3.0 by another version; the web page is looked at where there is Chromium
+	@SLOW=1 timeout 3000 $(AIRFLOW_PYTHON) -m pytest -q --timeout 900 tests/airflow tests/terraform/test_airflow_instance.py
+
+# Another Airflow lies before that of .venv; all else is what .venv has.
+build/airflow-%/bin/python: | $(STAMP)
+	@$(BIN)/python -m venv --clear build/airflow-$*
+	@build/airflow-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		apache-airflow==$* apache-airflow-core==$* apache-airflow-task-sdk==1.$(patsubst 3.%,%,$*)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
+		> "$$(build/airflow-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/lakehead.pth"
 
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports s3-server
