@@ -2,10 +2,11 @@
 
 State is a map of keys to their last values, as bytes. Records are appended, and answered when they
 are durable. When the log holds far more records than keys, the whole map is written once more and
-the log is trimmed below it. The map is brought up to date when a record is appended, not when it is
-durable, so such a snapshot contains every record that it lets go of. It is written batch by batch,
-while others append: each batch has the last values of the moment in which it is appended, and what
-is appended meanwhile is not trimmed.
+the log is trimmed below it: after many records, or sooner where few lie in many objects each, for
+the next coordinator reads them all before it serves. The map is brought up to date when a record is
+appended, not when it is durable, so such a snapshot contains every record that it lets go of. It is
+written batch by batch, while others append: each batch has the last values of the moment in which
+it is appended, and what is appended meanwhile is not trimmed.
 
 Records of a producer's transaction count when its commit marker is in the log, at the place in the
 order where they were written: what was written for a key after them stands. A snapshot only repeats
@@ -35,6 +36,8 @@ _PRODUCER_ID = struct.Struct(">q")
 _FETCH_SIZE = 1 << 20
 _BATCH_SIZE = 256 << 10
 _SNAPSHOT_KEYS = 1000
+_OBJECTS_MAX = 64
+"""Objects that a log may lie in while it has far more records than keys."""
 
 
 class LogStream(Protocol):
@@ -51,6 +54,10 @@ class LogStream(Protocol):
     @property
     def next_offset(self) -> int:
         """The next offset to assign."""
+
+    @property
+    def object_count(self) -> int:
+        """The objects that it lies in."""
 
     async def fetch(self, offset: int, max_bytes: int) -> list[memoryview]:
         """Return whole batches from the one that contains `offset`."""
@@ -245,7 +252,9 @@ class CoordinatorLog:
             self._latest[key] = value
 
     def _maybe_snapshot(self) -> None:
-        limit = max(self._snapshot_min_records, 4 * len(self._latest))
+        is_scattered = self._partition.stream.object_count > _OBJECTS_MAX
+        least = _OBJECTS_MAX if is_scattered else self._snapshot_min_records
+        limit = max(least, 4 * len(self._latest))
         if self._is_trimming or self.record_count < limit:
             return
         next_offset = self._partition.stream.next_offset

@@ -30,6 +30,8 @@ _log = structlog.get_logger("storage.reader")
 
 RUN_SIZE_MAX = 4 * 1024 * 1024
 _EXPECTED_MAX = 32
+INDEXES_AHEAD = 32
+"""Objects whose indexes are read side by side for one that reads them one after the other."""
 _ATTEMPTS = 3
 _PATIENCE_S = 0.2
 """From then on a fetch answers with what it has: a megabyte of small objects may be thousands of
@@ -335,11 +337,17 @@ class ColdReader:
     async def _read_ahead(self, reader: Reader, extents: Extents, offset: int, wanted: int) -> None:
         """Have `wanted` bytes from `offset` fetched before the reader comes."""
         stream_id, fetched = reader.stream_id, 0
+        expected = 0
         while fetched < wanted:
-            extent = extents.find(offset)
-            if extent is None:
+            place = extents.index_of(offset)
+            if place < 0:
                 return
-            index = await self.indexes.get(extent.object_key)
+            # Small objects have little to read ahead each: the time goes into their indexes.
+            expected = max(expected, place)
+            for extent in extents[expected : place + INDEXES_AHEAD]:
+                self.indexes.expect(extent.object_key)
+            expected = place + INDEXES_AHEAD
+            index = await self.indexes.get(extents[place].object_key)
             row = _row(index, stream_id, offset)
             while fetched < wanted and row < len(index):
                 item = index.item(row)

@@ -18,13 +18,13 @@ from storage.metadata.extents import Extent
 from storage.metadata.records import Record, TrimStream
 from storage.metadata.state import ClusterState, ObjectState, StreamState
 from storage.metadata.table import Table
+from storage.stream.reader import INDEXES_AHEAD
 from storage.stream.timestamp_search import BatchTime, TimestampSearch
 from storage.tasks import task_group
 
 if TYPE_CHECKING:
     from storage.stream.engine import StreamEngine
 
-_INDEXES_AHEAD = 32
 _REPLAY_BYTES = 1024 * 1024
 _YIELD_HEADERS = 500
 _STATES_AT_ONCE = 16
@@ -84,6 +84,11 @@ class Stream:
     def committed_offset(self) -> int:
         """The end of what is in committed objects."""
         return self._state().end_offset
+
+    @property
+    def object_count(self) -> int:
+        """The committed objects that hold it: to read it takes two GETs of each."""
+        return len(self._state().extents)
 
     @property
     def epochs(self) -> tuple[tuple[int, int], ...]:
@@ -182,8 +187,8 @@ class Stream:
         sources = self._state().state_sources
         extents = [extent for extent in sources if extent.end_offset > offset]
         for number, extent in enumerate(extents):
-            first = number + _INDEXES_AHEAD - 1 if number else 0
-            for ahead in extents[first : number + _INDEXES_AHEAD]:
+            first = number + INDEXES_AHEAD - 1 if number else 0
+            for ahead in extents[first : number + INDEXES_AHEAD]:
                 reader.indexes.expect(ahead.object_key)
             index = await reader.index(extent.object_key)
             headers = index.streams[self.stream_id].headers

@@ -33,6 +33,11 @@ class ListStream:
         self.batches: list[tuple[int, memoryview]] = []
         self.waiting: list[tuple[int, OnDone | None]] = []
         self.is_full = False
+        self.is_scattered = False
+
+    @property
+    def object_count(self) -> int:
+        return len(self.batches) if self.is_scattered else 1
 
     async def fetch(self, offset: int, max_bytes: int) -> list[memoryview]:
         if not self.start_offset <= offset <= self.confirmed_offset:
@@ -248,3 +253,26 @@ async def write(seed: int) -> None:
 @given(st.integers(0, 2**32))
 def test_records_of_transactions_count_at_their_place_once_committed(seed: int) -> None:
     asyncio.run(write(seed))
+
+
+async def test_a_log_of_few_keys_never_lies_in_many_objects() -> None:
+    """Each upload leaves a few records in an object of its own, and a load reads them all."""
+    scope, partition = TaskScope(crash), ListPartition()
+    partition.stream.is_scattered = True
+    log = open_log(partition, scope, snapshot_min_records=20_000)
+    most = 0
+    for number in range(2_000):
+        log.append([(KEYS[number % 4], b"%d" % number)], crash_if)
+        partition.stream.confirm(10)
+        await asyncio.sleep(0)
+        most = max(most, partition.stream.object_count)
+    await settled(partition.stream)
+    assert most < 80
+    again = open_log(partition, scope)
+    await again.replay()
+    assert sorted(again.latest.values()) == [b"1996", b"1997", b"1998", b"1999"]
+    await scope.close()
+
+
+def crash_if(error: Exception | None) -> None:
+    assert error is None

@@ -56,6 +56,36 @@ async def test_many_small_objects_do_not_keep_a_reader_waiting_for_all_of_them()
         assert await read_all(stream, 1 << 20) == list(range(60))
 
 
+class BusyStore(SlowStore):
+    """Counts how many indexes are on their way at once."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        super().__init__(objects)
+        self.now = self.most = 0
+
+    async def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            return await super().get_suffix(key, length)
+        finally:
+            self.now -= 1
+
+
+async def test_the_indexes_of_many_small_objects_are_read_side_by_side() -> None:
+    objects: dict[str, bytes] = {}
+    wal = MemoryWal()
+    async with running(MemoryStore(objects), wal, settings=SETTINGS) as (engine, [stream, *_]):
+        for _ in range(120):
+            await append(stream, count=1, size=100)
+            await engine.upload_now()
+    store = BusyStore(objects)
+    async with running(store, wal.reopen(), settings=SETTINGS) as (_, [stream, *_]):
+        assert stream.object_count == 120
+        assert await read_all(stream, 1 << 20) == list(range(120))
+    assert 16 <= store.most <= 64
+
+
 @pytest.mark.parametrize("streams_read", [1, 4])
 async def test_a_sequential_reader_fetches_each_block_once(streams_read: int) -> None:
     store, wal = CountingStore(), MemoryWal()
