@@ -54,7 +54,7 @@ class ReadyWatch:
             self._since = now
         if now - self._since >= self.min_ready_s:
             return ""
-        return f"its nodes have not served for {self.min_ready_s:g} s on end{self._restarted()}"
+        return f"its nodes have not yet served for {self.min_ready_s:g} s{self._restarted()}"
 
     def _restarted(self) -> str:
         times = f"{self._restarts} time{'s' * (self._restarts > 1)}"
