@@ -58,6 +58,7 @@ locals {
       + (var.scaling == null ? 0 : local.host_count * var.prices.detailed_monitoring)
       + (var.secrets ? 2 * var.prices.secret : 0)
       + (var.observability ? module.observability[0].alarms * var.prices.alarm + var.prices.dashboard : 0)
+      + (length(module.cloudwatch) > 0 ? length(module.cloudwatch[0].metrics) * var.prices.metric : 0)
       + { addresses = 0, dns = var.prices.dns_zone, nlb = var.prices.nlb }[var.bootstrap]
       + (length(module.healing) > 0 ? module.healing[0].alarms * var.prices.alarm : 0)
       + length(local.interface_endpoints) * length(var.zones) * var.prices.endpoint_by_zone

@@ -3,7 +3,7 @@ data "aws_region" "current" {
     # Here, as conditions of variables may not refer to one another in a circle.
     precondition {
       condition     = var.existing_vpc == null || !local.needs_services ? true : var.existing_vpc.services != null || length(var.https_egress_cidrs) > 0
-      error_message = "A block WAL and scaling need EC2, session_manager needs Systems Manager and airflow_host Secrets Manager: say by existing_vpc.services how hosts reach them, \"endpoints\" (interface endpoints in the VPC) or \"nat\" (HTTPS to any address), or name the ranges in https_egress_cidrs."
+      error_message = "A block WAL and scaling need EC2, session_manager needs Systems Manager, airflow_host Secrets Manager and cloudwatch CloudWatch Logs: say by existing_vpc.services how hosts reach them, \"endpoints\" (interface endpoints in the VPC) or \"nat\" (HTTPS to any address), or name the ranges in https_egress_cidrs."
     }
     postcondition {
       condition     = alltrue([for zone in var.zones : startswith(zone, self.name)])
@@ -121,8 +121,25 @@ module "brokers" {
   reaches_other_regions = local.reaches_other_regions
 
   session_manager = var.session_manager
+  agent_config    = length(module.cloudwatch) > 0 ? module.cloudwatch[0].agent_config : "off\n"
+  log_groups      = length(module.cloudwatch) > 0 ? values(module.cloudwatch[0].log_groups) : []
 
   volume_kms_key_arn = var.kms_key_arn
+}
+
+module "cloudwatch" {
+  source = "./modules/cloudwatch"
+  count  = var.cloudwatch == null ? 0 : 1
+
+  name           = var.name
+  tags           = local.tags
+  bucket         = module.storage.bucket
+  logs           = var.cloudwatch.logs
+  metrics        = var.cloudwatch.metrics
+  retention_days = var.cloudwatch.retention_days
+  kms_key_arn    = var.cloudwatch.kms_key_arn
+  metrics_port   = var.metrics_port
+  nodes_per_host = var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus
 }
 
 module "bootstrap" {
@@ -211,6 +228,7 @@ module "observability" {
   metrics_port       = var.metrics_port
   nodes_per_host     = var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus
   alarm_topic_arns   = var.alarm_topic_arns
+  broker_metrics     = try(var.cloudwatch.metrics, false) ? { namespace = module.cloudwatch[0].namespace, cluster = module.cloudwatch[0].cluster } : null
 }
 
 # Hosts of a group are replaced by the group.

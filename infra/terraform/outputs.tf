@@ -92,6 +92,11 @@ output "prometheus_policy_json" {
   value       = one(module.observability[*].prometheus_policy_json)
 }
 
+output "log_groups" {
+  description = "CloudWatch log groups of the hosts' journals (journal) and the brokers' metrics (metrics); none without cloudwatch."
+  value       = length(module.cloudwatch) > 0 ? module.cloudwatch[0].log_groups : {}
+}
+
 output "hosts" {
   description = "Each host: zone, rack (the zone's id, for client.rack), host.id, first node id, how many nodes, address, instance, WAL, and the tag lakehead:revision that an instance made today would have. `lakehead rolling-update` goes by it."
   value = {

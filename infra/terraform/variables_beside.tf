@@ -91,6 +91,30 @@ variable "observability" {
   default     = true
 }
 
+variable "cloudwatch" {
+  description = "Have the CloudWatch agent of each host ship the journal of its units (logs) and the brokers' metrics (metrics). CloudWatch keeps both for retention_days, encrypted by kms_key_arn, whose policy has to let CloudWatch Logs use it (null: by CloudWatch's own key). null: no agent runs."
+  type = object({
+    logs           = optional(bool, true)
+    metrics        = optional(bool, true)
+    retention_days = optional(number, 30)
+    kms_key_arn    = optional(string)
+  })
+  default = null
+
+  validation {
+    condition     = var.cloudwatch == null ? true : var.cloudwatch.logs || var.cloudwatch.metrics
+    error_message = "cloudwatch ships logs, metrics or both: with neither, leave it null."
+  }
+  validation {
+    condition     = var.cloudwatch == null ? true : contains([1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653], var.cloudwatch.retention_days)
+    error_message = "cloudwatch.retention_days is one of those that CloudWatch knows: 1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288 or 3653."
+  }
+  validation {
+    condition     = try(var.cloudwatch.kms_key_arn, null) == null ? true : can(regex("^arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:key/.+$", var.cloudwatch.kms_key_arn))
+    error_message = "cloudwatch.kms_key_arn is the ARN of a key, not of an alias."
+  }
+}
+
 variable "self_healing" {
   description = "Whether fixed hosts come back by themselves: recovered on other hardware, rebooted when they hang, started when they were stopped, by alarms ($0.20 a month for each host) and a rule. False while you keep a host stopped."
   type        = bool
@@ -145,6 +169,7 @@ variable "prices" {
     secret           = optional(number, 0.4)
     alarm            = optional(number, 0.1)
     dashboard        = optional(number, 3)
+    metric           = optional(number, 0.3)
     endpoint_by_zone = optional(number, 7.3)
     spot_share       = optional(number, 0.4)
     dns_zone         = optional(number, 0.5)

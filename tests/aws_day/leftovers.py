@@ -185,7 +185,10 @@ def _keys(account: Account, trial: str) -> list[str]:
 
 # What finds by itself, above and below; of these services the tagging service is not believed: it
 # has what is gone for a while.
-_KNOWN = {"ec2", "s3", "kms", "iam", "autoscaling", "fis", "cloudwatch", "events", "s3express"}
+_KNOWN = {
+    *("ec2", "s3", "kms", "iam", "autoscaling", "fis"),
+    *("cloudwatch", "logs", "events", "s3express"),
+}
 
 
 def _others(account: Account, trial: str) -> list[str]:
@@ -315,6 +318,7 @@ FINDERS: list[tuple[str, Callable[[Account, str], list[str]]]] = [
     ("directory bucket", _directory_buckets),
     ("alarm", _named("cloudwatch", "describe_alarms", "MetricAlarms", "AlarmName")),
     ("dashboard", _named("cloudwatch", "list_dashboards", "DashboardEntries", "DashboardName")),
+    ("log group", _named("logs", "describe_log_groups", "logGroups", "logGroupName")),
     ("rule of events", _named("events", "list_rules", "Rules", "Name")),
     (
         "instance profile",
@@ -345,6 +349,7 @@ REMOVERS: dict[str, Callable[[Account, str], object]] = {
     "directory bucket": _remove_directory_bucket,
     "alarm": lambda at, name: at.client("cloudwatch").delete_alarms(AlarmNames=[name]),
     "dashboard": lambda at, name: at.client("cloudwatch").delete_dashboards(DashboardNames=[name]),
+    "log group": lambda at, name: at.client("logs").delete_log_group(logGroupName=name),
     "rule of events": _remove_rule,
     "instance profile": _remove_profile,
     "role": lambda at, name: remove_role(at.client("iam"), name),

@@ -14,11 +14,13 @@ POLICY = json.loads((Path(__file__).parent / "policy.json").read_text())
 # Trials use no Airflow, Spark, load balancer or names.
 MODULES = (".", *(f"modules/{name}" for name in (
     "network", "security", "storage", "brokers", "wal", "elastic", "observability", "healing",
+    "cloudwatch",
 )))  # fmt: skip
 KINDS = {
     "aws_autoscaling_group": "scaling group",
     "aws_cloudwatch_dashboard": "dashboard",
     "aws_cloudwatch_event_rule": "rule of events",
+    "aws_cloudwatch_log_group": "log group",
     "aws_cloudwatch_metric_alarm": "alarm",
     "aws_ebs_volume": "volume",
     "aws_iam_instance_profile": "instance profile",
@@ -45,6 +47,7 @@ PARTS = (
 ACTIONS = {
     "autoscaling": "autoscaling:CreateAutoScalingGroup",
     "cloudwatch_event": "events:PutRule",
+    "cloudwatch_log": "logs:CreateLogGroup",
     "cloudwatch": "cloudwatch:PutMetricAlarm",
     "iam": "iam:CreateRole",
     "kms": "kms:CreateKey",

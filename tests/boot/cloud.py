@@ -163,10 +163,11 @@ def _upload(s3: S3Server, wheels: Path) -> None:
 
 def _copy_settings(aws: Emulator, s3: S3Server) -> None:
     """Put the settings that Terraform wrote where machines look for them."""
-    key = "lakehead-settings/brokers.toml"
-    content = aws.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read()
     client = _client(s3)
-    client.put_object(Bucket=BUCKET, Key=key, Body=content)
+    for name in ("brokers.toml", "cloudwatch.jsonl"):
+        key = f"lakehead-settings/{name}"
+        content = aws.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        client.put_object(Bucket=BUCKET, Key=key, Body=content)
     client.close()
 
 

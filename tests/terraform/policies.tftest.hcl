@@ -57,3 +57,9 @@ run "entered" {
     airflow_host        = { package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
   }
 }
+
+run "watched" {
+  variables {
+    cloudwatch = {}
+  }
+}

@@ -8,6 +8,8 @@ from tests.terraform.policy_evaluation import Request
 ACCOUNT, REGION, BUCKET = "123456789012", "us-east-1", "lake-bucket"
 BUCKET_ARN = f"arn:aws:s3:::{BUCKET}"
 SETTINGS = f"{BUCKET_ARN}/lakehead-settings/brokers.toml"
+AGENT = f"{BUCKET_ARN}/lakehead-settings/cloudwatch.jsonl"
+LOG_GROUPS = f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/00000000-0000-0000-0000-000000000000"
 PACKAGE_KEY = KEY.replace("0000-000000000000", "0000-000000000002")
 GLUE = f"arn:aws:glue:{REGION}:{ACCOUNT}"
@@ -41,6 +43,7 @@ def never(who: str) -> Iterator[Case]:
     """Yield what a role must never be allowed."""
     for action in _WRITES if who == "broker" else OBJECTS:
         yield Case("the brokers' settings", action, SETTINGS)
+        yield Case("what agents do", action, AGENT)
     for action in OBJECTS:
         for place in ("other/x", "lakehead-2/x", "lakehead", "tables-2/x", "x"):
             yield Case("another prefix", action, f"{BUCKET_ARN}/{place}")
@@ -139,6 +142,23 @@ def _broker() -> Iterator[Case]:
     for key in ("lakehead-settings/other.toml", "lakehead-settings/brokers.toml.bak"):
         for action in OBJECTS:
             yield Case("beside the settings", action, f"{BUCKET_ARN}/{key}")
+    yield from _logs()
+
+
+def _logs() -> Iterator[Case]:
+    own = [f"{LOG_GROUPS}:lakehead-{BUCKET}/{kind}" for kind in ("journal", "metrics")]
+    for group in own:
+        for action in ("DeleteLogGroup", "DeleteLogStream", "PutRetentionPolicy", "CreateLogGroup"):
+            yield Case("evidence", f"logs:{action}", f"{group}:log-stream:a-0")
+        for action in ("GetLogEvents", "FilterLogEvents", "StartQuery", "PutSubscriptionFilter"):
+            yield Case("what other hosts have shipped", f"logs:{action}", f"{group}:log-stream:a-0")
+    for other in (f"lakehead-{BUCKET}-2/journal", f"lakehead-{BUCKET}/other", "lakehead/journal"):
+        for action in ("CreateLogStream", "PutLogEvents"):
+            yield Case("another group", f"logs:{action}", f"{LOG_GROUPS}:{other}:log-stream:a-0")
+    yield Case("all groups", "logs:DescribeLogGroups", f"{LOG_GROUPS}:*")
+    for namespace in ("Lakehead", "AWS/EC2"):
+        context = {"cloudwatch:namespace": namespace}
+        yield Case("metrics beside log events", "cloudwatch:PutMetricData", "*", context)
 
 
 def _spark() -> Iterator[Case]:
@@ -191,6 +211,7 @@ STATED: Mapping[str, tuple[Case, ...]] = {
         Case("user data: aws s3 cp", "s3:ListBucket", PACKAGES, {"s3:prefix": "lakehead/"}),
         Case("user data: aws s3 cp", "s3:GetObject", f"{PACKAGES}/lakehead/lakehead-1.0.whl"),
         Case("user data: settings", "s3:GetObject", SETTINGS),
+        Case("user data: the agent's configuration", "s3:GetObject", AGENT),
         Case("user data: reports", "s3:PutObject", f"{BUCKET_ARN}/lakehead/hosts/a-0/settings-0"),
     ),
     "spark": (
@@ -225,6 +246,15 @@ _ENTERED = (
 )
 STATED_OF_RUNS: Mapping[tuple[str, str], tuple[Case, ...]] = {
     ("entered", "broker"): _ENTERED,
+    ("watched", "broker"): tuple(
+        # What the agent's release 1.300071 calls where the groups are there (without a retention).
+        Case("CloudWatch agent", f"logs:{action}", f"{LOG_GROUPS}:{group}:log-stream:{stream}")
+        for action in ("CreateLogStream", "PutLogEvents")
+        for group, stream in (
+            (f"lakehead-{BUCKET}/journal", "lakehead-a-0/i-1"),
+            (f"lakehead-{BUCKET}/metrics", "lakehead-a-0"),
+        )
+    ),
     ("entered", "airflow"): _ENTERED,
 }
 """More of these, by how they were rendered and the role."""

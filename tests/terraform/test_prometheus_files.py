@@ -24,6 +24,17 @@ DISCOVERY = [
 ]
 
 
+def test_the_collector_s_configuration_in_the_docs_is_whole() -> None:
+    page = (METRICS.parent / "terraform.md").read_text()
+    (text,) = re.findall(r"```yaml\n(receivers:.*?)```", page, re.DOTALL)
+    config = yaml.safe_load(text)
+    for pipeline in config["service"]["pipelines"].values():
+        for kind in ("receivers", "processors", "exporters"):
+            assert set(pipeline[kind]) <= set(config[kind])
+    (scrape,) = config["receivers"]["prometheus"]["config"]["scrape_configs"]
+    assert scrape["job_name"] == "lakehead", "rules go by it"
+
+
 def promtool(*arguments: str | Path) -> str:
     program = shutil.which("promtool")
     if not program:

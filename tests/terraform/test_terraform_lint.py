@@ -23,6 +23,7 @@ IDENTITY = '"host" = "0.0.0.0"\n"host.id" = "lakehead-a-0"\n"wal" = "object:"\n"
 VALUES = {
     "before_start": "/usr/bin/true",
     "capabilities": "CAP_SYS_ADMIN",
+    "cloudwatch": "s3://lake/lakehead-settings/cloudwatch.jsonl",
     "device_rule": '"rule\\n"',
     "devices": "block-blkext rw",
     "groups": '["lakehead-wal"]',
@@ -130,7 +131,8 @@ def test_user_data_is_cloud_config_and_short_enough_for_ec2() -> None:
     assert text.startswith("#cloud-config\n")
     assert len(text.encode()) < USER_DATA_BYTES_MAX * 3 // 4, "names and addresses need room too"
     config = yaml.safe_load(text)
-    enabled = ["lakehead.service", "lakehead-settings.timer"]
+    timers = ["lakehead-settings.timer", "lakehead-cloudwatch.timer"]
+    enabled = ["lakehead.service", *timers]
     assert config["runcmd"][-1] == ["systemctl", "enable", "--now", "--no-block", *enabled]
 
 

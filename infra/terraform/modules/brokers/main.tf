@@ -37,6 +37,7 @@ locals {
   settings_toml    = join("", [for key, value in local.settings : "${jsonencode(key)} = ${jsonencode(value)}\n"])
   settings_version = substr(sha256(local.settings_toml), 0, 12)
   settings_key     = "${var.prefix}-settings/brokers.toml" # beside what brokers may write
+  agent_key        = "${var.prefix}-settings/cloudwatch.jsonl"
   identity_toml = {
     for slot, identity in local.identity :
     slot => join("", [for key, value in identity : "${jsonencode(key)} = ${jsonencode(value)}\n"])
@@ -60,6 +61,7 @@ locals {
       hostname     = "${var.name}-${slot}"
       identity     = jsonencode(local.identity_toml[slot])
       settings     = "s3://${var.bucket}/${local.settings_key}"
+      cloudwatch   = "s3://${var.bucket}/${local.agent_key}"
       reports      = "s3://${var.bucket}/${trimsuffix(local.reports_prefix, "/")}"
       store_region = data.aws_region.current.name
       package      = jsonencode("${var.lakehead_wheel}\n${var.package_sha256}\n${local.package_region}\n")
@@ -142,6 +144,21 @@ resource "aws_s3_object" "settings" {
   }
 }
 
+# Hosts look for it every ten minutes (`lakehead-cloudwatch`), so it is there when it says "off", too.
+resource "aws_s3_object" "agent" {
+  #checkov:skip=CKV_AWS_186:encrypted by the bucket's key, as all that is in it
+  bucket       = var.bucket
+  key          = local.agent_key
+  content      = var.agent_config
+  content_type = "application/jsonl"
+
+  override_provider {
+    default_tags {
+      tags = {}
+    }
+  }
+}
+
 # Looked for once the settings are there, and with them the bucket, whose name is known before it is.
 data "aws_s3_objects" "reports" {
   bucket = aws_s3_object.settings.id == "" ? "" : var.bucket
@@ -200,7 +217,7 @@ resource "aws_instance" "host" {
   })
 
   # A host waits for its settings, and has them to its end.
-  depends_on = [aws_s3_object.settings]
+  depends_on = [aws_s3_object.settings, aws_s3_object.agent]
 
   lifecycle {
     # An apply changes all hosts at once, so it may change none that is there in a way that stops it. A

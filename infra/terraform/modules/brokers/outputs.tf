@@ -42,6 +42,11 @@ output "settings" {
   }
 }
 
+output "agent_config" {
+  description = "What the CloudWatch agent of hosts does, as it is in the bucket."
+  value       = aws_s3_object.agent.content
+}
+
 output "identity_toml" {
   description = "Settings that are each slot's own, in its user data."
   value       = local.identity_toml
@@ -85,7 +90,7 @@ output "racks" {
 output "group_user_data" {
   description = "Cloud-init user data of hosts that an auto-scaling group starts; null without group_wal."
   value       = lookup(local.user_data, "group", null)
-  depends_on  = [aws_s3_object.settings]
+  depends_on  = [aws_s3_object.settings, aws_s3_object.agent]
 }
 
 output "architecture" {

@@ -29,7 +29,7 @@ locals {
       Sid      = "SettingsObject"
       Effect   = "Allow"
       Action   = ["s3:GetObject"]
-      Resource = "${local.bucket_arn}/${local.settings_key}"
+      Resource = ["${local.bucket_arn}/${local.settings_key}", "${local.bucket_arn}/${local.agent_key}"]
     },
     {
       Sid       = "KeyThroughS3"
@@ -148,6 +148,16 @@ locals {
     },
   ]
 
+  log_statements = [
+    # The agent makes its streams. Groups are there, and it changes nothing of them; metrics are log events.
+    {
+      Sid      = "ShipLogs"
+      Effect   = "Allow"
+      Action   = ["logs:CreateLogStream", "logs:PutLogEvents"]
+      Resource = [for group in var.log_groups : "arn:${data.aws_partition.current.partition}:logs:${data.aws_region.current.name}:${data.aws_caller_identity.current.account_id}:log-group:${group}:*"]
+    },
+  ]
+
   broker_policy_json = jsonencode({
     Version = "2012-10-17"
     Statement = concat(
@@ -157,6 +167,7 @@ locals {
       [for statement in local.volume_statements : statement if var.wal_mode == "gp3" || (var.wal_mode != "object" && !contains(["FreeVolumes", "FromWhereverTheyAre"], statement.Sid))],
       [for statement in local.express_statements : statement if var.wal_bucket != null],
       [for statement in local.session_statements : statement if var.session_manager],
+      [for statement in local.log_statements : statement if length(var.log_groups) > 0],
     )
   })
 }

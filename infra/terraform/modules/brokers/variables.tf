@@ -139,3 +139,15 @@ variable "wal_bucket" {
   type        = string
   default     = null
 }
+
+variable "agent_config" {
+  description = "What the CloudWatch agent of each host does: two lines of JSON, its configuration and what it scrapes, or \"off\"."
+  type        = string
+  default     = "off\n"
+}
+
+variable "log_groups" {
+  description = "Log groups that hosts write to."
+  type        = list(string)
+  default     = []
+}

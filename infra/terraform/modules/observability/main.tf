@@ -1,5 +1,6 @@
 # CloudWatch has what it knows by itself: hosts and volumes. The brokers' own metrics are Prometheus
-# pages: what finds them and what to be alarmed by comes as files for a Prometheus of yours.
+# pages: what finds them and what to be alarmed by comes as files for a Prometheus of yours. Where hosts
+# ship them to CloudWatch (module cloudwatch), there are alarms for what would page there, too.
 
 locals {
   # An alarm of a name that is there is overwritten, and dashboards are the whole account's, of all
@@ -72,6 +73,37 @@ locals {
     few  = { metric = "GroupInServiceInstances", comparison = "LessThanThreshold", threshold = var.group.min, minutes = 10, why = "fewer hosts serve than its least number: instances do not come up, or there is no capacity" }
     full = { metric = "GroupDesiredCapacity", comparison = "GreaterThanOrEqualToThreshold", threshold = var.group.max, minutes = 30, why = "it has as many hosts as it may have: raise scaling's largest number, or take a larger instance type" }
   }
+
+  # What to do about an alert is in the rules of Prometheus, and the same here.
+  rules = { for rule in yamldecode(file("${path.module}/rules.yaml")).groups[0].rules : rule.alert => rule }
+  # Of all nodes: each has a sample in every minute. Minutes as Prometheus would wait, at least two.
+  broker_alarms = { for name, alarm in {
+    writable    = { rule = "LakeheadNotWritable", metric = "lakehead_writable", statistic = "Minimum", comparison = "LessThanThreshold", threshold = 1, minutes = 2, missing = "breaching", what = "Producers of a node wait, or metrics of no node arrive." }
+    leaderless  = { rule = "LakeheadPartitionsWithoutLeader", metric = "lakehead_partitions_unled", statistic = "Maximum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 2, missing = "notBreaching", what = "Partitions have no leader." }
+    store       = { rule = "LakeheadStoreFails", metric = "lakehead_store_waiting", statistic = "Maximum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 5, missing = "notBreaching", what = "Calls of a node to the object store fail and wait." }
+    blocks      = { rule = "LakeheadDamage", metric = "lakehead_corrupt_blocks_total", statistic = "Sum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 1, missing = "notBreaching", what = "A node read other bytes than were written." }
+    checkpoints = { rule = "LakeheadDamage", metric = "lakehead_metadata_corrupt_checkpoints_total", statistic = "Sum", comparison = "GreaterThanThreshold", threshold = 0, minutes = 1, missing = "notBreaching", what = "A node read another checkpoint than was written." }
+  } : name => alarm if var.broker_metrics != null }
+  broker_shares = { for name, alarm in {
+    wal = { rule = "LakeheadWalFills", used = "lakehead_wal_used_bytes", capacity = "lakehead_wal_capacity_bytes", percent = 80, minutes = 2, what = "The write-ahead log of a node fills." }
+  } : name => alarm if var.broker_metrics != null }
+
+  broker_widgets = [for title, metrics in {
+    "Batches produced"                = { lakehead_produced_batches_total = "Sum" }
+    "Producers are read from (1)"     = { lakehead_writable = "Minimum", lakehead_partitions_unled = "Maximum" }
+    "Bytes in the WAL and the cache"  = { lakehead_wal_used_bytes = "Maximum", lakehead_wal_capacity_bytes = "Maximum", lakehead_log_cache_uncommitted_bytes = "Maximum", lakehead_log_cache_capacity_bytes = "Maximum" }
+    "Bytes uploaded"                  = { lakehead_upload_bytes_total = "Sum" }
+    "Calls of the store that wait"    = { lakehead_store_waiting = "Maximum", lakehead_store_throttles_total = "Sum" }
+    "Connections and failed requests" = { lakehead_connections = "Sum", lakehead_requests_failed_total = "Sum" }
+    "Event loop late by (s)"          = { lakehead_event_loop_lag_seconds = "Maximum" }
+    } : {
+    type = "metric", width = 8, height = 6
+    properties = {
+      title   = title, region = data.aws_region.current.name, period = 60, stat = "Maximum"
+      metrics = [for metric, statistic in metrics : [var.broker_metrics.namespace, metric, "cluster", var.broker_metrics.cluster, { stat = statistic, label = trimprefix(metric, "lakehead_") }]]
+    }
+  } if var.broker_metrics != null]
+
   volume_widgets = [
     for metric, title in local.volume_metrics : {
       type = "metric", width = 8, height = 6
@@ -175,7 +207,61 @@ resource "aws_cloudwatch_metric_alarm" "cpu" {
   tags                = var.tags
 }
 
+resource "aws_cloudwatch_metric_alarm" "broker" {
+  for_each            = local.broker_alarms
+  alarm_name          = "${local.unique}-brokers-${each.key}"
+  alarm_description   = "Brokers of ${var.name}: ${each.value.what} ${local.rules[each.value.rule].annotations.do}"
+  namespace           = var.broker_metrics.namespace
+  metric_name         = each.value.metric
+  dimensions          = { cluster = var.broker_metrics.cluster }
+  statistic           = each.value.statistic
+  comparison_operator = each.value.comparison
+  threshold           = each.value.threshold
+  period              = 60
+  evaluation_periods  = each.value.minutes
+  treat_missing_data  = each.value.missing
+  alarm_actions       = var.alarm_topic_arns
+  ok_actions          = var.alarm_topic_arns
+  tags                = var.tags
+}
+
+resource "aws_cloudwatch_metric_alarm" "broker_share" {
+  for_each            = local.broker_shares
+  alarm_name          = "${local.unique}-brokers-${each.key}"
+  alarm_description   = "Brokers of ${var.name}: ${each.value.what} ${local.rules[each.value.rule].annotations.do}"
+  comparison_operator = "GreaterThanThreshold"
+  threshold           = each.value.percent
+  evaluation_periods  = each.value.minutes
+  treat_missing_data  = "notBreaching"
+  alarm_actions       = var.alarm_topic_arns
+  ok_actions          = var.alarm_topic_arns
+  tags                = var.tags
+
+  metric_query {
+    id          = "share"
+    label       = "Share in use (%)"
+    expression  = "100 * used / capacity"
+    return_data = true
+  }
+
+  dynamic "metric_query" {
+    for_each = { used = each.value.used, capacity = each.value.capacity }
+
+    content {
+      id = metric_query.key
+
+      metric {
+        namespace   = var.broker_metrics.namespace
+        metric_name = metric_query.value
+        dimensions  = { cluster = var.broker_metrics.cluster }
+        stat        = "Maximum"
+        period      = 60
+      }
+    }
+  }
+}
+
 resource "aws_cloudwatch_dashboard" "this" {
   dashboard_name = local.unique
-  dashboard_body = jsonencode({ widgets = concat(local.host_widgets, local.volume_widgets, local.group_widgets) })
+  dashboard_body = jsonencode({ widgets = concat(local.host_widgets, local.volume_widgets, local.group_widgets, local.broker_widgets) })
 }

@@ -25,7 +25,7 @@ output "prometheus_policy_json" {
 
 output "alarms" {
   description = "How many alarms there are."
-  value       = length(local.instances) + (length(var.volume_ids) > 0 ? 3 : 1) * length(var.slots) + length(local.group_alarms)
+  value       = length(local.instances) + (length(var.volume_ids) > 0 ? 3 : 1) * length(var.slots) + length(local.group_alarms) + length(local.broker_alarms) + length(local.broker_shares)
 }
 
 output "alarm_names" {
@@ -34,6 +34,7 @@ output "alarm_names" {
     for alarm in concat(
       values(aws_cloudwatch_metric_alarm.host), values(aws_cloudwatch_metric_alarm.volume), values(aws_cloudwatch_metric_alarm.queue),
       values(aws_cloudwatch_metric_alarm.group), values(aws_cloudwatch_metric_alarm.cpu),
+      values(aws_cloudwatch_metric_alarm.broker), values(aws_cloudwatch_metric_alarm.broker_share),
     ) : alarm.alarm_name
   ])
 }
@@ -41,4 +42,13 @@ output "alarm_names" {
 output "dashboard_json" {
   description = "What the dashboard shows."
   value       = aws_cloudwatch_dashboard.this.dashboard_body
+}
+
+output "broker_metrics" {
+  description = "Metrics of brokers that alarms and dashboard look at."
+  value = toset(concat(
+    [for alarm in values(local.broker_alarms) : alarm.metric],
+    flatten([for alarm in values(local.broker_shares) : [alarm.used, alarm.capacity]]),
+    flatten([for widget in local.broker_widgets : [for metric in widget.properties.metrics : metric[1]]]),
+  ))
 }

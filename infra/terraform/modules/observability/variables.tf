@@ -63,3 +63,9 @@ variable "alarm_topic_arns" {
   description = "SNS topics that are told of alarms."
   type        = list(string)
 }
+
+variable "broker_metrics" {
+  description = "Namespace and value of the dimension `cluster` of the brokers' metrics in CloudWatch; null: they are not there."
+  type        = object({ namespace = string, cluster = string })
+  default     = null
+}
