@@ -204,7 +204,7 @@ boot-test: $(STAMP) ## Terraform's user data boots in a QEMU guest, or with CONT
 	@timeout 7200 $(BIN)/python -m tests.boot $(if $(CONTAINER),container)
 
 tf-cycle: $(STAMP) ## Terraform: every example applied to an emulated AWS, looked at by boto3, changed, destroyed (moto: cached)
-	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py tests/terraform/test_deploy_page.py
+	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -n 3 tests/terraform/test_terraform_emulator.py tests/terraform/test_terraform_cycle.py tests/terraform/test_terraform_cycle_airflow.py tests/terraform/test_terraform_elastic.py tests/terraform/test_terraform_private_link.py tests/terraform/test_rolling_steps.py tests/terraform/test_terraform_keys.py tests/terraform/test_deploy_page.py
 
 roll-test: $(STAMP) ## Hosts made by a real Terraform are replaced, added and removed one after the other under load (needs terraform; some ten minutes)
 	@SLOW=1 timeout 3000 $(BIN)/python -m pytest -q -s --timeout 900 tests/rolling
@@ -216,7 +216,7 @@ aws-day: $(STAMP) ## Trials in an AWS account of yours, which pays: ACCOUNT=id B
 policy-record: $(STAMP) ## What brokers, Spark and Airflow ask of S3, compared with what policies are tested with; WRITE=1 keeps it, WHO=broker (needs Go; Spark: the jars of s3a)
 	@timeout 3000 $(BIN)/python -m tests.terraform.recording $(WHO) $(if $(WRITE),--write)
 
-tf-lint: $(STAMP) ## Terraform: checkov over infra/terraform (an environment of its own, made once), tflint and promtool where they are
+tf-lint: $(STAMP) ## Terraform: checkov over infra/terraform (an environment of its own, made once), tflint, terraform-docs and promtool where they are
 	@timeout 900 $(BIN)/python -m tests.terraform.static_analysis
 
 docs: $(STAMP) ## Write the pages that are made from code (settings, metrics, command line)

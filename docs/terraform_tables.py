@@ -1,11 +1,13 @@
-"""The tables of variables and outputs in the READMEs of infra/terraform, made from its files.
+"""The tables in the READMEs of infra/terraform, made from its files: as terraform-docs makes them
+by `infra/terraform/.terraform-docs.yml`, letter by letter, so that either may write them.
 
-`python docs/terraform_tables.py` writes them (`make docs`); `tests/terraform` finds out
-when they are old.
+`python docs/terraform_tables.py` writes them (`make docs`); `tests/terraform` finds out when they
+are old, and `make tf-lint` compares with terraform-docs where that is on PATH.
 """
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,8 +18,8 @@ import hcl2
 from hcl2.utils import SerializationOptions
 
 ROOT = Path(__file__).resolve().parents[1] / "infra" / "terraform"
-BEGIN = "<!-- tables: made from the files by `make docs` -->"
-END = "<!-- tables end -->"
+BEGIN = "<!-- BEGIN_TF_DOCS -->"
+END = "<!-- END_TF_DOCS -->"
 OPTIONS = SerializationOptions(
     with_comments=False, explicit_blocks=False, preserve_heredocs=False, strip_string_quotes=True
 )
@@ -40,17 +42,33 @@ class Declaration:
 
     @property
     def type(self) -> str:
-        """Its type, in one word where it is an object."""
-        text = str(self.body.get("type", "")).removeprefix("${").removesuffix("}")
-        return text.partition("({")[0] if "({" in text else text
+        """Its type, as the file has it."""
+        return _expression(self.file, self.name, "type")
 
     @property
-    def default(self) -> str:
-        """Its default as HCL would have it, or `required`."""
+    def default(self) -> str | None:
+        """Its default as JSON; None where it has to be given."""
         value = self.body.get("default", NOTHING)
-        if value is NOTHING:
-            return "required"
-        return f"`{json.dumps(value)}`"
+        return None if value is NOTHING else json.dumps(value, indent=2)
+
+
+@functools.cache
+def _source(file: Path) -> str:
+    return file.read_text()
+
+
+def _expression(file: Path, variable: str, argument: str) -> str:
+    """Return an argument of a variable as the file has it, to where its brackets are closed."""
+    block = _source(file).partition(f'variable "{variable}" {{\n')[2].partition("\n}\n")[0]
+    found = re.search(rf"^  {argument} *= *", block, re.MULTILINE)
+    if found is None:
+        return ""
+    text, depth = block[found.end() :], 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "\n" and depth == 0:
+            return text[:place]
+    return text
 
 
 def folders() -> list[Path]:
@@ -75,16 +93,51 @@ def declarations(folder: Path, kind: str) -> Iterator[Declaration]:
 
 def tables(folder: Path) -> str:
     """Return the tables of a module, between their marks."""
-    lines = [BEGIN, "", "| Variable | Type | Default | Meaning |", "| --- | --- | --- | --- |"]
-    lines += [
-        f"| `{one.name}` | {one.type} | {one.default} | {cell(one.description)} |"
-        for one in declarations(folder, "variable")
+    sections = [
+        _section("Requirements", "| Name | Version |", "|------|---------|", _requirements(folder)),
+        _section(
+            "Inputs",
+            "| Name | Description | Type | Default | Required |",
+            "|------|-------------|------|---------|:--------:|",
+            [_input(one) for one in declarations(folder, "variable")],
+        ),
+        _section(
+            "Outputs",
+            "| Name | Description |",
+            "|------|-------------|",
+            [f"| {one.name} | {cell(one.description)} |" for one in declarations(folder, "output")],
+        ),
     ]
-    lines += ["", "| Output | Meaning |", "| --- | --- |"]
-    lines += [
-        f"| `{one.name}` | {cell(one.description)} |" for one in declarations(folder, "output")
-    ]
-    return "\n".join([*lines, "", END])
+    return "\n".join([BEGIN, "\n\n".join(one for one in sections if one), END])
+
+
+def _section(title: str, head: str, rule: str, rows: list[str]) -> str:
+    return "\n".join([f"## {title}", "", head, rule, *rows]) if rows else ""
+
+
+def _requirements(folder: Path) -> list[str]:
+    (terraform,) = parsed(folder / "versions.tf")["terraform"]
+    needs = {
+        name: body["version"]
+        for providers in terraform["required_providers"]
+        for name, body in providers.items()
+    }
+    versions = {"terraform": terraform["required_version"]} | dict(sorted(needs.items()))
+    return [f"| {name} | {version} |" for name, version in versions.items()]
+
+
+def _input(one: Declaration) -> str:
+    default = "n/a" if one.default is None else code(one.default)
+    needed = "yes" if one.default is None else "no"
+    return f"| {one.name} | {cell(one.description)} | {code(one.type)} | {default} | {needed} |"
+
+
+def code(text: str) -> str:
+    """Return a type or a value as it stands in a table: of several lines, in one, unaligned."""
+    if "\n" not in text:
+        return f"`{text}`"
+    lines = (re.sub(r"\s*=\s*", " = ", line).strip() for line in text.splitlines())
+    return f"```{' '.join(line for line in lines if line)}```"
 
 
 def cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`make tf-lint`: checkov over infra/terraform, and tflint and promtool where there are any.
+"""`make tf-lint`: checkov over infra/terraform; tflint, terraform-docs, promtool where they are.
 
 checkov has an environment of its own, in the user's cache, made at the first use (a minute, 290 MB)
 from requirements/checkov.txt. It asks nobody outside. What it finds and is meant so has a
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from docs.terraform_tables import folders
 from tests.terraform.own_environment import NotInstalled, environment_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "infra" / "terraform"
@@ -31,6 +32,11 @@ def main() -> int:
     if tflint := shutil.which("tflint"):
         print("tflint", flush=True)
         wrong += run(tflint, "--chdir", SOURCE, "--recursive", "--config", SOURCE / ".tflint.hcl")
+    if documenter := shutil.which("terraform-docs"):
+        print("terraform-docs", flush=True)
+        for folder in folders():
+            config = SOURCE / ".terraform-docs.yml"
+            wrong += run(documenter, "--config", config, "--output-check", folder)
     if promtool := shutil.which("promtool"):
         print("promtool", flush=True)
         wrong += run(promtool, "check", "rules", SOURCE / "modules/observability/rules.yaml")
