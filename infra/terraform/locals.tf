@@ -10,7 +10,7 @@ locals {
   node_ids_per_host = 100
   slots = merge([
     for index, zone in var.zones : {
-      for number in range(var.scaling == null ? var.hosts_per_zone : 0) :
+      for number in range(var.first_host, var.first_host + (var.scaling == null ? var.hosts_per_zone : 0)) :
       "${substr(zone, length(zone) - 1, 1)}-${number}" => {
         zone    = zone
         letter  = substr(zone, length(zone) - 1, 1)
@@ -51,6 +51,9 @@ locals {
 
   # Without a number a host has at most as many nodes as ids.
   ports_per_host = var.nodes_per_host > 0 ? var.nodes_per_host : local.node_ids_per_host
+
+  nodes_per_host = var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus
+  link_settings  = var.private_link == null ? {} : { for name, value in module.private_link[0].settings : name => tostring(value) }
 
   kafka_ports  = { first = var.kafka_port, last = var.kafka_port + local.ports_per_host - 1 }
   vpc_cidrs    = { for index, cidr in module.network.vpc_cidrs : index == 0 ? "vpc" : "vpc-${cidr}" => cidr }

@@ -160,6 +160,21 @@ variable "hosts_per_zone" {
   }
 }
 
+variable "first_host" {
+  description = "Number of the first host in each zone, whose slot is a-N: hosts_per_zone hosts from it on. A set of hosts of another release, with addresses, volumes and node ids of its own, gets higher numbers than the one that it replaces."
+  type        = number
+  default     = 0
+
+  validation {
+    condition     = var.first_host >= 0 && floor(var.first_host) == var.first_host && var.first_host + var.hosts_per_zone <= 50
+    error_message = "first_host is a whole number from 0, and first_host + hosts_per_zone is 50 at the most."
+  }
+  validation {
+    condition     = var.first_host == 0 || var.scaling == null
+    error_message = "With scaling, an instance refresh brings hosts of another release beside those that are there: remove first_host."
+  }
+}
+
 variable "nodes_per_host" {
   description = "Nodes (processes) of each host; 0: one for each core."
   type        = number

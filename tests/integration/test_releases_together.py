@@ -15,6 +15,7 @@ import pytest
 from bench.lakehead_server import ROOT
 from bench.process import free_port
 from broker.cli.cluster import load_state, run
+from broker.cli.nodes import leads
 from storage.format.feature_level import BASE_LEVEL, NEWEST_LEVEL
 from storage.metadata.layout import checkpoint_number
 from tests.checker.history import History
@@ -180,6 +181,48 @@ def test_nodes_roll_to_this_release_and_back_until_the_level_is_raised(
         node.start()
     written = checkpoints(cluster)
     assert wait_until(lambda: checkpoints(cluster) > written, 60)
+    traffic.goes_on()
+    traffic.finish()
+
+
+def leaders(cluster: Cluster) -> set[int]:
+    led = leads(run(load_state(str(cluster.store))))
+    return {node_id for node_id, count in led.items() if count}
+
+
+def hand_over(cluster: Cluster, nodes: list[int], heirs: set[int]) -> None:
+    """Drain nodes together, after their heirs are free to lead."""
+    words = [str(node_id) for node_id in sorted(heirs)]
+    assert cluster.command("drain", *words, "--undo").returncode == 0
+    done = cluster.command("drain", *map(str, nodes), "--wait")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert wait_until(lambda: leaders(cluster) <= heirs, 60)
+
+
+def test_nodes_of_this_release_beside_the_others_take_over_give_back_and_stay(
+    cluster: Cluster, before: Path
+) -> None:
+    """Blue/green: two sets of nodes on one store, and a way back until the level is raised."""
+    old, *new = cluster.nodes
+    old.start(before)
+    traffic = Traffic(cluster)
+    traffic.goes_on()
+    for node in new:
+        node.start()
+    traffic.goes_on()
+    hand_over(cluster, [0], {1, 2})
+    traffic.goes_on()
+    hand_over(cluster, [1, 2], {0})
+    traffic.goes_on()
+    hand_over(cluster, [0], {1, 2})
+    assert cluster.level == BASE_LEVEL
+    refused = cluster.command("features", "upgrade")
+    assert refused.returncode == 1
+    assert "Broker 0 does not say which versions it supports" in refused.stderr
+    old.stop()
+    raised = cluster.command("features", "upgrade")
+    assert (raised.returncode, raised.stderr) == (0, "")
+    assert cluster.level == NEWEST_LEVEL
     traffic.goes_on()
     traffic.finish()
 

@@ -102,3 +102,40 @@ def test_a_host_ends_by_its_step_alone_and_not_by_an_apply(tmp_path: Path) -> No
         gone = [line.split()[0] for line in there - inventory(made.aws)]
         assert gone.count("instance") == 1
         assert 1 <= gone.count("volume") <= 2, "its log's, and the one that it booted from"
+
+
+def test_hosts_of_a_release_beside_the_old_ones_end_nothing_and_take_their_place(
+    tmp_path: Path,
+) -> None:
+    """Blue/green: the plan of the new set deletes nothing, that of the end only the old set."""
+    with place(tmp_path, "minimal") as made:
+        terraform = made.terraform
+        terraform.apply()
+        old = inventory(made.aws)
+        beside = 'module "lakehead" {\n  hosts_per_zone = 4\n  instance_type = "m7i.xlarge"\n}\n'
+        terraform.override("beside", beside)
+        plan = planned(terraform)
+        assert [one.words for one in plan.pending if "delete" in one.actions] == []
+        assert hosts_of(plan) == [f'{HOST}["a-2"]', f'{HOST}["a-3"]']
+        terraform.apply_planned()
+        assert old <= inventory(made.aws)
+        assert planned(terraform).outdated() == [f'{HOST}["a-0"]', f'{HOST}["a-1"]']
+
+        alone = beside.replace("= 4", "= 2\n  first_host = 2")
+        terraform.override("beside", alone)
+        plan = planned(terraform)
+        check_data(plan)
+        check_hosts(plan, RESOURCE)
+        assert plan.outdated() == []
+        removal, *rest = plan_steps(plan)
+        assert (removal.action, removal.slots) == (Action.REMOVE, ("a-0", "a-1"))
+        assert not [step for step in rest if step.slots], "hosts of the new set are left alone"
+        allowed = replace(terraform, environment={**terraform.environment, MAY_END: "a-0 a-1"})
+        for step in (removal, *rest):
+            now = planned(allowed, *step.targets)
+            assert strays(step, now) == []
+            allowed.apply_planned()
+        assert planned(terraform).pending == []
+        assert set(terraform.output("cluster")["hosts"]) == {"a-2", "a-3"}
+        servers = terraform.output("cluster")["bootstrap_servers"]
+        assert len(servers.split(",")) == 2

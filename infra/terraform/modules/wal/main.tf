@@ -7,9 +7,10 @@ locals {
   takers       = local.multi_attach ? min(var.takers, var.hosts_per_zone - 1) : 0
 
   # The hosts before it, and for the first ones those after: more hosts change no attachment.
+  first = min([for host in var.slots : host.number]...)
   attachments = merge([
     for slot, host in var.slots : {
-      for number in range(max(host.number, local.takers + 1)) :
+      for number in range(local.first, max(host.number, local.first + local.takers + 1)) :
       "${slot}-on-${host.letter}-${number}" => { volume = slot, host = "${host.letter}-${number}" }
       if number != host.number && number >= host.number - local.takers
     }
