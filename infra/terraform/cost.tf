@@ -21,7 +21,7 @@ locals {
   airflow_hour  = var.prices.airflow_hour != null ? var.prices.airflow_hour : local.hours[local.airflow_type]
 
   host_count = var.scaling == null ? length(local.slots) : local.expected_hosts
-  node_count = local.host_count * (var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus)
+  node_count = local.host_count * local.nodes_per_host
   gib_second = var.expected_traffic.mib_per_second / 1024
 
   io2_month = (
@@ -60,6 +60,7 @@ locals {
       + (var.observability ? module.observability[0].alarms * var.prices.alarm + var.prices.dashboard : 0)
       + (length(module.cloudwatch) > 0 ? length(module.cloudwatch[0].metrics) * var.prices.metric : 0)
       + { addresses = 0, dns = var.prices.dns_zone, nlb = var.prices.nlb }[var.bootstrap]
+      + (var.private_link == null ? 0 : var.prices.nlb + module.private_link[0].alarms * var.prices.alarm)
       + (length(module.healing) > 0 ? module.healing[0].alarms * var.prices.alarm : 0)
       + length(local.interface_endpoints) * length(var.zones) * var.prices.endpoint_by_zone
     )

@@ -113,7 +113,7 @@ module "brokers" {
   wal_volume_ids    = local.block_wal ? module.wal[0].volume_ids : {}
   kafka_port        = var.kafka_port
   metrics_port      = var.metrics_port
-  settings          = merge({ "table.roots" = "s3://${module.storage.bucket}/${var.tables_prefix}" }, var.settings)
+  settings          = merge({ "table.roots" = "s3://${module.storage.bucket}/${var.tables_prefix}" }, local.link_settings, var.settings)
   lakehead_wheel    = var.lakehead_wheel
   package_sha256    = var.package_sha256
 
@@ -226,7 +226,7 @@ module "observability" {
   addresses          = module.brokers.private_ips
   volume_ids         = local.block_wal ? module.wal[0].volume_ids : {}
   metrics_port       = var.metrics_port
-  nodes_per_host     = var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus
+  nodes_per_host     = local.nodes_per_host
   alarm_topic_arns   = var.alarm_topic_arns
   broker_metrics     = try(var.cloudwatch.metrics, false) ? { namespace = module.cloudwatch[0].namespace, cluster = module.cloudwatch[0].cluster } : null
 }

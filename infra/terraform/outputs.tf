@@ -105,7 +105,7 @@ output "hosts" {
       rack     = module.brokers.racks[slot]
       host_id  = "${var.name}-${slot}"
       node_id  = host.node_id
-      nodes    = var.nodes_per_host > 0 ? var.nodes_per_host : module.brokers.vcpus
+      nodes    = local.nodes_per_host
       address  = module.brokers.private_ips[slot]
       instance = module.brokers.instance_ids[slot]
       wal      = local.wal_uris[slot]

@@ -54,12 +54,12 @@ class Supervised:
 
     def end(self) -> None:
         """Leave nothing behind, whatever happened."""
-        nodes = [pid for node_id in range(self.nodes) for pid in self.pids(node_id)[-1:]]
+        nodes = dict(re.findall(r"node_id=(\d+) event='node_started' pid=(\d+)", self.log))
         self.process.kill()
         self.process.wait(30)
-        for pid in nodes:
+        for pid in nodes.values():
             try:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(int(pid), signal.SIGKILL)
             except ProcessLookupError:
                 pass
         self._out.close()

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.terraform import link_rendering
 from tests.terraform.policy_rendering import complaint, render, written
 from tests.terraform.terraform import (
     RECIPE,
@@ -69,11 +70,12 @@ def run_all(terraform: str, copy: Path, environment: dict[str, str]) -> int:
     # Tests of the root run the examples too.
     if not run(copy, "test", "-no-color"):
         return failed("terraform test failed.")
+    made = Terraform(folder=copy, environment=environment)
     try:
-        policies = written(render(Terraform(folder=copy, environment=environment)))
+        told = complaint(written(render(made)))
+        told = told or link_rendering.complaint(link_rendering.render(made))
     except Failed as error:
-        return failed(f"The policies cannot be rendered: {error}")
-    told = complaint(policies)
+        return failed(f"What tests go by cannot be rendered: {error}")
     return failed(told) if told else 0
 
 

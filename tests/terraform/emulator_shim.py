@@ -19,6 +19,7 @@ from moto.ec2.models.launch_templates import LaunchTemplate
 from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.ec2.responses.monitoring import Monitoring
 from moto.elbv2 import models as balancing
+from moto.elbv2.responses import ELBV2Response
 from moto.iam.access_control import PermissionResult
 from moto.route53.models import Route53Backend
 from moto.s3.models import FakeBucket
@@ -47,6 +48,7 @@ def install() -> None:
     monitor_instances()
     keep_zones_private()
     name_network_load_balancers()
+    tell_whether_rules_hold_for_private_link()
     part_tags_of_launch_templates()
     describe_rules()
     free_interfaces()
@@ -210,6 +212,21 @@ def name_network_load_balancers() -> None:
 
     balancing.make_arn_for_load_balancer = arn
     balancing.ELBv2Backend.create_load_balancer = create_named
+
+
+def tell_whether_rules_hold_for_private_link() -> None:
+    """A load balancer keeps whether the rules of its groups hold for traffic of PrivateLink."""
+    change = taken(ELBV2Response, "set_security_groups", "self")
+    argument = "EnforceSecurityGroupInboundRulesOnPrivateLinkTraffic"
+
+    def kept(self: Any) -> Any:
+        answer = change(self)
+        balancer = self.elbv2_backend.load_balancers[self._get_param("LoadBalancerArn")]
+        if given := self._get_param(argument):
+            balancer.enforce_security_group_inbound_rules_on_private_link_traffic = given
+        return answer
+
+    ELBV2Response.set_security_groups = kept
 
 
 def part_tags_of_launch_templates() -> None:

@@ -73,6 +73,9 @@ KINDS: dict[str, Callable[[Emulator], Iterable[str]]] = {
     "internet gateway": _ec2("describe_internet_gateways", "InternetGateways", "InternetGatewayId"),
     "nat gateway": _ec2("describe_nat_gateways", "NatGateways", "NatGatewayId"),
     "endpoint": _ec2("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId"),
+    "endpoint service": _listed(
+        "ec2", "describe_vpc_endpoint_service_configurations", "ServiceConfigurations", "ServiceId"
+    ),
     "security group": _ec2("describe_security_groups", "SecurityGroups", "GroupId"),
     "security group rule": _rules,
     "launch template": _ec2("describe_launch_templates", "LaunchTemplates", "LaunchTemplateId"),

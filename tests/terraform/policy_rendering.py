@@ -5,13 +5,13 @@ Tests of the default suite read the file; `make tf-test` looks whether it is cur
 """
 
 import json
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tests.terraform.mocked_states import states
 from tests.terraform.terraform import Failed, NotHere, Terraform, copied, environment
 
 FILE = Path(__file__).with_name("rendered_policies.json")
@@ -34,25 +34,10 @@ def rendered() -> Rendered:
 
 
 def render(terraform: Terraform) -> Rendered:
-    """Apply a copy of the module, which is initialised, with a mocked provider for each run.
-    Raises Failed.
-    """
-    target = terraform.folder / "tests" / _RUNS.name
-    shutil.copy(_RUNS, target)
-    try:
-        arguments = ("test", "-json", "-verbose", f"-filter=tests/{_RUNS.name}")
-        said = terraform.run(*arguments, codes=(0, 1))
-    finally:
-        target.unlink()
-    messages = [json.loads(line) for line in said.text.splitlines()]
-    if said.code:
-        told = [one["@message"] for one in messages if one["@level"] == "error"]
-        details = [one["diagnostic"]["detail"] for one in messages if "diagnostic" in one]
-        raise Failed("\n".join([*told, *details]))
+    """Apply a copy of the module with a mocked provider for each run. Raises Failed."""
     return {
-        one["@testrun"]: dict(sorted(_documents(one["test_state"]["root_module"])))
-        for one in messages
-        if one["type"] == "test_state"
+        run: dict(sorted(_documents(state["root_module"])))
+        for run, state in states(terraform, _RUNS).items()
     }
 
 
@@ -105,7 +90,6 @@ def main() -> int:
         try:
             settings = environment(Path(folder)) | {"LAKEHEAD_MAY_END": "cluster"}
             terraform = Terraform(folder=copied(Path(folder)), environment=settings)
-            terraform.init()
             found = written(render(terraform))
         except (NotHere, Failed) as error:
             print(error, file=sys.stderr)

@@ -46,7 +46,7 @@ run "existing_vpc" {
 }
 
 # 730 h x $0.1008 = 73.58; 16 GiB x $0.08 = 1.28; two nodes that may put for $20 each; 2 x 525,600 puts + 2 x 2,628,000 gets = $7.36;
-# 1 MiB/s for 7 days = 590.625 GiB x $0.023 = 13.58; Airflow as in beside.tftest.hcl = 76.54; key, 3 alarms, dashboard, 3 endpoints = 26.20.
+# 1 MiB/s for 7 days = 590.625 GiB x $0.023 = 13.58; Airflow as in beside.tftest.hcl = 76.54; key, 3 alarms and 2 of healing, dashboard, 3 endpoints = 26.40.
 run "first_table" {
   module {
     source = "./examples/first-table"
@@ -56,7 +56,7 @@ run "first_table" {
   }
   assert {
     condition = output.monthly_cost_estimate == {
-      instances = 73.58, root_volumes = 1.28, wal_volumes = 0, wal_puts = 40, requests = 7.36, storage = 13.58, airflow = 76.54, cross_zone = 0, fixed = 26.2, total = 238.54
+      instances = 73.58, root_volumes = 1.28, wal_volumes = 0, wal_puts = 40, requests = 7.36, storage = 13.58, airflow = 76.54, cross_zone = 0, fixed = 26.4, total = 238.74
     }
     error_message = jsonencode(output.monthly_cost_estimate)
   }
@@ -73,5 +73,62 @@ run "elastic" {
   assert {
     condition     = length(output.cluster.slots) == 24 && length(output.cluster.hosts) == 0
     error_message = "room for twelve hosts when a zone is lost, and for those that replace others"
+  }
+}
+
+run "private_link" {
+  module {
+    source = "./examples/private-link"
+  }
+  variables {
+    allowed_principals = ["arn:aws:iam::210987654321:root"]
+  }
+  override_data {
+    target = module.lakehead.module.private_link[0].data.aws_availability_zone.each["us-east-1b"]
+    values = { zone_id = "use1-az6" }
+  }
+  override_data {
+    target = module.lakehead.module.private_link[0].data.aws_availability_zone.each["us-east-1c"]
+    values = { zone_id = "use1-az1" }
+  }
+  assert {
+    condition     = length(output.private_link.listeners) == 7 && output.private_link.client.service_name == "com.amazonaws.vpce.us-east-1.vpce-svc-0123456789abcdef0"
+    error_message = "a port for each of six nodes and one to begin at, behind a service"
+  }
+}
+
+run "private_link_client" {
+  module {
+    source = "./examples/private-link-client"
+  }
+  variables {
+    cluster      = run.private_link.private_link.client
+    vpc_id       = "vpc-0123abcd"
+    subnet_ids   = { us-east-1a = "subnet-0123abcd", us-east-1b = "subnet-0123abce", us-east-1d = "subnet-0123abcf" }
+    client_cidrs = { vpc = "10.60.0.0/16" }
+  }
+  override_data {
+    target = module.client_endpoint.data.aws_availability_zone.each["us-east-1b"]
+    values = { zone_id = "use1-az1" }
+  }
+  override_data {
+    target = module.client_endpoint.data.aws_availability_zone.each["us-east-1d"]
+    values = { zone_id = "use1-az6" }
+  }
+  override_resource {
+    target = module.client_endpoint.aws_vpc_endpoint.this
+    values = {
+      id = "vpce-0123456789abcdef0"
+      dns_entry = [
+        { dns_name = "vpce-0123456789abcdef0-abcdefgh.vpce-svc-0123456789abcdef0.us-east-1.vpce.amazonaws.com", hosted_zone_id = "Z7HUB22UULQXV" },
+        { dns_name = "vpce-0123456789abcdef0-abcdefgh-us-east-1a.vpce-svc-0123456789abcdef0.us-east-1.vpce.amazonaws.com", hosted_zone_id = "Z7HUB22UULQXV" },
+        { dns_name = "vpce-0123456789abcdef0-abcdefgh-us-east-1b.vpce-svc-0123456789abcdef0.us-east-1.vpce.amazonaws.com", hosted_zone_id = "Z7HUB22UULQXV" },
+        { dns_name = "vpce-0123456789abcdef0-abcdefgh-us-east-1d.vpce-svc-0123456789abcdef0.us-east-1.vpce.amazonaws.com", hosted_zone_id = "Z7HUB22UULQXV" },
+      ]
+    }
+  }
+  assert {
+    condition     = output.bootstrap_servers == run.private_link.private_link.bootstrap_servers
+    error_message = "what one side gives out, the other one takes: ${output.bootstrap_servers}"
   }
 }

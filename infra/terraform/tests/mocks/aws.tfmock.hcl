@@ -150,3 +150,9 @@ mock_resource "aws_secretsmanager_secret" {
     arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:lakehead"
   }
 }
+
+mock_resource "aws_vpc_endpoint_service" {
+  defaults = {
+    service_name = "com.amazonaws.vpce.us-east-1.vpce-svc-0123456789abcdef0"
+  }
+}
