@@ -118,6 +118,8 @@ def test_hosts_come_and_go_and_volumes_grow_while_clients_go_on(world: World) ->
     assert sorted(world.state().nodes) == [0, 1, 100, 101], "the others are unregistered"
     assert not any((world.folder / f"a-{n}" / "wal").exists() for n in (2, 3, 4))
     assert world.running() == {"a-0", "a-1"}
+    told = json.loads(world.terraform("output", "-json", "cluster"))
+    assert set(told["hosts"]) == {"a-0", "a-1"}, "outputs name those that are there"
 
     world.variables["wal"] = "block:FOLDER/SLOT/wal?size=128MiB&slices=2&grow=yes"
     world.update()

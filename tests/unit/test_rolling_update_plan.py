@@ -241,6 +241,17 @@ def test_a_deletion_of_no_data_is_done_at_the_end() -> None:
     assert beyond(going, volume, of=finish[0]) == ['aws_ebs_volume.wal["a-1"] (delete)']
 
 
+def test_outputs_of_hosts_that_are_gone_are_left_to_be_applied() -> None:
+    """bootstrap_servers would name a removed host until somebody applies."""
+    found = planned(instance("a-0", NOTHING))
+    assert not read_plan(found, RESOURCE).changes_outputs
+    found["output_changes"]["cluster"]["actions"] = ["no-op"]
+    assert not read_plan(found, RESOURCE).changes_outputs
+    found["output_changes"]["cluster"]["actions"] = ["update"]
+    left = read_plan(found, RESOURCE)
+    assert (left.pending, left.changes_outputs) == ([], True)
+
+
 def test_nothing_to_do_is_no_step_and_what_is_missing_is_said() -> None:
     assert plan_steps(read_plan(planned(instance("a-0", NOTHING)), RESOURCE)) == []
     with pytest.raises(SettingsError, match="knows no hosts aws_instance"):

@@ -161,7 +161,7 @@ class Conductor:
         self._say("looking at what is left")
         saved = await self._terraform.plan()
         left = read_plan(saved.content, self._resource)
-        if not left.pending:
+        if not (left.pending or left.changes_outputs):
             return None
         began = time.monotonic()
         if not strays(step, left, self._named):

@@ -125,6 +125,10 @@ class HostPlan:
     now: Mapping[str, Host]
     then: Mapping[str, Host]
     store: str
+    changes_outputs: bool = False
+    """Whether outputs become others, such as those of hosts that a step has removed: applies with
+    targets leave them as they were.
+    """
 
     @property
     def pending(self) -> list[Change]:
@@ -165,6 +169,10 @@ def read_plan(plan: Mapping[str, Any], resource: str) -> HostPlan:
         now=now,
         then={slot: host for slot, host in known.items() if slot in kept},
         store=str(after.get("store") or before.get("store") or ""),
+        changes_outputs=any(
+            found.get("actions", ["no-op"]) != ["no-op"]
+            for found in plan.get("output_changes", {}).values()
+        ),
     )
 
 
