@@ -199,6 +199,7 @@ def hand_over(cluster: Cluster, nodes: list[int], heirs: set[int]) -> None:
     assert wait_until(lambda: leaders(cluster) <= heirs, 60)
 
 
+@pytest.mark.slow
 def test_nodes_of_this_release_beside_the_others_take_over_give_back_and_stay(
     cluster: Cluster, before: Path
 ) -> None:
