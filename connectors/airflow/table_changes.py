@@ -1,37 +1,111 @@
 """What a task did to tables, told to Airflow: events of their assets, and lineage."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import AssetAlias
 
-from connectors.airflow.assets.lakehead import events_extra, table_asset
+from connectors.airflow.assets.lakehead import table_asset
 from connectors.airflow.jobs.frame import TableChange
+from connectors.airflow.untold_commits import (
+    EventVersions,
+    Maker,
+    TaskKey,
+    Told,
+    event_extras,
+    first_version,
+    share_of,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import Asset
 
 TABLES = AssetAlias(name="lakehead_tables", group="lakehead")
 """Tasks that write tables have it as an outlet: it stands for the assets of those that grew."""
 
+_EVENTS_MAX = 200
+"""Events of an asset that are read, the newest; a commit that an older one passed over stays so."""
+_ENDED = frozenset({"failed", "removed", "skipped", "upstream_failed"})
+
+
+def task_key(context: Mapping[str, Any]) -> TaskKey:
+    """Return the task of a context."""
+    ti = context["ti"]
+    map_index = -1 if ti.map_index is None else ti.map_index
+    return TaskKey(ti.dag_id, ti.run_id, ti.task_id, map_index)
+
 
 def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableChange) -> None:
-    """Have the table's asset get an event if offsets or rows came into it."""
-    ranges = {str(partition): range_ for partition, range_ in change.ranges.items()}
-    if not ranges and not change.rows:
+    """Have the table's asset get an event of all that became visible and is in none yet. Raises
+    TableUnavailable, and what Airflow raises.
+    """
+    from lake.tables.delta_table import open_table
+    from lake.tables.table_history import commits_since
+
+    table = open_table(change.uri)
+    if table is None:
         return
-    extra = events_extra(change.topic, ranges) | {"kind": change.kind, "rows": change.rows}
-    events = context["outlet_events"][TABLES]
-    events.add(table_asset(change.topic, lakehead_conn_id), extra=extra)
+    asset, own = table_asset(change.topic, lakehead_conn_id), task_key(context)
+    events = _events(asset)
+    commits = commits_since(table, first_version(events, table.version) - 1)
+    at_ms = {commit.version: commit.at_ms for commit in commits}
+    if not Told(events, at_ms).has_begun:
+        commits = commits_since(table, -1)
+        at_ms = {commit.version: commit.at_ms for commit in commits}
+    before = Told(events, at_ms)
+    names = {one.change.written_by for one in commits if not before.has(one.version)}
+    if own.text() not in names:
+        return
+    # States first: the events of a task that has succeeded by then are read after that.
+    makers = {name: _maker(own, TaskKey.of_text(name)) for name in names}
+    share = share_of(commits, Told(_events(asset), at_ms), makers.__getitem__)
+    outlet = context["outlet_events"][TABLES]
+    for extra in event_extras(change.topic, share.commits, told_below=share.told_below):
+        outlet.add(asset, extra=extra)
+
+
+def _events(asset: "Asset") -> list[EventVersions]:
+    """What the newest events of an asset stand for, by Airflow's database."""
+    from airflow.sdk.execution_time.context import InletEventsAccessor
+
+    events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
+    newest = events.ascending(False).limit(_EVENTS_MAX)
+    found = (EventVersions.of_extra(event.extra or {}) for event in newest)
+    return [one for one in found if one is not None]
+
+
+def _maker(own: TaskKey, task: TaskKey | None) -> Maker:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    if task is None:
+        return "unknown"
+    if task == own:
+        return "own"
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=task.dag_id,
+        task_ids=[task.task_id],
+        run_ids=[task.run_id],
+        map_index=task.map_index,
+    )
+    found = list(states.get(task.run_id, {}).values())
+    if not found:  # it was removed, or is another Airflow's
+        return "unknown"
+    if found[0] in _ENDED:
+        return "ended"
+    return "succeeded" if found[0] == "success" else "at_work"
 
 
 def lineage_of(changes: Sequence[TableChange], *, path: str, bootstrap_servers: str) -> Any:
     """Return OpenLineage's `OperatorLineage`; None without that provider, or changes."""
     from connectors.airflow.lineage import materialize_lineage
 
-    if not changes:
+    written = [change for change in changes if change.commits]
+    if not written:
         return None
     return materialize_lineage(
         path=path,
         bootstrap_servers=bootstrap_servers,
-        tables={change.topic: change.uri for change in changes},
-        rows={change.topic: change.rows for change in changes},
-        bytes_written={change.topic: change.bytes_written for change in changes},
+        tables={change.topic: change.uri for change in written},
+        rows={change.topic: change.rows for change in written},
+        bytes_written={change.topic: change.bytes_written for change in written},
     )

@@ -35,6 +35,7 @@ from lake.tables.delta_table import (
 from lake.tables.layout import TableLayout
 from lake.tables.left_out import count_marks
 from lake.tables.owner import check_topic, owner_marks
+from lake.tables.table_history import Change
 from storage.clock import SystemClock
 from storage.errors import SettingsError
 from storage.failpoints import failpoint
@@ -291,6 +292,18 @@ class _Backfill:
             results.append(result)
         return results
 
+    def _change(self, splits: Sequence[Split], rows: int) -> Change:
+        """What a commit makes visible: offsets up to those that the table began with."""
+        offsets: dict[int, tuple[int, int]] = {}
+        for split in splits:
+            for range_ in split.ranges:
+                partition = range_.partition
+                end = self._table.marked(first_id(range_.topic_id, partition))
+                first = min(range_.first_offset, offsets.get(partition, (end, end))[0])
+                offsets[partition] = (first, end)
+        written_by = self._settings.written_by
+        return Change(kind="backfill", offsets=offsets, rows=rows, written_by=written_by)
+
     def _commit(
         self, splits: Sequence[Split], results: Sequence[TableItemResult]
     ) -> MaterializeResult:
@@ -310,17 +323,22 @@ class _Backfill:
             may_be_there=True,
         )
         files = [file for result in results for file in result.files]
+        rows = sum(file.record_count for file in files)
         dropped = sum(result.dropped for result in results)
         left_out = sum(result.left_out for result in results)
         self._table.commit(
             files,
             {**marks, **count_marks(self._table, left_out=left_out, dropped=dropped)},
             modified_ms=SystemClock().now_ms(),
-            notes={"lakehead.topic": topic, "lakehead.backfilled.from": str(marks)},
+            notes={
+                "lakehead.topic": topic,
+                "lakehead.backfilled.from": str(marks),
+                **self._change(splits, rows).notes(),
+            },
         )
         failpoint("backfill_committed")
         return MaterializeResult(
-            records=sum(file.record_count for file in files),
+            records=rows,
             dead_letters=written,
             dropped=dropped,
             left_out=left_out,

@@ -117,7 +117,7 @@ class DeclaredTables:
     """The declared tables of the cluster at `path`, or those of `topics` alone. With `tail`, tables
     that are followed have what is acknowledged in object WALs too. Work items go to `runner`, or to
     threads of this process; `engine` runs the MERGE of tables by upsert. Progress is of the table
-    that is worked on.
+    that is worked on. `written_by` names the run in the tables' histories.
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class DeclaredTables:
         runner: Runner | None = None,
         on_progress: Progress = lambda _done, _total: None,
         lease_s: float = LEASE_S,
+        written_by: str = "",
     ) -> None:
         self._path = path
         self._topics = tuple(topics)
@@ -140,6 +141,7 @@ class DeclaredTables:
         self._engine: MergeEngineName = engine
         self._runner = runner
         self._on_progress = on_progress
+        self._written_by = written_by
         self._clock = SystemClock()
         self._leases = TableLeases.open(path, lease_s=lease_s)
         self._kept: dict[str, _Kept] = {}
@@ -404,7 +406,12 @@ class DeclaredTables:
         self, declared: TableDeclaration, *, dry_run: bool = False
     ) -> MaterializeSettings:
         return declared_settings(
-            declared, self._path, workers=self._workers, dry_run=dry_run, engine=self._engine
+            declared,
+            self._path,
+            workers=self._workers,
+            dry_run=dry_run,
+            engine=self._engine,
+            written_by=self._written_by,
         )
 
     def _open_run(self, declared: TableDeclaration, *, dry_run: bool = False) -> TableRun:

@@ -30,6 +30,7 @@ from lake.tables.left_out import count_marks
 from lake.tables.merge_engine import open_merge_engine
 from lake.tables.owner import check_topic
 from lake.tables.record_places import PLACE, RecordPlaces, among_places
+from lake.tables.table_history import Change
 from lake.tables.upsert import Merge
 from lake.tables.values.changes import OP
 from lake.tables.values.decoder import ErrorClass, ValueDecoder
@@ -160,7 +161,7 @@ class _Replay:
         if settings.dry_run or result.left == result.letters:
             return result
         self._guard.check()
-        self._commit(letters, left.finish(), {}, replaced_by=DEAD_LETTERS)
+        self._commit(letters, left.finish(), {}, 0, replaced_by=DEAD_LETTERS)
         failpoint("replay_letters_committed")
         return result
 
@@ -238,7 +239,7 @@ class _Replay:
             settings.table, self._layout.partition_columns, file_bytes=settings.file_bytes
         )
         rows.add(made if count == made.num_rows else made.filter(pa.array(is_fresh)))
-        self._commit(self._table, rows.finish(), self._counts(), replaced_by=None)
+        self._commit(self._table, rows.finish(), self._counts(), count, replaced_by=None)
         self._table = self._table.refreshed()
         self.committed += count
         failpoint("replay_rows_committed")
@@ -310,7 +311,8 @@ class _Replay:
     def _commit_merge(self, merge: Merge) -> None:
         progress = {key: self._table.last_offset(*key) for key in self._keys}
         engine = open_merge_engine(self._settings.engine)
-        engine.merge(self._table, merge, progress, self._notes(), self._counts())
+        notes = self._notes(len(RecordPlaces(merge.source)))
+        engine.merge(self._table, merge, progress, notes, self._counts())
 
     def _counts(self) -> Mapping[str, int]:
         """The marks that count what this round has left out."""
@@ -330,18 +332,20 @@ class _Replay:
         return RecordPlaces(self._table.rows(PLACE, among_places(made)))
 
     def _commit(
-        self, table: Table, files: Any, counts: Mapping[str, int], *, replaced_by: Any
+        self, table: Table, files: Any, counts: Mapping[str, int], rows: int, *, replaced_by: Any
     ) -> None:
         table.commit(
             files,
             {**self._marks(table, 1), **counts},
             modified_ms=SystemClock().now_ms(),
-            notes=self._notes(),
+            notes=self._notes(rows),
             replaced_by=replaced_by,
         )
 
-    def _notes(self) -> dict[str, str]:
-        return {"lakehead.topic": self._settings.topic, "lakehead.replayed": "dead letters"}
+    def _notes(self, rows: int) -> dict[str, str]:
+        notes = {"lakehead.topic": self._settings.topic, "lakehead.replayed": "dead letters"}
+        change = Change(kind="replay", rows=rows, written_by=self._settings.written_by)
+        return notes | change.notes()
 
     def _marks(self, table: Table, step: int) -> dict[str, int]:
         """Its progress as it is, and a mark of ours: whatever else is committed is in the way."""

@@ -34,6 +34,7 @@ from lake.tables.layout import DEAD_LETTERS, check_made_from
 from lake.tables.left_out import COUNTS, counted
 from lake.tables.merge_engine import claim_all
 from lake.tables.owner import is_of_topic, owner_marks
+from lake.tables.table_history import Change
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
 from storage.failpoints import failpoint
@@ -242,6 +243,13 @@ def _swap(
         for app in (app_id(*log_key(log)), first_id(*log_key(log))):
             if new.marked(app) >= 0:
                 marks[app] = new.marked(app)
+    spans = {log.id.partition: _span_of(new, log) for log in catalog.partitions(settings.topic)}
+    change = Change(
+        kind="rebuild_table",
+        offsets={partition: (span.first, span.end) for partition, span in spans.items()},
+        rows=sum(file.record_count for file in files),
+        written_by=settings.written_by,
+    )
     if old.table is not None:
         marks |= claim_all(old.table)
     held = [table for table in (old.table, new) if table is not None]
@@ -256,7 +264,11 @@ def _swap(
         description=f"The records of Kafka topic {settings.topic}",
         partition_by=new.partition_columns,
         modified_ms=SystemClock().now_ms(),
-        notes={"lakehead.topic": settings.topic, "lakehead.rebuilt": "in place"},
+        notes={
+            "lakehead.topic": settings.topic,
+            "lakehead.rebuilt": "in place",
+            **change.notes(),
+        },
     )
 
 

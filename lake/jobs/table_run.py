@@ -23,6 +23,7 @@ from lake.tables.left_out import count_marks
 from lake.tables.merge_engine import open_merge_engine, progress_marks, settle
 from lake.tables.owner import OtherTopic, owner_marks
 from lake.tables.table_figures import run_cost
+from lake.tables.table_history import Change
 from lake.tables.values.evolution import merged
 from storage.clock import SystemClock
 from storage.errors import LakeheadError
@@ -291,6 +292,8 @@ class TableRun:
         seconds = self._clock.monotonic() - self._round_began
         notes = progress_notes(self._settings.topic, plan.progress)
         notes |= run_cost(plan.splits, [*files, *letters], seconds).notes()
+        rows = sum(file.record_count for file in files)
+        notes |= self._change(plan, table, rows).notes()
         dropped = sum(result.dropped for result in results)
         left_out = sum(result.left_out for result in results)
         counts = count_marks(table, left_out=left_out, dropped=dropped)
@@ -307,7 +310,7 @@ class TableRun:
         self._done.clear()
         failpoint("materialize_committed")
         self.result = self.result.plus(
-            records=sum(file.record_count for file in files),
+            records=rows,
             dropped=dropped,
             left_out=left_out,
             lost=plan.lost,
@@ -317,6 +320,17 @@ class TableRun:
             commits=1,
         )
         self._report()
+
+    def _change(self, plan: TableRound, table: Table, rows: int) -> Change:
+        """What the commit of a round makes visible."""
+        offsets = {}
+        for log in self._logs:
+            if (last := plan.progress.get(log_key(log))) is not None:
+                first = max(self._last(table, log) + 1, log.start_offset)
+                offsets[log.id.partition] = (first, last + 1)
+        return Change(
+            kind="materialize", offsets=offsets, rows=rows, written_by=self._settings.written_by
+        )
 
     def _last(self, table: Table, log: PartitionLog) -> int:
         return table.last_offset(*log_key(log))

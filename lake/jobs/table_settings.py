@@ -37,6 +37,7 @@ class MaterializeSettings:
     their format has it (DDL for JSON, or `@file` with DDL): left out, the table's own wins, and for
     a new table it is inferred from the first `sample_records`, or found by ids in the values.
     `mode` upsert makes each key a row, or with `scd` 2 each of its values; `engine` runs the MERGE.
+    `written_by` names the run in the note of each commit (`lake.tables.table_history`).
     `workers` work at once in this process. A table that `has_no_gaps` takes nothing that comes
     after records that were removed before they reached it.
     """
@@ -63,6 +64,7 @@ class MaterializeSettings:
     file_bytes: int = FILE_BYTES
     dry_run: bool = False
     has_no_gaps: bool = False
+    written_by: str = ""
 
     @property
     def round_bytes(self) -> int:
@@ -93,6 +95,7 @@ def declared_settings(
     workers: int = 2,
     dry_run: bool = False,
     engine: MergeEngineName = "delta-rs",
+    written_by: str = "",
 ) -> MaterializeSettings:
     """Return what a topic's declaration says, for the cluster whose store is at `path`."""
     spec = value_spec(declared)
@@ -115,6 +118,7 @@ def declared_settings(
         workers=workers,
         file_bytes=declared.file_bytes,
         dry_run=dry_run,
+        written_by=written_by,
     )
 
 

@@ -16,6 +16,7 @@ from lake.tables.data_file import delete_data_files, write_data_file
 from lake.tables.delta_table import Table, TableMoved, TableUnavailable, one_line, open_table
 from lake.tables.left_out import NO_COUNTS
 from lake.tables.merge_engine import Progress, done_app, plan_merge, planned_app, settle
+from lake.tables.table_history import CHANGE
 from lake.tables.upsert import Clause, Merge, quoted
 from storage.clock import SystemClock
 from storage.failpoints import failpoint
@@ -43,7 +44,9 @@ class SparkMerge:
         """Apply the changes and move the progress, as one to whoever looks at progress."""
         session = _session(table.uri)
         (topic_id,) = {topic_id for topic_id, _ in progress}
-        number = plan_merge(table, progress, notes, counts)
+        change = {name: text for name, text in notes.items() if name == CHANGE}
+        plain = {name: text for name, text in notes.items() if name != CHANGE}
+        number = plan_merge(table, progress, plain, counts)  # nothing is visible by it yet
         staged = write_data_file(table.uri, merge.source)
         failpoint("merge_staged")
         place = f"{spark_place(table.uri).rstrip('/')}/{staged.path}"
@@ -57,16 +60,21 @@ class SparkMerge:
             session.sql(merge_statement(table.uri, merge)).collect()
         failpoint("merge_committed")
         delete_data_files(table.uri, [staged.path])
-        self._settle(table.uri, topic_id, number, list(progress))
+        self._settle(table.uri, topic_id, number, list(progress), change)
 
     def _settle(
-        self, uri: str, topic_id: str, number: int, partitions: Sequence[tuple[str, int]]
+        self,
+        uri: str,
+        topic_id: str,
+        number: int,
+        partitions: Sequence[tuple[str, int]],
+        change: Mapping[str, str],
     ) -> None:
         now = open_table(uri)
         if now is None or now.marked(planned_app(topic_id)) != number:
             raise TableMoved(f"another run has committed to {uri}")
         if now.marked(done_app(topic_id)) < number:  # no row was to be changed
-            now.commit([], {done_app(topic_id): number}, modified_ms=_now_ms(), notes={})
+            now.commit([], {done_app(topic_id): number}, modified_ms=_now_ms(), notes=change)
             now = now.refreshed()
         settle(now, partitions)
 

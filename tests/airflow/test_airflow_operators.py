@@ -1,17 +1,21 @@
 """Operators on a real cluster in a folder: what they do, what they fail with, how they end."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connectors.airflow.jobs import JOB_NAMES
+from lake.jobs.declared_tables import DeclaredTables
 from lake.jobs.table_lease import TableLeases
 from lake.store_reader import store_reader
 from lake.tables.delta_table import open_table
+from tests.support.airflow_model import AirflowModel, Task
 from tests.support.airflow_runs import connect
 from tests.support.declared_topics import configure, delete_topic
 from tests.support.topic_writer import write_topic
@@ -43,30 +47,20 @@ def cluster(made_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return tmp_path / "cluster"
 
 
-class _Instance:
-    """What an operator needs of its task instance."""
-
-    def __init__(self) -> None:
-        self.pushed: dict[str, Any] = {}
-
-    def xcom_push(self, *, key: str, value: Any) -> None:
-        self.pushed[key] = json.loads(json.dumps(value))
+_AIRFLOW = AirflowModel()
+_RUNS = itertools.count()
 
 
-class _Events:
-    def __init__(self) -> None:
-        self.added: list[tuple[str, dict[str, Any]]] = []
-
-    def __getitem__(self, alias: Any) -> "_Events":
-        assert alias.name == "lakehead_tables"
-        return self
-
-    def add(self, asset: Any, extra: dict[str, Any]) -> None:
-        self.added.append((asset.uri, extra))
+@pytest.fixture(autouse=True)
+def airflow(monkeypatch: pytest.MonkeyPatch) -> AirflowModel:
+    """What operators take for Airflow, without events."""
+    _AIRFLOW.events.clear()
+    return _AIRFLOW.answers(monkeypatch)
 
 
 def context() -> dict[str, Any]:
-    return {"ti": _Instance(), "outlet_events": _Events()}
+    """The context of the first try of a task."""
+    return _AIRFLOW.begin(Task(dag_id="d", run_id=f"r{next(_RUNS)}", task_id="t"))
 
 
 def job(name: str, **options: Any) -> Any:
@@ -137,8 +131,11 @@ def test_a_table_that_grew_makes_an_event_of_its_asset(cluster: Path) -> None:
     uri = "lakehead://lakehead_default/tables/orders"
     offsets = {"0": [0, 120], "1": [0, 120]}
     extra = {"topic": "orders", "offsets": offsets, "records": 240}
-    extra |= {"kind": "materialize", "rows": 240}
-    assert told["outlet_events"].added == [(uri, extra)]
+    extra |= {"kind": "materialize", "rows": 240, "versions": [[1, 2]]}
+    [(named, found)] = told["outlet_events"].added
+    assert found.pop("at_ms") > 0
+    assert (named, found) == (uri, extra)
+    _AIRFLOW.end(told)
     again = context()
     job("materialize", topics="orders").execute(again)
     assert again["outlet_events"].added == []
@@ -148,9 +145,8 @@ def came(name: str, **options: Any) -> list[tuple[str, dict[str, list[int]], int
     """Run a job; the kind, offsets and rows of its events."""
     told = context()
     job(name, **options).execute(told)
-    return [
-        (extra["kind"], extra["offsets"], extra["rows"]) for _, extra in told["outlet_events"].added
-    ]
+    events = _AIRFLOW.end(told)
+    return [(extra["kind"], extra["offsets"], extra["rows"]) for extra in events]
 
 
 def test_each_job_that_writes_a_table_names_what_became_visible(cluster: Path) -> None:
@@ -172,6 +168,40 @@ def test_each_job_that_writes_a_table_names_what_became_visible(cluster: Path) -
     assert came("replay", topic="orders") == [("replay", {}, 1)]
     everything = {"0": [0, 124], "1": [0, 120]}
     assert came("rebuild_table", topic="orders") == [("rebuild_table", everything, 244)]
+
+
+def test_what_a_failed_task_committed_is_in_the_next_event(cluster: Path) -> None:
+    """Of its next try, though that finds nothing to do; else of the task that commits next, with
+    what a process outside of Airflow brought.
+    """
+    from airflow.sdk.exceptions import AirflowFailException
+
+    configure(cluster, "orders", {"lakehead.table.schema": "id int"})
+    write_topic(cluster, "orders", {0: [json.dumps({"id": 1 << 40}).encode()]}, partitions=2)
+    first = context()
+    with pytest.raises(AirflowFailException, match="offset 120"):
+        job("materialize", topics="orders").execute(first)
+    assert _AIRFLOW.end(first, "up_for_retry") == []
+    configure(cluster, "orders", {"lakehead.table.schema": "id bigint"})
+    with closing(DeclaredTables(str(cluster))) as tables:
+        tables.bring_up(all_of_them=True, tell=lambda _outcome: None)
+    other = context()
+    write_topic(cluster, "orders", {1: [b'{"id":1}']}, partitions=2)
+    job("materialize", topics="orders").execute(other)
+    events = [(extra["offsets"], extra["rows"]) for extra in _AIRFLOW.end(other)]
+    assert events == [({"0": [120, 121], "1": [120, 121]}, 2)]
+    second = _AIRFLOW.begin(first["ti"])
+    job("materialize").execute(second)
+    events = [(extra["offsets"], extra["rows"]) for extra in _AIRFLOW.end(second)]
+    assert events == [({"0": [0, 120], "1": [0, 120]}, 240)]
+    # Without another try, the next task has them.
+    write_topic(cluster, "orders", {1: [b'{"id":1}', b"{"]}, partitions=2)
+    third = context()
+    with pytest.raises(AirflowFailException, match="offset 122"):
+        job("materialize", topics="orders").execute(third)
+    _AIRFLOW.end(third, "failed")
+    configure(cluster, "orders", {"lakehead.table.on.error": "drop"})
+    assert came("materialize", topics="orders") == [("materialize", {"1": [121, 123]}, 1)]
 
 
 def test_an_event_of_a_table_that_begins_behind_retention_begins_there(cluster: Path) -> None:

@@ -115,7 +115,7 @@ def test_assets_are_named_by_connection_and_topic() -> None:
     assert topic_asset("orders").uri == "lakehead://lakehead_default/topics/orders"
     assert table_asset("orders", "prod").uri == "lakehead://prod/tables/orders"
     watched = watched_table("orders", "prod", records=100)
-    assert (watched.name, watched.uri) == (table_asset("orders", "prod").name,) * 2
+    assert (watched.name, watched.uri) == (f"{table_asset('orders', 'prod').uri}/watched/100",) * 2
     [watcher] = watched.watchers
     assert isinstance(watcher, AssetWatcher)
     assert watcher.trigger.serialize()[1]["records"] == 100
@@ -130,6 +130,10 @@ def test_assets_are_named_by_connection_and_topic() -> None:
         ("lakehead:///topics/a", None),
         ("lakehead://c/queues/a", None),
         ("lakehead://c/topics/a/b", None),
+        ("lakehead://c/tables/a/watched/100/", "lakehead://c/tables/a/watched/100"),
+        ("lakehead://c/tables/a/watched/", None),
+        ("lakehead://c/tables//watched/1", None),
+        ("lakehead://c/tables/a/seen/1", None),
     ],
 )
 def test_uris_of_assets_are_checked(uri: str, kept: str | None) -> None:

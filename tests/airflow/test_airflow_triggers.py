@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from connectors.airflow.assets import growth
 from connectors.airflow.conditions import Condition, LagUnder, TopicOffset, encoded
 from connectors.airflow.triggers.cluster_looks import ClusterLook
+from lake.jobs.declared_tables import DeclaredTables
 from lake.store_reader import store_reader
+from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 
 pytestmark = [
@@ -47,7 +50,7 @@ class Kept:
 
     async def aset(self, key: str, value: Any) -> None:
         self.values[key] = json.loads(json.dumps(value))
-        self._noted.put_nowait(self.values[key]["offsets"])
+        self._noted.put_nowait(self.values[key].get("offsets", {}))
 
 
 def rebuilt(trigger: Any) -> Any:
@@ -70,7 +73,7 @@ def condition_trigger(condition: Condition, conn: str = CONN) -> Any:
 def growth_trigger(records: int, kept: Kept | None = None) -> Any:
     from connectors.airflow.triggers.growth import GrowthTrigger
 
-    trigger = rebuilt(GrowthTrigger(CONN, "orders", "topic", records, POLL_S))
+    trigger = rebuilt(GrowthTrigger(CONN, "orders", records, POLL_S))
     trigger.asset_state_store = kept
     return trigger
 
@@ -161,6 +164,56 @@ async def test_all_of_a_topic_that_is_made_under_watch_is_told(cluster: Path) ->
 
     [event] = [event async for event in growth_trigger(1).filter_shared_stream(looks())]
     assert event.payload["offsets"] == {"0": [0, 4]}
+
+
+def written(root: Path, begin: int | None = None) -> ClusterLook:
+    """Have the table what lies in objects, or begin at an offset; then look."""
+    tables = DeclaredTables(str(root))
+    with closing(tables):
+        if begin is None:
+            tables.bring_up(all_of_them=True, tell=lambda _outcome: None)
+        else:
+            tables.begin("orders", at={0: begin, 1: 0})
+    return look_at(root)
+
+
+def look_at(root: Path) -> ClusterLook:
+    return ClusterLook(store_reader(str(root)).open_catalog().state, 0)
+
+
+async def test_a_watcher_tells_each_commit_of_a_table_once(cluster: Path) -> None:
+    """Backfill and what came while no triggerer ran included, and again only what may be lost."""
+    from connectors.airflow.triggers.table_growth import TableGrowthTrigger
+
+    kept = Kept()
+
+    async def told(*looks: ClusterLook) -> list[tuple[str, dict[str, list[int]], int]]:
+        """What a triggerer fires that sees these looks, and then dies."""
+        trigger = rebuilt(TableGrowthTrigger(CONN, "orders", 2, POLL_S))
+        trigger.asset_state_store = kept
+
+        async def seen() -> AsyncGenerator[ClusterLook, None]:
+            for look in looks:
+                yield look
+
+        fired = [one.payload async for one in trigger.filter_shared_stream(seen())]
+        return [(one["kind"], one["offsets"], one["rows"]) for one in fired]
+
+    await asyncio.to_thread(write_topic, cluster, "orders", {0: [b'{"a":1}'] * 10}, partitions=2)
+    declared = {"lakehead.table.enable": "true", "lakehead.table.value.format": "json"}
+    await asyncio.to_thread(configure, cluster, "orders", declared)
+    begun = await asyncio.to_thread(written, cluster, 6)
+    level = await asyncio.to_thread(written, cluster)
+    # What the table had before the watch is not told, and is noted so.
+    assert await told(level, level) == []
+    await asyncio.to_thread(write_topic, cluster, "orders", {1: [b'{"a":1}']}, partitions=2)
+    level = await asyncio.to_thread(written, cluster)
+    assert await told(begun, level) == []  # one record is not enough
+    filled = await asyncio.to_thread(written, cluster, 4)
+    came = [("materialize", {"1": [0, 1]}, 1), ("backfill", {"0": [4, 6]}, 2)]
+    assert await told(filled) == came  # the triggerer dies before it has noted that
+    assert await told(filled, filled, filled) == came
+    assert await told(filled) == []
 
 
 async def test_triggers_of_a_connection_share_one_poll(cluster: Path) -> None:

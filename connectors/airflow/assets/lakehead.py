@@ -1,10 +1,13 @@
 """Topics and tables as assets. Their URIs are `lakehead://CONNECTION/topics/TOPIC` and
-`lakehead://CONNECTION/tables/TOPIC`; that is their name too.
+`lakehead://CONNECTION/tables/TOPIC`; that is their name too. A watched one is an asset of its own,
+`.../tables/TOPIC/watched/RECORDS`, since an asset's events have one origin: the tasks that write,
+or one watcher. So no DAG is started twice by one commit.
 
 What an event carries (`events_extra`) is the same whether a task made the data (the operators add
 it to `outlet_events`) or a watcher saw it: `topic`, `offsets` as [first, end) by partition, and
-`records`, their number; a task's also `rows`, those that came, and `kind`, the job. A watcher's
-lies in the event's `extra["payload"]`, where Airflow puts it.
+`records`, their number; a table's also `rows`, those that came, `kind`, the job, and `versions` of
+the table as [first, end). A watcher's lies in the event's `extra["payload"]`, where Airflow puts
+it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +17,21 @@ from urllib.parse import SplitResult
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
+    from connectors.airflow.triggers.growth import GrowthTrigger
+    from connectors.airflow.triggers.table_growth import TableGrowthTrigger
+
 CONN_ID = "lakehead_default"
 Of = Literal["topic", "table"]
 
 
 def topic_asset(topic: str, lakehead_conn_id: str = CONN_ID) -> "Asset":
     """Return the asset of a topic. Its events come from tasks that name it as an outlet."""
-    return _asset("topic", topic, lakehead_conn_id)
+    return _asset(asset_uri("topic", topic, lakehead_conn_id))
 
 
 def table_asset(topic: str, lakehead_conn_id: str = CONN_ID) -> "Asset":
     """Return the asset of the table that a topic declares. Materialising it makes its events."""
-    return _asset("table", topic, lakehead_conn_id)
+    return _asset(asset_uri("table", topic, lakehead_conn_id))
 
 
 def watched_topic(
@@ -38,7 +44,10 @@ def watched_topic(
     """Return the asset of a topic, with events whenever at least so many more records lie in
     objects: by the triggerer, whoever wrote them. `poll_interval` in seconds.
     """
-    return _watched("topic", topic, lakehead_conn_id, records, poll_interval)
+    from connectors.airflow.triggers.growth import GrowthTrigger
+
+    trigger = GrowthTrigger(lakehead_conn_id, topic, records, poll_interval)
+    return _watched("topic", trigger)
 
 
 def watched_table(
@@ -48,11 +57,13 @@ def watched_table(
     records: int = 1,
     poll_interval: float = 10.0,
 ) -> "Asset":
-    """Return the asset of a topic's table, with events whenever at least so many more of the
-    topic's records are in it: by the triggerer, whoever materialised them. `poll_interval` in
-    seconds.
+    """Return the asset of a topic's table, with events whenever at least so many more records came
+    into it: by the triggerer, whichever process wrote them. `poll_interval` in seconds.
     """
-    return _watched("table", topic, lakehead_conn_id, records, poll_interval)
+    from connectors.airflow.triggers.table_growth import TableGrowthTrigger
+
+    trigger = TableGrowthTrigger(lakehead_conn_id, topic, records, poll_interval)
+    return _watched("table", trigger)
 
 
 def growth(
@@ -85,7 +96,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     whoever wrote the DAG.
     """
     parts = uri.path.strip("/").split("/")
-    if not uri.netloc or len(parts) != 2 or parts[0] not in {"topics", "tables"} or not parts[1]:
+    if not uri.netloc or parts[0] not in {"topics", "tables"} or not _is_named(parts[1:]):
         raise ValueError(
             f"{uri.geturl()!r} is no asset of Lakehead: write lakehead://CONNECTION/topics/TOPIC, "
             "or tables/TOPIC"
@@ -93,25 +104,27 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     return uri._replace(path="/" + "/".join(parts), query="", fragment="")
 
 
+def _is_named(parts: Sequence[str]) -> bool:
+    """Whether this is a topic, or a topic that is watched by a number of records."""
+    if len(parts) == 3:
+        return bool(parts[0]) and parts[1] == "watched" and parts[2].isdecimal()
+    return len(parts) == 1 and bool(parts[0])
+
+
 def asset_uri(of: Of, topic: str, lakehead_conn_id: str) -> str:
     """Return the URI of a topic, or of its table."""
     return f"lakehead://{lakehead_conn_id}/{of}s/{topic}"
 
 
-def _asset(of: Of, topic: str, lakehead_conn_id: str, **more: Any) -> "Asset":
+def _asset(uri: str, **more: Any) -> "Asset":
     from airflow.sdk import Asset
 
-    uri = asset_uri(of, topic, lakehead_conn_id)
     return Asset(name=uri, uri=uri, group="lakehead", **more)
 
 
-def _watched(
-    of: Of, topic: str, lakehead_conn_id: str, records: int, poll_interval: float
-) -> "Asset":
+def _watched(of: Of, trigger: "GrowthTrigger | TableGrowthTrigger") -> "Asset":
     from airflow.sdk import AssetWatcher
 
-    from connectors.airflow.triggers.growth import GrowthTrigger
-
-    trigger = GrowthTrigger(lakehead_conn_id, topic, of, records, poll_interval)
-    name = f"{of}_{topic}_by_{records}"
-    return _asset(of, topic, lakehead_conn_id, watchers=[AssetWatcher(name=name, trigger=trigger)])
+    uri = f"{asset_uri(of, trigger.topic, trigger.lakehead_conn_id)}/watched/{trigger.records}"
+    name = f"{of}_{trigger.topic}_by_{trigger.records}"
+    return _asset(uri, watchers=[AssetWatcher(name=name, trigger=trigger)])

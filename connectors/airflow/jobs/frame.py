@@ -17,9 +17,6 @@ from storage.jobs.frame import Progress, Runner
 Figures = dict[str, Any]
 """What was done: numbers by name, the first few lines of what a person is to read, texts."""
 
-ChangeKind = Literal["backfill", "materialize", "rebuild_table", "replay"]
-"""The job that wrote a table."""
-
 IfTaken = Literal["skip", "retry"]
 """What becomes of a task whose table another process writes."""
 
@@ -64,14 +61,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """A table that was written: what came, as [first, end) of offsets by partition and as rows. A
-    replay brings rows alone, whose offsets the table went over before; a rebuild all that there is.
+    """A table that a task was at, and what it committed; nothing, where a try before it did. The
+    offsets that came are in the table's own history (`lake.tables.table_history`).
     """
 
     topic: str
     uri: str
-    kind: ChangeKind = "materialize"
-    ranges: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    commits: int = 0
     rows: int = 0
     bytes_written: int = 0
 
@@ -80,7 +76,9 @@ class TableChange:
 class Place:
     """Where a job runs: the cluster at `path`; `wait_s` seconds are waited for a table that another
     process writes, and if it keeps it, `if_taken` says what then. `workers` threads make a table's
-    files. `log` is the task's.
+    files. `log` is the task's. `written_by` names the task in the history of tables. With
+    `is_retry` an earlier try may have made commits that are in no event; with `is_part` the task
+    does some units of a job.
     """
 
     path: str
@@ -92,6 +90,9 @@ class Place:
     workers: int = 2
     is_local: bool = True
     is_dry_run: bool = False
+    written_by: str = ""
+    is_retry: bool = False
+    is_part: bool = False
     on_change: Callable[[TableChange], None] = lambda _change: None
 
 

@@ -48,10 +48,10 @@ def _replay(place: Place, options: Options, topic: str) -> Figures:
 
 def _work_replay(place: Place, options: Options, units: Sequence[Unit]) -> Figures:
     topic = units[0].item
-    with changes_told(place, [topic], "replay") as written:
+    with changes_told(place, [topic]) as written:
         figures = _replay(place, options, topic)
         if figures["replayed"]:
-            written[topic] = (figures["replayed"], 0)
+            written[topic] = (1, figures["replayed"], 0)
     return figures
 
 
@@ -122,12 +122,12 @@ def _tell_backfill(place: Place, options: Options, topic: str) -> Figures:
 def _work_backfill(place: Place, options: Options, units: Sequence[Unit]) -> Figures:
     topic, at = units[0].item, _at(options)
     with (
-        changes_told(place, [topic], "backfill") as written,
+        changes_told(place, [topic]) as written,
         opened_tables(place, options, [topic]) as tables,
     ):
         result = tables.begin(topic, at=at)
-        if result.records:
-            written[topic] = (result.records, result.bytes_written)
+        if result.commits:
+            written[topic] = (result.commits, result.records, result.bytes_written)
     counted = (
         *("records", "dead_letters", "dropped", "left_out"),
         *("bytes_read", "bytes_written", "commits"),
@@ -163,9 +163,9 @@ def _rebuild(place: Place, options: Options, topic: str) -> Figures:
 
 def _work_rebuild(place: Place, options: Options, units: Sequence[Unit]) -> Figures:
     topic = units[0].item
-    with changes_told(place, [topic], "rebuild_table") as written:
+    with changes_told(place, [topic]) as written:
         figures = _rebuild(place, options, topic)
-        written[topic] = (figures["records"], figures["bytes_written"])
+        written[topic] = (1, figures["records"], figures["bytes_written"])
     return figures
 
 

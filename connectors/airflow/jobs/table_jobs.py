@@ -1,12 +1,11 @@
 """The jobs of the lake over declared tables. A unit is a table, by its topic."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from connectors.airflow.jobs.frame import (
-    ChangeKind,
     Figures,
     Job,
     Options,
@@ -31,7 +30,6 @@ from lake.jobs.table_upkeep import (
     vacuum,
 )
 from lake.store_reader import store_reader
-from lake.tables.delta_table import first_id, open_table
 from lake.tables.merge_engine import MergeEngineName
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
@@ -66,98 +64,39 @@ def opened_tables(
         engine=options.get("engine", "delta-rs"),
         runner=None if place.is_local else place.runner,
         on_progress=place.on_progress,
+        written_by=place.written_by,
     )
     with closing(tables):
         yield tables
 
 
-Written = dict[str, tuple[int, int]]
-"""Rows and bytes that were written, by topic."""
+Written = dict[str, tuple[int, int, int]]
+"""Commits that were made, their rows and bytes, by topic."""
 
 
 @contextmanager
-def changes_told(
-    place: Place, topics: Sequence[str], kind: ChangeKind = "materialize"
-) -> Iterator[Written]:
-    """Yield what to note in which tables were written, also where the block fails; then the change
-    of each is told, with the offsets that came into it.
+def changes_told(place: Place, topics: Sequence[str]) -> Iterator[Written]:
+    """Yield what to note in which tables were written; then it is told which these are. A task that
+    is tried again tells of all the tables of `topics` (none named: of all declared ones), since an
+    earlier try may have written them.
     """
     written: Written = {}
-    before = _held(place, topics, with_firsts=kind == "backfill")
-    try:
-        yield written
-    finally:
-        after = _held(place, list(written), with_firsts=kind != "replay") if written else {}
-        for topic, (rows, size) in written.items():
-            held = after.get(topic, _NOT_HELD)
-            place.on_change(
-                TableChange(
-                    topic=topic,
-                    uri=held.uri,
-                    kind=kind,
-                    ranges=_came(kind, before.get(topic, _NOT_HELD), held),
-                    rows=rows,
-                    bytes_written=size,
-                )
-            )
-
-
-class Held(NamedTuple):
-    """What a table holds: below `ends` of each partition, from `firsts` on, where that is known;
-    and the `starts` of the topic's partitions, below which nothing can come.
-    """
-
-    uri: str
-    ends: Sequence[int]
-    firsts: Mapping[int, int]
-    starts: Mapping[int, int]
-
-
-_NOT_HELD = Held("", (), {}, {})
-
-
-def _came(kind: ChangeKind, before: Held, after: Held) -> dict[int, tuple[int, int]]:
-    """Return the offsets that came into a table, by partition."""
-    found = {}
-    for partition, end in enumerate(after.ends):
-        earlier = before.ends[partition] if partition < len(before.ends) else 0
-        first = max(after.firsts.get(partition, 0), 0)
-        if kind == "materialize":
-            found[partition] = (max(first, earlier, before.starts.get(partition, 0)), end)
-        elif kind == "rebuild_table":
-            found[partition] = (first, end)
-        elif kind == "backfill" and partition in after.firsts:
-            found[partition] = (first, before.firsts.get(partition, 0 if earlier else end))
-    return {partition: (first, end) for partition, (first, end) in found.items() if first < end}
-
-
-def _held(place: Place, topics: Sequence[str], *, with_firsts: bool) -> dict[str, Held]:
-    """What the tables of topics hold: ends by the metadata, beginnings by the tables."""
+    yield written
+    if not written and not place.is_retry:
+        return
     state = store_reader(place.path).open_catalog().state
-    found = {}
-    for topic, one in declared_tables(state, topics).items():
-        if isinstance(one, TableDeclaration):
-            uri = one.uri(place.path)
-            ends = state.tables.get(one.topic_id, TableState()).offsets
-            firsts = _firsts(uri, one.topic_id, len(ends)) if with_firsts else {}
-            streams = [state.streams.get(number) for number in state.topics[topic].partitions]
-            starts = {one.partition: one.start_offset for one in streams if one is not None}
-            found[topic] = Held(uri, ends, firsts, starts)
-    return found
-
-
-def _firsts(uri: str, topic_id: str, partitions: int) -> dict[int, int]:
-    """The first offset of each partition that a table holds; nothing of one that cannot be read,
-    since what was done to it is told all the same.
-    """
-    try:
-        table = open_table(uri)
-    except LakeheadError:
-        return {}
-    if table is None:
-        return {}
-    firsts = {p: table.marked(first_id(topic_id, p)) for p in range(partitions)}
-    return {partition: first for partition, first in firsts.items() if first >= 0}
+    told = topics if place.is_retry else tuple(written)
+    for topic, declared in declared_tables(state, told).items():
+        if isinstance(declared, TableDeclaration):
+            commits, rows, size = written.get(topic, (0, 0, 0))
+            change = TableChange(
+                topic=topic,
+                uri=declared.uri(place.path),
+                commits=commits,
+                rows=rows,
+                bytes_written=size,
+            )
+            place.on_change(change)
 
 
 # ------------------------------------------------------------------------------------- materialize
@@ -196,15 +135,18 @@ def _declared(catalog: Catalog, topics: Sequence[str], place: Place) -> dict[str
 
 def _work_materialize(place: Place, options: Options, units: Sequence[Unit]) -> Figures:
     topics = [unit.item for unit in units]
+    of_task = topics if place.is_part else options.get("topics", ())
     if not topics:
-        return {}
+        with changes_told(place, of_task):
+            return {}
     figures: Figures = {"tables": 0}
     failed: list[TableOutcome] = []
 
     def tell(outcome: TableOutcome) -> None:
         nonlocal figures
         if outcome.result.commits:
-            written[outcome.topic] = (outcome.result.records, outcome.result.bytes_written)
+            done = outcome.result
+            written[outcome.topic] = (done.commits, done.records, done.bytes_written)
         if outcome.error is not None:
             failed.append(outcome)
             place.log.warning("topic %s: %s", outcome.topic, outcome.error)
@@ -214,7 +156,7 @@ def _work_materialize(place: Place, options: Options, units: Sequence[Unit]) -> 
         place.log.info("topic %s to %s: %s", outcome.topic, outcome.table, counted)
         figures = figures_of_both(figures, counted)
 
-    with changes_told(place, topics) as written, opened_tables(place, options, topics) as tables:
+    with changes_told(place, of_task) as written, opened_tables(place, options, topics) as tables:
         tables.bring_up(all_of_them=True, tell=tell)
     _raise_first([(one.topic, one.error) for one in failed if one.error], place, len(topics))
     return figures | {"tables_taken": len(failed)}

@@ -89,7 +89,7 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
     """
     del lineage_context
     parts = urlsplit(asset.uri)
-    kind, _, topic = parts.path.strip("/").partition("/")
+    kind, topic = parts.path.strip("/").split("/")[:2]  # a watched one is the same dataset
     from airflow.sdk.exceptions import AirflowFailException
 
     from connectors.airflow.hooks.lakehead import LakeheadHook

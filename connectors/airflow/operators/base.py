@@ -11,7 +11,7 @@ from connectors.airflow.errors import airflow_errors, checked_if_taken
 from connectors.airflow.hooks.lakehead import LakeheadHook
 from connectors.airflow.progress import ProgressLines
 from connectors.airflow.runners import RunnerSettings, checked_runner, opened_runner
-from connectors.airflow.table_changes import TABLES, add_events, lineage_of
+from connectors.airflow.table_changes import TABLES, add_events, lineage_of, task_key
 
 if TYPE_CHECKING:
     from connectors.airflow.jobs.frame import Figures, Job, Place, TableChange
@@ -94,8 +94,10 @@ class LakeheadOperator(BaseOperator):
         return self.is_dry_run is True or str(self.is_dry_run).strip().lower() in {"true", "1"}
 
     @contextmanager
-    def _work(self, what: str) -> Iterator["Place"]:
-        """Yield where a job runs, and turn what ends it into what Airflow knows."""
+    def _work(self, what: str, context: Context, *, is_part: bool = False) -> Iterator["Place"]:
+        """Yield where a job runs, and turn what ends it into what Airflow knows. At the end events
+        are made of what was done to tables.
+        """
         from airflow.sdk.exceptions import AirflowException
 
         from connectors.airflow.jobs.frame import Place
@@ -124,8 +126,13 @@ class LakeheadOperator(BaseOperator):
                     workers=self.workers,
                     is_local=settings.name == "local",
                     is_dry_run=self.only_tells,
+                    written_by=task_key(context).text(),
+                    is_retry=context["ti"].try_number > 1,
+                    is_part=is_part,
                     on_change=self._changes.append,
                 )
+                for change in self._changes:
+                    add_events(context, self.lakehead_conn_id, change)
         except Cancelled:
             raise AirflowException(
                 f"{what} was asked to end and has: what was done is kept, another try goes on"
@@ -135,11 +142,6 @@ class LakeheadOperator(BaseOperator):
     def _finish(job: "Job", figures: "Figures") -> None:
         with airflow_errors():
             job.finish(figures)
-
-    def _tell_changes(self, context: Context) -> None:
-        """Make events of what was done to tables."""
-        for change in self._changes:
-            add_events(context, self.lakehead_conn_id, change)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the lineage of the tables that were written, if OpenLineage asks for it."""

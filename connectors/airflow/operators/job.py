@@ -32,7 +32,7 @@ class LakeheadJobOperator(LakeheadOperator):
         """Run the job."""
         from connectors.airflow.jobs.frame import Figures, figures_of_both
 
-        with self._work(self.job) as place:
+        with self._work(self.job, context) as place:
             job = job_named(self.job)
             options = job.options_of(self.options)
 
@@ -45,6 +45,5 @@ class LakeheadJobOperator(LakeheadOperator):
 
             figures = self._breaking_in(work)
         self._tell(f"{self.job}, dry run" if self.only_tells else self.job, figures)
-        self._tell_changes(context)
         self._finish(job, figures)
         return figures

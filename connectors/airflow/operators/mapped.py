@@ -55,7 +55,7 @@ class LakeheadPlanOperator(LakeheadOperator):
         """Plan the job."""
         from connectors.airflow.jobs.chunks import cut
 
-        with self._work(f"plan of {self.job}") as place, self._cancellation.breaks_in():
+        with self._work(f"plan of {self.job}", context) as place, self._cancellation.breaks_in():
             job = job_named(self.job)
             planned = job.plan(place, job.options_of(self.options), again=False)
         figures = planned.told(is_dry_run=self.only_tells)
@@ -98,7 +98,10 @@ class LakeheadWorkOperator(LakeheadOperator):
         """Do the item."""
         from connectors.airflow.jobs.chunks import Chunk
 
-        with self._work(self.job) as place, self._cancellation.breaks_in():
+        with (
+            self._work(self.job, context, is_part=True) as place,
+            self._cancellation.breaks_in(),
+        ):
             job, chunk = job_named(self.job), Chunk.of_json(self.item)
             options = job.options_of(self.options)
             planned = job.plan(place, options, again=True)
@@ -109,7 +112,6 @@ class LakeheadWorkOperator(LakeheadOperator):
                 )
             figures = job.work(place, options, units) if units else {}
         self._tell(f"{self.job}, {chunk.label}", figures)
-        self._tell_changes(context)
         return figures
 
 

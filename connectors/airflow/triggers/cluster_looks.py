@@ -5,8 +5,8 @@ One look is one small request to the store while there is no news; no broker is 
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import structlog
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from storage.metadata.state import ClusterState
     from storage.object_store import ObjectStore
 
+_T = TypeVar("_T")
 _log = structlog.get_logger("connectors.airflow")
 
 TROUBLE_S = 30.0
@@ -115,6 +116,19 @@ class _Watched:
 
     async def close(self) -> None:
         await self._store.close()
+
+
+async def in_environment(lakehead_conn_id: str, work: Callable[[str], _T]) -> _T:
+    """Return what `work` returns of the cluster's path, in a thread, with the connection's storage
+    settings in the environment. Raises what it raises, and AirflowFailException.
+    """
+    from connectors.airflow.hooks.lakehead import LakeheadHook
+
+    hook = LakeheadHook(lakehead_conn_id)
+    path, _ = await asyncio.to_thread(lambda: (hook.path, hook.storage_settings))
+    async with _environments:
+        with hook.environment():
+            return await asyncio.to_thread(work, path)
 
 
 _environments = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""Tells that a topic, or its table, has grown: what a watcher of an asset leaves to the triggerer.
+"""Tells that a topic has grown: what a watcher of an asset leaves to the triggerer.
 
 How far it was told is kept in Airflow's own store of the asset's state, so what came while no
 triggerer ran is told when one does. That is written at the look after the one that told, when
@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from connectors.airflow.assets.lakehead import Of, growth
-from connectors.airflow.conditions import end_offsets, held_offsets
+from connectors.airflow.assets.lakehead import growth
+from connectors.airflow.conditions import end_offsets
 from connectors.airflow.triggers.cluster_looks import ClusterLook
 from connectors.airflow.triggers.cluster_trigger import ClusterTrigger
 
@@ -19,12 +19,11 @@ _KEY = "offsets"
 
 
 class GrowthTrigger(ClusterTrigger):
-    """Fires whenever a topic or its table has at least so many more records, with what
+    """Fires whenever a topic has at least so many more records in objects, with what
     `connectors.airflow.assets.growth` says. A topic that does not exist is waited for.
 
     :param lakehead_conn_id: the connection.
     :param topic: the topic.
-    :param of: `topic`: records that lie in objects; `table`: those that its table holds.
     :param records: so many more.
     :param poll_interval: seconds between two looks.
     """
@@ -33,7 +32,6 @@ class GrowthTrigger(ClusterTrigger):
         self,
         lakehead_conn_id: str,
         topic: str,
-        of: Of = "topic",
         records: int = 1,
         poll_interval: float = 10.0,
     ) -> None:
@@ -41,7 +39,6 @@ class GrowthTrigger(ClusterTrigger):
         if records < 1:
             raise ValueError(f"records is {records}: give a number from 1")
         self.topic = topic
-        self.of: Of = of
         self.records = records
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -51,7 +48,6 @@ class GrowthTrigger(ClusterTrigger):
             {
                 "lakehead_conn_id": self.lakehead_conn_id,
                 "topic": self.topic,
-                "of": self.of,
                 "records": self.records,
                 "poll_interval": self.poll_interval,
             },
@@ -79,7 +75,7 @@ class GrowthTrigger(ClusterTrigger):
             if topic is None:
                 is_new = True
                 continue
-            offsets = (end_offsets if self.of == "topic" else held_offsets)(look.state, topic)
+            offsets = end_offsets(look.state, topic)
             ends = {str(partition): offset for partition, offset in enumerate(offsets)}
             if topic_id != topic.topic_id:
                 # What was there before it was watched is not told; all of one made since then is.
@@ -109,4 +105,4 @@ class GrowthTrigger(ClusterTrigger):
 
     @property
     def _key(self) -> str:
-        return f"{_KEY}_{self.of}_{self.records}"
+        return f"{_KEY}_{self.records}"

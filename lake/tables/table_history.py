@@ -1,0 +1,93 @@
+"""What each commit of a table brought, as the commit itself notes it in the table's history.
+
+A commit that makes records visible has the note `lakehead.change`, JSON: the job (`kind`), the
+offsets [first, end) by partition, the rows, and the run that wrote it (`by`), which the caller
+names. So whoever reads the history knows which offsets and rows came in which version, and that
+holds for a run that was killed after its commit as well. Commits that bring no records (OPTIMIZE,
+wider columns, marks) have no such note.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lake.tables.delta_table import Table, TableUnavailable, one_line
+
+ChangeKind = Literal["backfill", "materialize", "rebuild_table", "replay"]
+"""The job that wrote a table."""
+
+CHANGE = "lakehead.change"
+_SPARK_NOTES = "userMetadata"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Records that one commit made visible. A replay has rows alone, whose offsets the table went
+    over before; a rebuild all that the new table holds. `written_by` names the run, empty if its
+    caller gave no name.
+    """
+
+    kind: ChangeKind
+    offsets: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    rows: int = 0
+    written_by: str = ""
+
+    def notes(self) -> dict[str, str]:
+        """Return the note of the commit; none if nothing became visible."""
+        offsets = {str(p): [first, end] for p, (first, end) in self.offsets.items() if first < end}
+        if not offsets and not self.rows:
+            return {}
+        told = {"kind": self.kind, "offsets": offsets, "rows": self.rows, "by": self.written_by}
+        return {CHANGE: json.dumps(told, sort_keys=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCommit:
+    """A commit that brought records: the version that it made, when (milliseconds), and what."""
+
+    version: int
+    at_ms: int
+    change: Change
+
+
+def commits_since(table: Table, version: int) -> list[TableCommit]:
+    """Return the commits above `version` that brought records, the oldest first. The log may not
+    have all of them any more: Delta removes entries that are older than the table's
+    `delta.logRetentionDuration` (30 days). Raises TableUnavailable.
+    """
+    from deltalake.exceptions import DeltaError
+
+    if table.version <= version:
+        return []
+    try:
+        entries = table.handle.history(table.version - version)
+    except (DeltaError, OSError) as error:
+        message = f"cannot read the history of {table.uri}: {one_line(error)}"
+        raise TableUnavailable(message) from error
+    return sorted(_read(entries, version), key=lambda one: one.version)
+
+
+def _read(entries: list[dict[str, Any]], version: int) -> Iterator[TableCommit]:
+    for entry in entries:
+        if entry["version"] > version and (change := _change(entry)) is not None:
+            at_ms = int(entry.get("timestamp", 0))
+            yield TableCommit(version=entry["version"], at_ms=at_ms, change=change)
+
+
+def _change(entry: Mapping[str, Any]) -> Change | None:
+    """What an entry notes; None for one of another program, or without the note."""
+    noted = entry.get(CHANGE)
+    try:
+        if noted is None and isinstance(entry.get(_SPARK_NOTES), str):
+            notes = json.loads(entry[_SPARK_NOTES])
+            noted = notes.get(CHANGE) if isinstance(notes, dict) else None
+        if noted is None:
+            return None
+        told = json.loads(noted)
+        offsets = {int(p): (int(first), int(end)) for p, (first, end) in told["offsets"].items()}
+        return Change(
+            kind=told["kind"], offsets=offsets, rows=int(told["rows"]), written_by=told["by"]
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
