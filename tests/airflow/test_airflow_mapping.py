@@ -94,3 +94,43 @@ def test_a_retry_repeats_the_item_that_failed_alone(
         table = open_table(str(tmp_path / "tables" / f"t{topic}"))
         assert table is not None
         assert len(table.handle.to_pyarrow_table()) == 8
+
+
+@pytest.mark.slow
+def test_a_try_that_fails_after_its_commit_leaves_its_event_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Airflow's own database: one event, of the second try; then one of what another brings."""
+    from airflow.models.asset import AssetEvent
+    from airflow.sdk import DAG
+    from airflow.sdk.exceptions import AirflowException
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    from connectors.airflow.operators.job import LakeheadJobOperator
+
+    class FailsOnce(LakeheadJobOperator):
+        def execute(self, context: Any) -> Any:
+            done = super().execute(context)
+            if context["ti"].try_number == 1:
+                raise AirflowException("after the commit")
+            write_topic(tmp_path, "t0", {0: [b'{"id": 1}']})
+            return done
+
+    cluster(tmp_path, topics=1)
+    connect(monkeypatch, str(tmp_path))
+    common: dict[str, Any] = {"job": "materialize", "options": {"all_of_them": True}}
+    with DAG("told", schedule=None) as dag:
+        first = FailsOnce(task_id="first", retries=1, retry_delay=0, **common)
+        _ = first >> LakeheadJobOperator(task_id="second", **common)
+    run = run_dag(dag)
+
+    assert set(states(run).values()) == {"success"}
+    with create_session() as session:
+        query = select(AssetEvent).where(AssetEvent.source_run_id == run.run_id)
+        events = session.scalars(query.where(AssetEvent.source_dag_id == "told")).all()
+        found = {one.source_task_id: one.extra for one in events}
+    assert len(events) == 2
+    assert found["first"]["offsets"] == {"0": [0, 8]}
+    assert found["second"]["offsets"] == {"0": [8, 9]}
+    assert found["first"]["versions"][-1][1] <= found["second"]["versions"][0][0]
