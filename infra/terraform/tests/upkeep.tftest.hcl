@@ -91,7 +91,7 @@ run "a_wal_mode_does_not_change_under_hosts" {
   variables {
     wal_mode = "object"
   }
-  expect_failures = [terraform_data.guard, check.hosts_are_as_configured]
+  expect_failures = [terraform_data.guard, check.hosts_are_as_configured, check.hosts_run_the_settings]
 }
 
 run "nor_does_the_kind_of_disk" {
