@@ -39,6 +39,8 @@ WHEEL = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
 # connection that the emulator closes too early on a busy machine fails an apply.
 OVERRIDE = 'provider "aws" {\n  max_retries = 3\n}\n'
 SETTINGS_OBJECT = "module.lakehead.module.brokers.aws_s3_object.settings"
+AGENT_OBJECT = "module.lakehead.module.brokers.aws_s3_object.agent"
+LOG_GROUP = "module.lakehead.module.cloudwatch[0].aws_cloudwatch_log_group.this"
 HOST = "module.lakehead.module.brokers.aws_instance.host"
 INTERFACE = "module.lakehead.module.brokers.aws_network_interface.host"
 VOLUME = "module.lakehead.module.wal[0].aws_ebs_volume.wal"
@@ -287,6 +289,49 @@ def test_existing_vpc_gets_a_larger_volume_and_ends(
         check_a_volume_alone_moves_from_a_stopped_host(cluster)
         terraform.check_nothing_to_do()
         check_end(where)
+
+
+def test_shipping_to_cloudwatch_begins_and_ends_without_a_change_of_hosts(tmp_path: Path) -> None:
+    with place(tmp_path, "minimal") as where:
+        terraform = where.terraform
+        terraform.plan()
+        cluster = applied(where)
+        s3, logs = where.aws.client("s3"), where.aws.client("logs")
+        address = {"Bucket": BUCKET, "Key": "lakehead-settings/cloudwatch.jsonl"}
+        assert s3.get_object(**address)["Body"].read() == b"off\n"
+        kept = {slot: one["InstanceId"] for slot, one in cluster.instances.items()}
+
+        terraform.override("ship", 'module "lakehead" {\n  cloudwatch = {}\n}\n')
+        changes = terraform.plan().changes
+        named = [one for one in changes if not one.startswith((ALARMS, LOG_GROUP))]
+        assert {one: changes[one] for one in named} == {
+            AGENT_OBJECT: "update",
+            "module.lakehead.module.brokers.aws_iam_role_policy.broker": "update",
+            'module.lakehead.module.network.aws_vpc_endpoint.interface["logs"]': "create",
+        }
+        alarms = [one for one in changes if one.startswith(f"{ALARMS}aws_cloudwatch_metric_alarm")]
+        assert len(alarms) == 6
+        cluster = applied(where)
+        names = sorted(cluster.outputs["log_groups"].values())
+        assert names == [f"lakehead-{BUCKET}/journal", f"lakehead-{BUCKET}/metrics"]
+        groups = logs.describe_log_groups()["logGroups"]
+        assert sorted(one["logGroupName"] for one in groups) == names
+        assert {one["retentionInDays"] for one in groups} == {30}
+        agent, scrape = s3.get_object(**address)["Body"].read().decode().splitlines()
+        assert json.loads(agent)["logs"].keys() == {"logs_collected", "metrics_collected"}
+        (job,) = json.loads(scrape)["scrape_configs"]
+        assert job["static_configs"][0]["targets"] == ["127.0.0.1:9404", "127.0.0.1:9405"]
+        check_bucket(cluster)
+        check_instances(cluster, {"a-0": 0, "a-1": 100}, where.hashes())
+        assert {slot: one["InstanceId"] for slot, one in cluster.instances.items()} == kept
+        assert cluster.outputs["hosts_to_replace"] == []
+
+        terraform.override("ship", 'module "lakehead" {\n  cloudwatch = null\n}\n')
+        terraform.apply()
+        terraform.check_nothing_to_do()
+        assert logs.describe_log_groups()["logGroups"] == []
+        assert s3.get_object(**address)["Body"].read() == b"off\n"
+        check_end(where, snapshots=2)
 
 
 def test_first_table_is_made_and_ends(tmp_path: Path) -> None:
