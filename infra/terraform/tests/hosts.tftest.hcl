@@ -56,7 +56,7 @@ run "user_data_of_letters_that_are_several_bytes" {
     source = "./modules/brokers"
   }
   variables {
-    lakehead_wheel = "https://packages.example/${join("", [for number in range(160) : "üüüüüü"])}/lakehead-1.0-py3-none-any.whl"
+    lakehead_wheel = "https://packages.example/${join("", [for number in range(600) : "üüüüüü"])}/lakehead-1.0-py3-none-any.whl"
   }
   expect_failures = [aws_instance.host]
 }

@@ -59,8 +59,8 @@ run "the_policy_has_what_a_broker_does_and_no_more" {
     error_message = "no statement is about every resource"
   }
   assert {
-    condition = toset([for statement in jsondecode(output.broker_policy_json).Statement : statement.Resource if startswith(statement.Sid, "Cluster") || statement.Sid == "SettingsObject" || startswith(statement.Sid, "Package")]) == toset([
-      "arn:aws:s3:::lake-bucket/lakehead/*", "arn:aws:s3:::lake-bucket", "arn:aws:s3:::lake-bucket/lakehead-settings/brokers.toml", "arn:aws:s3:::packages/lakehead/*", "arn:aws:s3:::packages",
+    condition = toset(flatten([for statement in jsondecode(output.broker_policy_json).Statement : [statement.Resource] if startswith(statement.Sid, "Cluster") || statement.Sid == "SettingsObject" || startswith(statement.Sid, "Package")])) == toset([
+      "arn:aws:s3:::lake-bucket/lakehead/*", "arn:aws:s3:::lake-bucket", "arn:aws:s3:::lake-bucket/lakehead-settings/brokers.toml", "arn:aws:s3:::lake-bucket/lakehead-settings/cloudwatch.jsonl", "arn:aws:s3:::packages/lakehead/*", "arn:aws:s3:::packages",
     ])
     error_message = "resources: ${output.broker_policy_json}"
   }
