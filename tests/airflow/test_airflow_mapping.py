@@ -105,7 +105,6 @@ def test_a_try_that_fails_after_its_commit_leaves_its_event_to_the_next(
     from airflow.sdk import DAG
     from airflow.sdk.exceptions import AirflowException
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     from connectors.airflow.operators.job import LakeheadJobOperator
 
@@ -127,8 +126,7 @@ def test_a_try_that_fails_after_its_commit_leaves_its_event_to_the_next(
 
     assert set(states(run).values()) == {"success"}
     with create_session() as session:
-        query = select(AssetEvent).where(AssetEvent.source_run_id == run.run_id)
-        events = session.scalars(query.where(AssetEvent.source_dag_id == "told")).all()
+        events = session.query(AssetEvent).filter_by(source_run_id=run.run_id).all()
         found = {one.source_task_id: one.extra for one in events}
     assert len(events) == 2
     assert found["first"]["offsets"] == {"0": [0, 8]}
