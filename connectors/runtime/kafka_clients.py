@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -110,12 +110,20 @@ def consumed(reader: Any, count: int, wait_s: float) -> Sequence[Any]:
 
 class Cluster:
     """A cluster as its administrator sees it. At a stop, calls raise RunStopped when the time for
-    a cluster that does not respond is over.
+    a cluster that does not respond is over; at once when nothing waits for the response
+    (`is_needed`).
     """
 
-    def __init__(self, config: KafkaConfig, stop: Stop | None = None) -> None:
+    def __init__(
+        self,
+        config: KafkaConfig,
+        stop: Stop | None = None,
+        *,
+        is_needed: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._config = config
         self._stop = stop
+        self._is_needed = is_needed
         self._admin: Any = made_client(AdminClient, config)
 
     @property
@@ -161,7 +169,9 @@ class Cluster:
         raise KafkaAway(f"no broker answers at {self.address}")
 
     def _check_stop(self) -> None:
-        if self._stop is not None and self._stop.is_over:
+        if self._stop is None or not self._stop.is_requested:
+            return
+        if self._stop.is_over or not self._is_needed():
             raise RunStopped(
                 f"stopped: {self.address} did not answer within {self._stop.within_s:g} s; the "
                 "next run reads again what was not committed"

@@ -65,7 +65,8 @@ class SinkRun:
         self._when_lost = when_lost
         self._stop = stop
         self._on_progress = on_progress
-        self._cluster = Cluster(config, stop)
+        self._has_open_unit = False
+        self._cluster = Cluster(config, stop, is_needed=lambda: self._has_open_unit)
         defaults: KafkaConfig = {"queued.max.messages.kbytes": 16 * 1024}
         ours: KafkaConfig = {
             "group.id": group,
@@ -112,23 +113,29 @@ class SinkRun:
             self._failures += 1
             if self._failures >= _ATTEMPTS:
                 raise
-            self._begin_again(error, _FIRST_PAUSE_S * 2 ** (self._failures - 1))
-            return False
+            return self._begin_again(error, _FIRST_PAUSE_S * 2 ** (self._failures - 1))
         except KafkaAway as error:
             now_s = self._clock.monotonic()
             self._away_s = min(self._away_s, now_s)
             if now_s - self._away_s > self._settings.retry_seconds:
                 raise
-            self._begin_again(error, _FIRST_PAUSE_S)
-            return False
+            return self._begin_again(error, _FIRST_PAUSE_S)
+        except RunStopped:
+            if self._has_open_unit:
+                raise
         return True
 
-    def _begin_again(self, error: ConnectorError, pause_s: float) -> None:
-        """Forget the present unit, which is read again after a pause. Raises RunStopped."""
+    def _begin_again(self, error: ConnectorError, pause_s: float) -> bool:
+        """Forget the present unit, which is read again after a pause; whether the run was stopped
+        meanwhile, with nothing to read again. Raises RunStopped.
+        """
+        has_lost_unit, self._has_open_unit = self._has_open_unit, False
         self._sink.abort()
         self._open_figures = ConnectFigures()
-        if self._stop.wait(pause_s):
+        is_stopped = self._stop.wait(pause_s)
+        if is_stopped and has_lost_unit:
             raise RunStopped(f"stopped while it repeated: {error}") from None
+        return is_stopped
 
     def _begin(self) -> None:
         topic_ids = self._topic_ids()
@@ -212,6 +219,7 @@ class SinkRun:
         wait_s = self._settings.transaction_seconds
         while not self._stop.is_requested and size < self._settings.transaction_bytes:
             messages = consumed(self._reader, _AT_ONCE, _POLL_S)
+            self._has_open_unit = self._has_open_unit or bool(messages)
             records = [one for message in messages if (one := self._consumed(message, moved))]
             if records:
                 written = self._sink.write(records)
@@ -228,6 +236,7 @@ class SinkRun:
             self._sink.commit(self._offsets(moved))
             self._failures = 0
             self._open_figures = self._open_figures.plus(ConnectFigures(bytes=size, transactions=1))
+        self._has_open_unit = False
         self.figures = self.figures.plus(self._open_figures)
         self._open_figures = ConnectFigures()
         words = ", ".join(self._topics)

@@ -136,6 +136,18 @@ def test_a_run_stops_in_time_beside_a_cluster_that_does_not_respond(rig: Rig, na
 
 
 @pytest.mark.parametrize("rig", [600.0], indirect=True)
+def test_a_copy_that_has_nothing_to_commit_does_not_wait_for_its_source(rig: Rig) -> None:
+    rig.freeze("source")
+    threading.Event().wait(0.5)  # it looks for more partitions, in one call of 10 s
+    began = time.monotonic()
+    rig.run.send_signal(signal.SIGTERM)
+    _, errors = rig.run.communicate(timeout=60)
+    assert time.monotonic() - began < 2 * CALL_S
+    assert rig.run.returncode == 0, errors
+    rig.thaw("source")
+
+
+@pytest.mark.parametrize("rig", [600.0], indirect=True)
 def test_a_second_signal_ends_a_run_that_waits_for_a_cluster(rig: Rig) -> None:
     rig.freeze("target")
     rig.write()
