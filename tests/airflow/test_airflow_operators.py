@@ -131,7 +131,7 @@ def test_a_table_that_grew_makes_an_event_of_its_asset(cluster: Path) -> None:
     uri = "lakehead://lakehead_default/tables/orders"
     offsets = {"0": [0, 120], "1": [0, 120]}
     extra = {"topic": "orders", "offsets": offsets, "records": 240}
-    extra |= {"kind": "materialize", "rows": 240, "versions": [[1, 2]]}
+    extra |= {"kind": "materialize", "rows": 240, "versions": [[1, 2]], "told_below": 2}
     [(named, found)] = told["outlet_events"].added
     assert found.pop("at_ms") > 0
     assert (named, found) == (uri, extra)
