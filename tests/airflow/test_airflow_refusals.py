@@ -3,6 +3,7 @@
 import pytest
 
 from bench.s3_server import S3Server
+from tests.support.airflow_model import AirflowModel, Task
 from tests.support.airflow_runs import connect
 from tests.support.lake_cluster import LakeCluster
 
@@ -30,8 +31,9 @@ def test_wrong_credentials_fail_at_once_with_what_to_do(
     is_well, words = LakeheadHook().test_connection()
     assert not is_well
     assert "n0t-th1s-0ne" not in words
+    context = AirflowModel().begin(Task(dag_id="d", run_id="r", task_id="verify"))
     with pytest.raises(AirflowFailException, match="check the connection's storage settings"):
-        LakeheadJobOperator(task_id="verify", job="verify").execute({})
+        LakeheadJobOperator(task_id="verify", job="verify").execute(context)
 
 
 def test_a_bucket_that_is_not_there(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

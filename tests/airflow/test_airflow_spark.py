@@ -13,6 +13,7 @@ import pytest
 
 from connectors.airflow.spark_application import FIGURES
 from connectors.airflow.spark_secrets import executor_properties, submit_arguments
+from tests.support.airflow_model import AirflowModel, Task
 from tests.support.airflow_runs import connect
 from tests.support.topic_writer import write_topic
 
@@ -71,9 +72,12 @@ def test_a_job_in_the_task_s_own_session(tmp_path: Path, monkeypatch: pytest.Mon
     connect(monkeypatch, str(tmp_path), extra={"storage": {"AWS_REGION": "eu"}})
     more: dict[str, Any] = {"runner": "spark", "spark_master": "local[1]"}
     compact = LakeheadJobOperator(task_id="c", job="compact", options={"count_min": 2}, **more)
-    assert compact.execute({})["objects_after"] == 1
+    airflow = AirflowModel()
+    in_task = airflow.begin(Task(dag_id="d", run_id="r", task_id="c"))
+    assert compact.execute(in_task)["objects_after"] == 1
     verify = LakeheadJobOperator(task_id="v", job="verify", **more)
-    assert verify.execute({})["records"] == 120
+    in_task = airflow.begin(Task(dag_id="d", run_id="r", task_id="v"))
+    assert verify.execute(in_task)["records"] == 120
 
 
 @pytest.mark.slow
