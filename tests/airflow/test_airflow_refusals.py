@@ -1,5 +1,7 @@
 """A store that says no: wrong credentials, and a bucket that is not there."""
 
+from typing import Any
+
 import pytest
 
 from bench.s3_server import S3Server
@@ -31,7 +33,7 @@ def test_wrong_credentials_fail_at_once_with_what_to_do(
     is_well, words = LakeheadHook().test_connection()
     assert not is_well
     assert "n0t-th1s-0ne" not in words
-    context = AirflowModel().begin(Task(dag_id="d", run_id="r", task_id="verify"))
+    context: Any = AirflowModel().begin(Task(dag_id="d", run_id="r", task_id="verify"))
     with pytest.raises(AirflowFailException, match="check the connection's storage settings"):
         LakeheadJobOperator(task_id="verify", job="verify").execute(context)
 

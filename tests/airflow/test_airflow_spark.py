@@ -73,7 +73,7 @@ def test_a_job_in_the_task_s_own_session(tmp_path: Path, monkeypatch: pytest.Mon
     more: dict[str, Any] = {"runner": "spark", "spark_master": "local[1]"}
     compact = LakeheadJobOperator(task_id="c", job="compact", options={"count_min": 2}, **more)
     airflow = AirflowModel()
-    in_task = airflow.begin(Task(dag_id="d", run_id="r", task_id="c"))
+    in_task: Any = airflow.begin(Task(dag_id="d", run_id="r", task_id="c"))
     assert compact.execute(in_task)["objects_after"] == 1
     verify = LakeheadJobOperator(task_id="v", job="verify", **more)
     in_task = airflow.begin(Task(dag_id="d", run_id="r", task_id="v"))
