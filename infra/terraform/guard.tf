@@ -32,7 +32,7 @@ resource "terraform_data" "guard" {
     force  = tostring(var.force_destroy)
   }
   triggers_replace = [module.storage.bucket]
-  depends_on       = [module.storage, module.network, module.security, module.wal, module.brokers, module.elastic, module.bootstrap, module.private_link, module.lake, module.airflow, module.observability, module.healing]
+  depends_on       = [module.storage, module.network, module.security, module.wal, module.brokers, module.elastic, module.bootstrap, module.private_link, module.lake, module.airflow, module.observability, module.cloudwatch, module.healing]
 
   lifecycle {
     precondition {
