@@ -12,7 +12,7 @@ SEED ?=
 STORE ?=
 WAL ?=
 DEMO_WAL = $(if $(WAL),--wal $(WAL:object=object:))
-PYTEST_WORKERS ?= 3
+PYTEST_WORKERS ?= 2
 SUITES ?= ../shared/conformance
 AIRFLOW ?=
 AIRFLOW_PYTHON = $(if $(AIRFLOW),build/airflow-$(AIRFLOW),$(VENV))/bin/python
