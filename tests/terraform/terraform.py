@@ -46,7 +46,7 @@ def program() -> str:
     """Return Terraform. Raises NotHere."""
     found = shutil.which("terraform")
     if not found:
-        raise NotHere("There is no terraform (1.9 or newer) on PATH: install it, then run again.")
+        raise NotHere("There is no terraform (1.11 or newer) on PATH: install it, then run again.")
     return found
 
 
