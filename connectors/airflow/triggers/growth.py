@@ -6,19 +6,16 @@ Airflow has long stored the event: growth may be told twice, and is not left out
 """
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
 from connectors.airflow.assets.lakehead import growth
 from connectors.airflow.conditions import end_offsets
 from connectors.airflow.triggers.cluster_looks import ClusterLook
-from connectors.airflow.triggers.cluster_trigger import ClusterTrigger
-
-_KEY = "offsets"
+from connectors.airflow.triggers.watcher_trigger import WatcherTrigger
 
 
-class GrowthTrigger(ClusterTrigger):
+class GrowthTrigger(WatcherTrigger):
     """Fires whenever a topic has at least so many more records in objects, with what
     `connectors.airflow.assets.growth` says. A topic that does not exist is waited for.
 
@@ -28,30 +25,7 @@ class GrowthTrigger(ClusterTrigger):
     :param poll_interval: seconds between two looks.
     """
 
-    def __init__(
-        self,
-        lakehead_conn_id: str,
-        topic: str,
-        records: int = 1,
-        poll_interval: float = 10.0,
-    ) -> None:
-        super().__init__(lakehead_conn_id, poll_interval)
-        if records < 1:
-            raise ValueError(f"records is {records}: give a number from 1")
-        self.topic = topic
-        self.records = records
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and its arguments."""
-        return (
-            "connectors.airflow.triggers.growth.GrowthTrigger",
-            {
-                "lakehead_conn_id": self.lakehead_conn_id,
-                "topic": self.topic,
-                "records": self.records,
-                "poll_interval": self.poll_interval,
-            },
-        )
+    kind = "offsets"
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[ClusterLook]
@@ -88,21 +62,10 @@ class GrowthTrigger(ClusterTrigger):
 
     async def _kept(self) -> tuple[str, dict[str, int]]:
         """The topic's id and how far it was told; nothing where that is not known."""
-        kept: Any = None
-        if self.asset_state_store is not None:
-            try:
-                kept = await self.asset_state_store.aget(self._key)
-            except ValueError:  # several assets have this watcher: whose store it were is open
-                self.asset_state_store = None
-        if not isinstance(kept, dict):
+        kept = await self._load()
+        if kept is None:
             return "", {}
         return str(kept["topic_id"]), dict(kept["offsets"])
 
     async def _keep(self, topic_id: str, told: dict[str, int]) -> None:
-        if self.asset_state_store is not None:
-            kept: dict[str, Any] = {"topic_id": topic_id, "offsets": told}
-            await self.asset_state_store.aset(self._key, kept)
-
-    @property
-    def _key(self) -> str:
-        return f"{_KEY}_{self.records}"
+        await self._store({"topic_id": topic_id, "offsets": told})

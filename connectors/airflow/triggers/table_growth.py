@@ -8,12 +8,12 @@ a version may be told twice when a triggerer dies in between, and none is left o
 
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow.triggers.base import TriggerEvent
 
 from connectors.airflow.triggers.cluster_looks import ClusterLook, in_environment
-from connectors.airflow.triggers.cluster_trigger import ClusterTrigger
+from connectors.airflow.triggers.watcher_trigger import WatcherTrigger
 from connectors.airflow.untold_commits import event_extras
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class _Position(NamedTuple):
     version: int
 
 
-class TableGrowthTrigger(ClusterTrigger):
+class TableGrowthTrigger(WatcherTrigger):
     """Fires whenever at least so many more records came into a topic's table, with what
     `connectors.airflow.untold_commits.event_extras` says. A topic that does not exist or declares
     no table is waited for.
@@ -40,30 +40,7 @@ class TableGrowthTrigger(ClusterTrigger):
     :param poll_interval: seconds between two looks.
     """
 
-    def __init__(
-        self,
-        lakehead_conn_id: str,
-        topic: str,
-        records: int = 1,
-        poll_interval: float = 10.0,
-    ) -> None:
-        super().__init__(lakehead_conn_id, poll_interval)
-        if records < 1:
-            raise ValueError(f"records is {records}: give a number from 1")
-        self.topic = topic
-        self.records = records
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class and its arguments."""
-        return (
-            "connectors.airflow.triggers.table_growth.TableGrowthTrigger",
-            {
-                "lakehead_conn_id": self.lakehead_conn_id,
-                "topic": self.topic,
-                "records": self.records,
-                "poll_interval": self.poll_interval,
-            },
-        )
+    kind = "version"
 
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[ClusterLook]
@@ -124,23 +101,13 @@ class TableGrowthTrigger(ClusterTrigger):
 
     async def _kept(self) -> _Position | None:
         """How far it was told; None where that is not known."""
-        kept: Any = None
-        if self.asset_state_store is not None:
-            try:
-                kept = await self.asset_state_store.aget(self._key)
-            except ValueError:  # several assets have this watcher: whose store it were is open
-                self.asset_state_store = None
-        if not isinstance(kept, dict):
+        kept = await self._load()
+        if kept is None:
             return None
         return _Position(str(kept["table"]), int(kept["version"]))
 
     async def _keep(self, told: _Position) -> None:
-        if self.asset_state_store is not None:
-            await self.asset_state_store.aset(self._key, dict(told._asdict()))
-
-    @property
-    def _key(self) -> str:
-        return f"version_{self.records}"
+        await self._store(told._asdict())
 
 
 def _commits(
