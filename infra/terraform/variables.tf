@@ -7,6 +7,10 @@ variable "name" {
     condition     = can(regex("^[a-z][a-z0-9-]{1,23}$", var.name))
     error_message = "name is 2 to 24 small letters, digits and hyphens, and begins with a letter: IAM and S3 allow no more."
   }
+  validation {
+    condition     = !startswith(var.name, "internal-")
+    error_message = "name begins with internal-, which AWS keeps for load balancers of its own: choose another name."
+  }
 }
 
 variable "tags" {

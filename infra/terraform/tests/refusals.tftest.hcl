@@ -22,6 +22,14 @@ run "a_name_in_capitals" {
   expect_failures = [var.name]
 }
 
+run "a_name_of_load_balancers_of_aws" {
+  command = plan
+  variables {
+    name = "internal-lake"
+  }
+  expect_failures = [var.name]
+}
+
 run "tags_of_ours" {
   command = plan
   variables {
