@@ -12,7 +12,12 @@ from typing import Any
 
 SOURCE = Path(__file__).resolve().parents[2] / "infra" / "terraform"
 RECIPE = SOURCE.parent / "packer" / "lakehead.pkr.hcl"
-MIRROR = "/opt/tf-plugins"
+MIRROR = Path("/opt/tf-plugins")
+BUILT = (
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lakehead" / "tf-providers"
+)
+"""The mirror that `make tf-provider` makes (`tests/terraform/provider_build.py`)."""
+
 STEP_SECONDS = 600
 
 
@@ -52,7 +57,8 @@ def program() -> str:
 
 def mirror() -> Path:
     """Return the folder of providers. Raises NotHere."""
-    folder = Path(os.environ.get("LAKEHEAD_TF_MIRROR", MIRROR))
+    made = BUILT if providers(BUILT) else MIRROR
+    folder = Path(os.environ.get("LAKEHEAD_TF_MIRROR", made))
     if not providers(folder):
         raise NotHere(
             f"{folder} is no mirror with the AWS provider 5.100: make one in infra/terraform by "
