@@ -1,6 +1,7 @@
 """What a task did to tables, told to Airflow: events of their assets, and lineage."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import AssetAlias
@@ -19,12 +20,15 @@ from connectors.airflow.untold_commits import (
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
+    from airflow.sdk.execution_time.comms import AssetEventResult
 
 TABLES = AssetAlias(name="lakehead_tables", group="lakehead")
 """Tasks that write tables have it as an outlet: it stands for the assets of those that grew."""
 
 _EVENTS_MAX = 200
-"""Events of an asset that are read, the newest; a commit that an older one passed over stays so."""
+"""Events of an asset that are read at once, the newest."""
+_CLOCKS = timedelta(hours=1)
+"""How far the clocks of Airflow and of the table's writers may be apart."""
 _ENDED = frozenset({"failed", "removed", "skipped", "upstream_failed"})
 
 
@@ -46,32 +50,50 @@ def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableC
     if table is None:
         return
     asset, own = table_asset(change.topic, lakehead_conn_id), task_key(context)
-    events = _events(asset)
+    events = [one for one in map(_versions, _newest(asset)) if one is not None]
     commits = commits_since(table, first_version(events, table.version) - 1)
     at_ms = {commit.version: commit.at_ms for commit in commits}
     if not Told(events, at_ms).has_begun:
         commits = commits_since(table, -1)
         at_ms = {commit.version: commit.at_ms for commit in commits}
     before = Told(events, at_ms)
-    names = {one.change.written_by for one in commits if not before.has(one.version)}
+    open_ = [one for one in commits if not before.has(one.version)]
+    names = {one.change.written_by for one in open_}
     if own.text() not in names:
         return
     # States first: the events of a task that has succeeded by then are read after that.
     makers = {name: _maker(own, TaskKey.of_text(name)) for name in names}
-    share = share_of(commits, Told(_events(asset), at_ms), makers.__getitem__)
+    told = Told(_events(asset, min(one.at_ms for one in open_)), at_ms)
+    share = share_of(commits, told, makers.__getitem__)
     outlet = context["outlet_events"][TABLES]
     for extra in event_extras(change.topic, share.commits, told_below=share.told_below):
         outlet.add(asset, extra=extra)
 
 
-def _events(asset: "Asset") -> list[EventVersions]:
-    """What the newest events of an asset stand for, by Airflow's database."""
+def _newest(asset: "Asset") -> "list[AssetEventResult]":
+    """The newest events of an asset, by Airflow's database."""
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
     events = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
-    newest = events.ascending(False).limit(_EVENTS_MAX)
-    found = (EventVersions.of_extra(event.extra or {}) for event in newest)
-    return [one for one in found if one is not None]
+    return list(events.ascending(False).limit(_EVENTS_MAX))
+
+
+def _events(asset: "Asset", since_ms: int) -> list[EventVersions]:
+    """What the events of an asset stand for: all that may name a commit made at `since_ms`
+    (milliseconds) or later.
+    """
+    from airflow.sdk.execution_time.context import InletEventsAccessor
+
+    since = datetime.fromtimestamp(since_ms / 1000, UTC) - _CLOCKS
+    found = _newest(asset)
+    if len(found) == _EVENTS_MAX and found[-1].timestamp > since:
+        every = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri)
+        found = list(every.after(since.isoformat()))
+    return [one for one in map(_versions, found) if one is not None]
+
+
+def _versions(event: "AssetEventResult") -> EventVersions | None:
+    return EventVersions.of_extra(event.extra or {})
 
 
 def _maker(own: TaskKey, task: TaskKey | None) -> Maker:

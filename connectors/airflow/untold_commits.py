@@ -2,9 +2,11 @@
 
 Every commit names the task that made it, in the table's history, and every event names the versions
 that it stands for. Airflow stores a task's events together with its success, both or neither. So a
-commit is in an event if its task has succeeded; a task that has failed leaves its commits to the
-task that commits next, and a task that is still at work, or will be tried again, keeps its own.
-Two tasks of one table therefore never make an event of the same commit, whichever ends first.
+task that has ended without an event of a commit leaves it to the task that commits next, and a task
+that is still at work, or will be tried again, keeps its own. A task that has ended well leaves a
+commit too: a try that Airflow took for dead, as after the end of its scheduler, may commit when
+another try has succeeded. Two tasks of one table therefore never make an event of the same commit,
+whichever ends first.
 """
 
 import json
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
 
 Maker = Literal["own", "at_work", "succeeded", "ended", "unknown"]
 """The run that made a commit, to the task that looks: itself (any try of it), a task that may still
-make the event, one that has made it, one that ended without, or a run that this Airflow does not
-know.
+make the event, one that has succeeded or ended otherwise, or a run that this Airflow does not know.
 """
 
 
@@ -122,7 +123,8 @@ def share_of(
 ) -> Share:
     """Return the share of the task that is `own` to `maker_of`: its own commits, and those before
     them that no other task makes an event of. Without an event to go on from, they begin with the
-    first commit of a task that made none. `commits` are the oldest first, up to the newest.
+    first commit of a task that has not succeeded. `commits` are the oldest first, up to the newest;
+    `told` has the events that were stored by the time that `maker_of` knows of.
     """
     has_begun = told.has_begun
     found: list[TableCommit] = []
@@ -133,7 +135,7 @@ def share_of(
             continue
         maker = maker_of(commit.change.written_by)
         has_begun = has_begun or maker not in {"succeeded", "unknown"}
-        if not has_begun or maker == "succeeded":
+        if not has_begun:
             continue
         left.append(commit)
         if maker == "at_work":

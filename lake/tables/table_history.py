@@ -10,7 +10,7 @@ wider columns, marks) have no such note.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lake.tables.delta_table import Table, TableUnavailable, one_line
 
@@ -51,21 +51,37 @@ class TableCommit:
     change: Change
 
 
-def commits_since(table: Table, version: int) -> list[TableCommit]:
-    """Return the commits above `version` that brought records, the oldest first. The log may not
-    have all of them any more: Delta removes entries that are older than the table's
-    `delta.logRetentionDuration` (30 days). Raises TableUnavailable.
+class History(NamedTuple):
+    """A part of a table's history: the commits that brought records, the oldest first, and when
+    each version was committed, whatever it brought (milliseconds).
+    """
+
+    commits: list[TableCommit]
+    at_ms: dict[int, int]
+
+
+def history_since(table: Table, version: int) -> History:
+    """Return the history above `version`. The log may not have all of it any more: Delta removes
+    entries that are older than the table's `delta.logRetentionDuration` (30 days). Raises
+    TableUnavailable.
     """
     from deltalake.exceptions import DeltaError
 
     if table.version <= version:
-        return []
+        return History([], {})
     try:
         entries = table.handle.history(table.version - version)
     except (DeltaError, OSError) as error:
         message = f"cannot read the history of {table.uri}: {one_line(error)}"
         raise TableUnavailable(message) from error
-    return sorted(_read(entries, version), key=lambda one: one.version)
+    at_ms = {one["version"]: int(one.get("timestamp", 0)) for one in entries}
+    commits = sorted(_read(entries, version), key=lambda one: one.version)
+    return History(commits, {number: at_ms[number] for number in at_ms if number > version})
+
+
+def commits_since(table: Table, version: int) -> list[TableCommit]:
+    """Return the commits of `history_since`. Raises TableUnavailable."""
+    return history_since(table, version).commits
 
 
 def _read(entries: list[dict[str, Any]], version: int) -> Iterator[TableCommit]:

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from connectors.airflow.assets import events_extra, growth, sanitize_uri
+from connectors.airflow.assets import (
+    events_extra,
+    growth,
+    new_data,
+    sanitize_uri,
+    table_asset,
+    watched_table,
+)
 from connectors.airflow.lineage import materialize_lineage, table_dataset, topic_dataset
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
@@ -110,7 +117,7 @@ def test_what_cannot_be_waited_for_fails_at_once(
 def test_assets_are_named_by_connection_and_topic() -> None:
     from airflow.sdk import AssetWatcher
 
-    from connectors.airflow.assets import table_asset, topic_asset, watched_table
+    from connectors.airflow.assets import topic_asset
 
     assert topic_asset("orders").uri == "lakehead://lakehead_default/topics/orders"
     assert table_asset("orders", "prod").uri == "lakehead://prod/tables/orders"
@@ -153,6 +160,37 @@ def test_events_say_what_came_by_partition() -> None:
         "records": 6,
     }
     assert events_extra("orders", {}) == {"topic": "orders", "offsets": {}, "records": 0}
+
+
+def test_each_event_that_started_a_run_is_read_once() -> None:
+    """By Airflow's own listing: an event of a table is there by its asset, and by the alias."""
+    from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
+    from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+
+    def event(uri: str, extra: dict[str, Any], *aliases: str) -> AssetEventDagRunReferenceResult:
+        source = dict.fromkeys(f"source_{name}" for name in ("task_id", "dag_id", "run_id"))
+        return AssetEventDagRunReferenceResult.model_validate(
+            {
+                **source,
+                "source_map_index": None,
+                "asset": {"name": uri, "uri": uri, "extra": {}},
+                "extra": extra,
+                "source_aliases": [{"name": alias} for alias in aliases],
+                "timestamp": datetime(2026, 1, 1, tzinfo=UTC),
+            }
+        )
+
+    table, watched = table_asset("orders"), watched_table("orders")
+    told = [events_extra("orders", {"0": (n, n + 2)}) for n in (0, 2, 4)]
+    listed = TriggeringAssetEventsAccessor.build(
+        [
+            event(table.uri, told[0], "lakehead_tables"),
+            event(table.uri, told[1], "lakehead_tables"),
+            event(watched.uri, {"from_trigger": True, "payload": told[2]}),
+            event("s3://else/where", {"rows": 1}),
+        ]
+    )
+    assert new_data(listed) == told
 
 
 def test_datasets_are_named_as_openlineage_names_them() -> None:

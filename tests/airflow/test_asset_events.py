@@ -3,14 +3,19 @@ tasks, tries, failures, watchers and runs outside of Airflow come in between.
 """
 
 import random
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Generator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from immutables import Map
 
 from connectors.airflow.jobs.frame import TableChange
+from connectors.airflow.triggers.cluster_looks import ClusterLook
 from connectors.airflow.untold_commits import TaskKey
 from lake.tables.table_history import Change, TableCommit, commits_since
+from storage.metadata.state import TableState, TopicState
 from tests.support.airflow_model import AirflowModel, Task
 
 pytestmark = [
@@ -26,9 +31,11 @@ class History:
     """A table of which only the history is there; the handle is delta-rs's to those who read it."""
 
     def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = [{"version": 0, "timestamp": 0}]
+        self.count = 0
+        self.entries: list[dict[str, Any]] = []
         self.uri = "memory"
         self.first, self.end = 1000, 1000
+        self._append({})
 
     @property
     def handle(self) -> "History":
@@ -56,8 +63,18 @@ class History:
         if kind:
             change: Any = Change(kind=kind, offsets=offsets, rows=3, written_by=written_by)  # type: ignore[arg-type]
             notes = change.notes()
+        self._append(notes)
+
+    def make_again(self) -> None:
+        """Have another table in its place, of no versions but the first."""
+        self.entries = []
+        self.first, self.end = 1000, 1000
+        self._append({})
+
+    def _append(self, notes: dict[str, str]) -> None:
+        self.count += 1
         number = len(self.entries)
-        self.entries.append({"version": number, "timestamp": 7000 + number, **notes})
+        self.entries.append({"version": number, "timestamp": 7000 + self.count, **notes})
 
     def commits(self) -> list[TableCommit]:
         return commits_since(self, -1)  # type: ignore[arg-type]
@@ -78,6 +95,12 @@ def check_extra(extra: dict[str, Any], commits: dict[int, TableCommit]) -> list[
     return versions
 
 
+def key_of(context: dict[str, Any]) -> str:
+    """The name of a task, as its commits have it."""
+    ti = context["ti"]
+    return TaskKey(ti.dag_id, ti.run_id, ti.task_id, ti.map_index).text()
+
+
 class Tasks:
     """Tasks of one table that begin, commit, fail, are tried again and end, in any order; and while
     one of them asks Airflow what was told, others go on.
@@ -89,17 +112,24 @@ class Tasks:
         self.airflow = AirflowModel().answers(patch)
         self.running: list[dict[str, Any]] = []
         self.waiting: list[Task] = []
+        self.late: list[str] = []
         self.count = 0
         self.depth = 0
         self.airflow.between = self._others
         patch.setattr("lake.tables.delta_table.open_table", lambda _uri: self.table)
+        # Of a table with many events, a look at the newest does not reach back to each commit.
+        read_at_once = self.rng.choice([2, 200])
+        patch.setattr("connectors.airflow.table_changes._EVENTS_MAX", read_at_once)
 
     def _others(self) -> None:
         """What other processes do while one waits for Airflow's response."""
         if self.depth < 2 and self.rng.random() < 0.7:
             self.depth += 1
             self.rng.choice(
-                [self.commit, self.fail, self.succeed, self.commit_outside, self.retry]
+                [
+                    *(self.commit, self.fail, self.succeed, self.retry),
+                    *(self.commit_outside, self.commit_late),
+                ]
             )()
             self.depth -= 1
 
@@ -113,12 +143,15 @@ class Tasks:
 
     def commit(self) -> None:
         if self.running:
-            ti = self.rng.choice(self.running)["ti"]
-            key = TaskKey(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
-            self.table.commit(self.rng.choice(_KINDS), key.text())
+            self.table.commit(self.rng.choice(_KINDS), key_of(self.rng.choice(self.running)))
 
     def commit_outside(self) -> None:
         self.table.commit(self.rng.choice(_KINDS), "")
+
+    def commit_late(self) -> None:
+        """Commit by a process whose try Airflow took for dead, when the task's last try is over."""
+        if self.late and self.airflow.extras(ASSET):
+            self.table.commit(self.rng.choice(_KINDS), self.rng.choice(self.late))
 
     def fail(self) -> None:
         if (context := self._taken()) is not None:
@@ -140,6 +173,7 @@ class Tasks:
             self._others()
             self.airflow.end(context)
             self._check()
+            self.late.append(key_of(context))
 
     def _add_events(self, context: dict[str, Any]) -> None:
         from connectors.airflow.table_changes import add_events
@@ -154,7 +188,7 @@ class Tasks:
 
     def walk(self, steps: int) -> None:
         """Do so many steps; then have all come to an end, and one more commit: nothing is left."""
-        ways = [self.begin, self.commit, self.commit, self.commit_outside]
+        ways = [self.begin, self.commit, self.commit, self.commit_outside, self.commit_late]
         ways += [self.fail, self.retry, self.succeed]
         for _ in range(steps):
             self.rng.choice(ways)()
@@ -164,15 +198,160 @@ class Tasks:
         while self.running:
             self.succeed()
         self.begin()
-        key = self.running[0]["ti"]
-        text = TaskKey(key.dag_id, key.run_id, key.task_id, key.map_index).text()
-        self.table.commit("materialize", text)
+        self.table.commit("materialize", key_of(self.running[0]))
         self.succeed()
         told = self._check()
         commits = self.table.commits()
         of_tasks = [one.version for one in commits if one.change.written_by]
         # Before the first commit of a task the asset had no events to go on from.
         assert set(told) == {one.version for one in commits if one.version >= of_tasks[0]}
+
+
+class Turn(Awaitable[None]):
+    """Gives the turn back to the one that drives a coroutine."""
+
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+class Looks:
+    """The looks of a triggerer, one after the other."""
+
+    def __init__(self) -> None:
+        self.seen: deque[ClusterLook] = deque()
+
+    def __aiter__(self) -> "Looks":
+        return self
+
+    async def __anext__(self) -> ClusterLook:
+        while not self.seen:
+            await Turn()
+        return self.seen.popleft()
+
+
+class AssetState:
+    """What Airflow keeps of an asset for its watcher."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    async def aget(self, key: str) -> Any:
+        return self.values.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = value
+
+
+class Watching:
+    """A watcher of the table, by triggerers of which one after the other dies. Airflow stores each
+    event as soon as it is fired.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, table: History, rng: random.Random) -> None:
+        async def work_done(_conn_id: str, work: Callable[[str], Any]) -> Any:
+            return work("/store")
+
+        patch.setattr("connectors.airflow.triggers.table_growth.in_environment", work_done)
+        patch.setattr("lake.tables.delta_table.open_table", lambda _uri: table)
+        self.table, self.rng = table, rng
+        self.records = rng.choice([1, 1, 7])
+        self.kept = AssetState()
+        self.events: list[tuple[int, dict[str, Any]]] = []
+        self.deaths, self.may_die = 0, True
+        self.start()
+        self.look()  # from here on commits are watched
+        self.look()  # and this is kept
+        self.begun_at = table.version
+
+    def start(self) -> None:
+        """Begin as another triggerer, with what Airflow has kept."""
+        from connectors.airflow.triggers.table_growth import TableGrowthTrigger
+
+        trigger: Any = TableGrowthTrigger("lakehead_default", "orders", self.records)
+        trigger.asset_state_store = self.kept
+        self.looks = Looks()
+        self.fired = trigger.filter_shared_stream(self.looks)
+        self.next = self.fired.__anext__()
+
+    def die(self) -> None:
+        """End the triggerer, at whatever point it is."""
+        self.deaths += 1
+        self.start()
+
+    def look(self) -> None:
+        """Have the triggerer look once; it may die after any event that it fires."""
+        topic = TopicState(
+            name="orders", topic_id="1" * 32, configs=Map({"lakehead.table.enable": "true"})
+        )
+        # The lease is taken and given back around each commit.
+        known = TableState(term=self.table.count, until_ms=self.rng.choice([0, 5]))
+        state: Any = SimpleNamespace(topics={"orders": topic}, tables={"1" * 32: known})
+        self.looks.seen.append(ClusterLook(state, 0))
+        while True:
+            try:
+                self.next.send(None)
+            except StopIteration as fired:
+                self.events.append((self.deaths, fired.value.payload))
+                if self.may_die and self.rng.random() < 0.1:
+                    self.die()
+                    return
+                self.next = self.fired.__anext__()
+            else:
+                return
+
+    def make_again(self) -> None:
+        """Have another table in this one's place, that has as many versions at the next look."""
+        versions = self.table.version
+        self.table.make_again()
+        for _ in range(versions + self.rng.randrange(-1, 3)):
+            self.table.commit(self.rng.choice(_KINDS), "")
+        self.begun_at = 0
+
+    def walk(self, steps: int) -> None:
+        """Take steps in any order; then look until there is no more to fire."""
+        ways = [self.look, self.look, self.look, self.die]
+        for _ in range(steps):
+            if self.rng.random() < 0.5:
+                self.table.commit(self.rng.choice(_KINDS), "")
+            elif self.rng.random() < 0.05:
+                self.make_again()
+            else:
+                self.rng.choice(ways)()
+        self.may_die = False
+        self.look()
+        self.check()
+
+    def check(self) -> None:
+        """Each commit since the watch began is in an event, but for a rest that is too small; and
+        in another one only as that same event, which a triggerer fires that follows on a dead one.
+        """
+        commits = {one.version: one for one in self.table.commits()}
+        current = {one["timestamp"] for one in self.table.entries}
+        of_table = [(life, one) for life, one in self.events if one["at_ms"] in current]
+        lives: dict[int, set[int]] = {}
+        for life, extra in of_table:
+            for version in check_extra(extra, commits):
+                assert life not in lives.setdefault(version, set()), f"version {version} twice"
+                lives[version].add(life)
+        left = [one for one in commits.values() if one.version > self.begun_at]
+        left = [one for one in left if one.version not in lives]
+        size = sum(max(one.change.rows, *_sizes(one)) for one in left)
+        assert size < self.records, f"in no event: {left}"
+
+
+def _sizes(commit: TableCommit) -> tuple[int, int]:
+    return 0, sum(end - first for first, end in commit.change.offsets.values())
+
+
+def test_a_watcher_fires_for_each_commit_whatever_triggerer_dies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for seed in range(100):
+        rng = random.Random(seed)
+        try:
+            Watching(monkeypatch, History(), rng).walk(40)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
 
 
 def test_each_commit_is_in_one_event_of_the_tables_asset(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+_STORED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+
 
 @dataclass(kw_only=True)
 class Task:
@@ -95,7 +97,9 @@ class AirflowModel:
             found = {task_id: self._states[key]} if key in self._states else {}
             return comms.TaskStatesResult(task_states={run_id: found} if found else {})
         assert isinstance(message, comms.GetAssetEventByAsset)
-        found_events = self.extras(str(message.uri))[::-1][: message.limit]
+        assert message.after is None or message.after <= _STORED_AT
+        found_events = self.extras(str(message.uri))
+        found_events = (found_events if message.ascending else found_events[::-1])[: message.limit]
         return comms.AssetEventsResult(
             asset_events=[_event(message, number, one) for number, one in enumerate(found_events)]
         )
@@ -105,7 +109,7 @@ def _event(message: Any, number: int, extra: dict[str, Any]) -> Any:
     asset = {"name": message.name, "uri": message.uri, "group": "lakehead", "extra": {}}
     return {
         "id": number,
-        "timestamp": datetime(2026, 1, 1, tzinfo=UTC),
+        "timestamp": _STORED_AT,
         "extra": extra,
         "asset": asset,
         "created_dagruns": [],

@@ -3,6 +3,7 @@
 from connectors.airflow.assets.lakehead import (
     events_extra,
     growth,
+    new_data,
     sanitize_uri,
     table_asset,
     topic_asset,
@@ -13,6 +14,7 @@ from connectors.airflow.assets.lakehead import (
 __all__ = [
     "events_extra",
     "growth",
+    "new_data",
     "sanitize_uri",
     "table_asset",
     "topic_asset",

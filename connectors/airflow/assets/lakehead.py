@@ -3,11 +3,11 @@
 `.../tables/TOPIC/watched/RECORDS`, since an asset's events have one origin: the tasks that write,
 or one watcher. So no DAG is started twice by one commit.
 
-What an event carries (`events_extra`) is the same whether a task made the data (the operators add
-it to `outlet_events`) or a watcher saw it: `topic`, `offsets` as [first, end) by partition, and
+An event says the same (`events_extra`) if a task made the data, whose operator adds it to
+`outlet_events`, or if a watcher saw it: `topic`, `offsets` as [first, end) by partition, and
 `records`, their number; a table's also `rows`, those that came, `kind`, the job, and `versions` of
-the table as [first, end). A watcher's lies in the event's `extra["payload"]`, where Airflow puts
-it.
+the table as [first, end). `new_data` returns this of the events that started a run: Airflow has a
+watcher's in `extra["payload"]`, and a task's in two places.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from connectors.airflow.triggers.growth import GrowthTrigger
     from connectors.airflow.triggers.table_growth import TableGrowthTrigger
+
+TriggeringEvents = Mapping[Any, Sequence[Any]]
+"""Airflow's events that started a run, by assets and by aliases."""
 
 CONN_ID = "lakehead_default"
 Of = Literal["topic", "table"]
@@ -41,8 +44,8 @@ def watched_topic(
     records: int = 1,
     poll_interval: float = 10.0,
 ) -> "Asset":
-    """Return the asset of a topic, with events whenever at least so many more records lie in
-    objects: by the triggerer, whoever wrote them. `poll_interval` in seconds.
+    """Return the asset of a topic, with an event whenever at least `records` new ones lie in
+    objects. The triggerer makes it, whatever process wrote them. `poll_interval` in seconds.
     """
     from connectors.airflow.triggers.growth import GrowthTrigger
 
@@ -57,8 +60,8 @@ def watched_table(
     records: int = 1,
     poll_interval: float = 10.0,
 ) -> "Asset":
-    """Return the asset of a topic's table, with events whenever at least so many more records came
-    into it: by the triggerer, whichever process wrote them. `poll_interval` in seconds.
+    """Return the asset of a topic's table, with an event whenever at least `records` new ones came
+    into it. The triggerer makes it, whatever process wrote them. `poll_interval` in seconds.
     """
     from connectors.airflow.triggers.table_growth import TableGrowthTrigger
 
@@ -82,6 +85,20 @@ def growth(
     return events_extra(topic, grown)
 
 
+def new_data(triggering_asset_events: "TriggeringEvents") -> list[dict[str, Any]]:
+    """Return what the events of topics and tables say that started a run of a DAG, each event once
+    (`triggering_asset_events` of the task's context). Airflow lists an event of a table that a task
+    wrote under the asset, and again under the alias by which the task named it.
+    """
+    from airflow.sdk import Asset
+
+    found = []
+    for asset, events in triggering_asset_events.items():
+        if isinstance(asset, Asset) and asset.uri.startswith("lakehead://"):
+            found += [event.extra.get("payload", event.extra) for event in events]
+    return found
+
+
 def events_extra(topic: str, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     """Return what an event says: ranges of offsets, by partition."""
     return {
@@ -92,8 +109,8 @@ def events_extra(topic: str, ranges: Mapping[str, tuple[int, int]]) -> dict[str,
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Return a URI of the scheme as Airflow is to keep it. Raises ValueError, which Airflow tells
-    whoever wrote the DAG.
+    """Return a URI of the scheme as Airflow is to keep it. Raises ValueError, which Airflow shows
+    as an import error of the DAG.
     """
     parts = uri.path.strip("/").split("/")
     if not uri.netloc or parts[0] not in {"topics", "tables"} or not _is_named(parts[1:]):
@@ -105,7 +122,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def _is_named(parts: Sequence[str]) -> bool:
-    """Whether this is a topic, or a topic that is watched by a number of records."""
+    """Return true for a topic, and for a topic that is watched by a number of records."""
     if len(parts) == 3:
         return bool(parts[0]) and parts[1] == "watched" and parts[2].isdecimal()
     return len(parts) == 1 and bool(parts[0])

@@ -1,9 +1,9 @@
-"""Tells what came into a topic's table: what a watcher of an asset leaves to the triggerer.
+"""Watches a topic's table for new records, as the trigger of an asset's watcher.
 
-Each commit says in the table's history what it brought. The version up to which that was told is
-kept in Airflow's own store of the asset's state, so what came while no triggerer ran is told when
-one does. It is written at the look after the one that told, when Airflow has long stored the event:
-a version may be told twice when a triggerer dies in between, and none is left out.
+Each commit says in the table's history what it brought. The version up to which events were fired
+is kept in Airflow's own store of the asset's state, so commits that come while no triggerer runs
+get their event when one does. The version is written at the look after the event, when Airflow has
+long stored it: an event may come twice if a triggerer dies in between, and none is left out.
 """
 
 from collections.abc import AsyncIterator
@@ -23,20 +23,25 @@ if TYPE_CHECKING:
 
 
 class _Position(NamedTuple):
-    """The table and the version up to which it was told."""
+    """The place of a table, the version up to which events were fired (-1: there was no table), and
+    the time of that version's commit (milliseconds): a table that was made again in the same place
+    has other times.
+    """
 
     table: str
     version: int
+    at_ms: int
 
 
 class TableGrowthTrigger(WatcherTrigger):
-    """Fires whenever at least so many more records came into a topic's table, with what
+    """Fires whenever at least `records` new records came into a topic's table, with what
     `connectors.airflow.untold_commits.event_extras` says. A topic that does not exist or declares
     no table is waited for.
 
     :param lakehead_conn_id: the connection.
     :param topic: the topic.
-    :param records: so many more, as offsets, or as rows where a commit has more of them.
+    :param records: the least number of new records for an event, as offsets, or as rows where a
+        commit has more of them.
     :param poll_interval: seconds between two looks.
     """
 
@@ -45,19 +50,19 @@ class TableGrowthTrigger(WatcherTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[ClusterLook]
     ) -> AsyncIterator[TriggerEvent]:
-        """Fire at each look that sees enough. What the table has when it is first watched is not
-        told, unless its topic was made since.
+        """Fire at each look that sees enough new records. Those that the table has when the watch
+        begins have no event, unless the topic was made since.
         """
         from airflow.sdk.exceptions import AirflowFailException
 
         from storage.errors import LakeheadError
 
-        told = await self._kept()
+        fired = await self._kept()
         is_kept, is_new, trouble = True, False, ""
         seen: TableState | None = None
         async for look in shared_stream:
-            if not is_kept and told is not None:
-                await self._keep(told)
+            if not is_kept and fired is not None:
+                await self._keep(fired)
                 is_kept = True
             try:
                 found = self._found(look)
@@ -67,7 +72,7 @@ class TableGrowthTrigger(WatcherTrigger):
                 declared, known = found
                 if known == seen and not known.until_ms:
                     continue  # whatever writes the table takes its lease before, and returns it
-                look_at = partial(_commits, declared, told)
+                look_at = partial(_commits, declared, fired)
                 now, commits = await in_environment(self.lakehead_conn_id, look_at)
             except (LakeheadError, AirflowFailException) as error:
                 if str(error) != trouble:
@@ -75,13 +80,13 @@ class TableGrowthTrigger(WatcherTrigger):
                     self.log.error(trouble)  # noqa: TRY400 - one line says it
                 continue
             seen, trouble = known, ""
-            if told is None and not is_new:
-                told, is_kept = now, False
+            if fired is None and not is_new:
+                fired, is_kept = now, False
                 continue
             if sum(map(_size, commits)) >= self.records:
                 for extra in event_extras(self.topic, commits, told_below=now.version + 1):
                     yield TriggerEvent(extra)  # type: ignore[no-untyped-call]
-                told, is_kept = now, False
+                fired, is_kept = now, False
 
     def _found(self, look: ClusterLook) -> "tuple[TableDeclaration, TableState] | None":
         """The table's declaration and what the metadata know of it; None if there is none. Raises
@@ -100,31 +105,36 @@ class TableGrowthTrigger(WatcherTrigger):
         return TableDeclaration.of(topic), state.tables.get(topic.topic_id, TableState())
 
     async def _kept(self) -> _Position | None:
-        """How far it was told; None where that is not known."""
+        """The position up to which events were fired; None where that is not known."""
         kept = await self._load()
         if kept is None:
             return None
-        return _Position(str(kept["table"]), int(kept["version"]))
+        return _Position(str(kept["table"]), int(kept["version"]), int(kept["at_ms"]))
 
-    async def _keep(self, told: _Position) -> None:
-        await self._store(told._asdict())
+    async def _keep(self, fired: _Position) -> None:
+        await self._store(fired._asdict())
 
 
 def _commits(
-    declared: "TableDeclaration", told: _Position | None, path: str
+    declared: "TableDeclaration", fired: _Position | None, path: str
 ) -> "tuple[_Position, list[TableCommit]]":
-    """What a table is at now, and the commits that came since. Raises TableUnavailable."""
+    """A table's position now, and the commits since an earlier one. Raises TableUnavailable."""
     from lake.tables.delta_table import open_table
-    from lake.tables.table_history import commits_since
+    from lake.tables.table_history import history_since
 
     uri = declared.uri(path)
     table = open_table(uri)
     if table is None:
-        return _Position(uri, -1), []
-    # A table of another place, or one that was made again, is told from its beginning.
-    is_same = told is not None and told.table == uri and told.version <= table.version
-    since = told.version if told is not None and is_same else -1
-    return _Position(uri, table.version), commits_since(table, since)
+        return _Position(uri, -1, 0), []
+    # A table of another place, or one that was made again, has events from its beginning.
+    known = fired if fired is not None and fired.table == uri else _Position(uri, -1, 0)
+    history = history_since(table, known.version - 1)
+    is_same = history.at_ms.get(known.version, known.at_ms) == known.at_ms
+    if table.version < known.version or not is_same:
+        known = _Position(uri, -1, 0)
+        history = history_since(table, -1)
+    commits = [one for one in history.commits if one.version > known.version]
+    return _Position(uri, table.version, history.at_ms[table.version]), commits
 
 
 def _size(commit: "TableCommit") -> int:
