@@ -63,11 +63,15 @@ def airflow(running: LocalAirflow) -> AirflowClient:
 @pytest.fixture
 def cluster(running: LocalAirflow) -> Path:
     """A cluster whose table has nothing yet: the one of all, its table in another place."""
-    root = running.folder.with_name("large")
-    number = len(list(root.glob("table-*")))
-    configure(root, "orders", {"lakehead.table.path": f"file:{root}/table-{number}"})
-    (root / f"table-{number}").mkdir()
-    return root / f"table-{number}"
+    tables = running.folder.with_name("tables")
+    table = tables / f"table-{len(list(tables.glob('*')))}"
+    table.mkdir(parents=True)
+    configure(large(running), "orders", {"lakehead.table.path": f"file:{table}"})
+    return table
+
+
+def large(running: LocalAirflow) -> Path:
+    return running.folder.with_name("large")
 
 
 def ids(table: Path) -> Counter[int]:
@@ -81,7 +85,7 @@ def stopped_in_the_middle(airflow: AirflowClient, table: Path) -> tuple[Run, psu
     """Start a run, and stop the process of its work once that has the table's lease, before it has
     committed anything.
     """
-    log = table.parent / "meta" / "log"
+    log = table.parents[1] / "large" / "meta" / "log"
     known = set(log.iterdir())
     run = airflow.trigger("lakehead_materialize", all_of_them=True)
     process = psutil.Process(airflow.awaited(run, "materialize.work", "running")["pid"])
@@ -96,7 +100,7 @@ def lease_until_ms(table: Path) -> int:
     async def look(_: ObjectStore, log: MetadataLog) -> int:
         return log.state.tables[log.state.topics["orders"].topic_id].until_ms
 
-    return in_cluster(f"file:{table.parent}", "test", look)
+    return in_cluster(f"file:{table.parents[1]}/large", "test", look)
 
 
 def is_told_to_end(process: psutil.Process) -> bool:
@@ -158,7 +162,7 @@ def test_two_runs_at_once_and_maintenance_elsewhere_add_each_record_once(
     """The second run waits for the first; `lakehead maintain` on another machine does not."""
     runs = [airflow.trigger("lakehead_materialize", all_of_them=True) for _ in range(2)]
     compacting = airflow.trigger("lakehead_compact", count_min=2, target_mib=1)
-    path = str(running.folder.with_name("large"))
+    path = str(large(running))
     elsewhere = subprocess.run(
         [sys.executable, "-m", "broker.cli", "maintain", "--path", path, "--json"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -176,7 +180,7 @@ def test_two_runs_at_once_and_maintenance_elsewhere_add_each_record_once(
 
 
 def test_the_same_folder_is_not_taken_twice(running: LocalAirflow, airflow: AirflowClient) -> None:
-    path = str(running.folder.with_name("large"))
+    path = str(large(running))
     with local_airflow(running.folder, "--path", path) as second:
         assert second.process.wait(60) == 1
         assert "another one runs in" in second.said.read_text()
