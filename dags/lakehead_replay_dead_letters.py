@@ -1,7 +1,7 @@
 """By hand: brings the dead letters of a topic's table that can be rows now into it.
 
-After the declaration was put right (a schema, a registry that was away). What still cannot be a
-row stays a dead letter.
+It is for when the declaration was put right (a schema, a registry that was away). A letter that
+still cannot be a row stays a dead letter.
 
 1. `plan` is a dry run: its log and its XCom say how many letters would become rows, and why the
    first of the others would not.

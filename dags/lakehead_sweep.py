@@ -1,7 +1,8 @@
 """Deletes objects that nothing needs any more, after a grace period.
 
-What was compacted, trimmed or dropped; what a node that crashed left half done. An object goes
-before the entry that forgets it, so a run that is killed leaves nothing behind.
+These are objects that were compacted, trimmed or dropped, and those that a node left half done when
+it crashed. An object goes before the entry that forgets it, so a run that is killed leaves nothing
+behind.
 
 | Param | Meaning |
 | --- | --- |

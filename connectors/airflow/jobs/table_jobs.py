@@ -76,17 +76,17 @@ Written = dict[str, tuple[int, int, int]]
 
 @contextmanager
 def changes_told(place: Place, topics: Sequence[str]) -> Iterator[Written]:
-    """Yield what to note in which tables were written; then it is told which these are. A task that
-    is tried again tells of all the tables of `topics` (none named: of all declared ones), since an
-    earlier try may have written them.
+    """Yield a mapping in which to note the tables that were written; then report these to
+    `place.on_change`. A task that is tried again reports all the tables of `topics` (none named:
+    all declared ones), since an earlier try may have written them.
     """
     written: Written = {}
     yield written
     if not written and not place.is_retry:
         return
     state = store_reader(place.path).open_catalog().state
-    told = topics if place.is_retry else tuple(written)
-    for topic, declared in declared_tables(state, told).items():
+    reported = topics if place.is_retry else tuple(written)
+    for topic, declared in declared_tables(state, reported).items():
         if isinstance(declared, TableDeclaration):
             commits, rows, size = written.get(topic, (0, 0, 0))
             change = TableChange(
@@ -116,7 +116,7 @@ def _plan_materialize(place: Place, options: Options, *, again: bool) -> Planned
 
 
 def _declared(catalog: Catalog, topics: Sequence[str], place: Place) -> dict[str, TableDeclaration]:
-    """The declared tables; one whose declaration makes no sense is told of, or fails if named."""
+    """The declared tables. One whose declaration makes no sense is logged, or fails if named."""
     found = {}
     declared = declared_tables(catalog.state, topics)
     for topic in topics:
