@@ -58,7 +58,7 @@ run "a_bucket_of_another_region" {
   }
   override_data {
     target = data.aws_s3_bucket.package
-    values = { region = "eu-west-1" }
+    values = { region = "eu-west-1", bucket_region = "eu-west-1" }
   }
   expect_failures = [output.package_region]
 }
@@ -90,7 +90,7 @@ run "a_bucket_of_another_region_with_a_way_there" {
   }
   override_data {
     target = data.aws_s3_bucket.package
-    values = { region = "eu-west-1" }
+    values = { region = "eu-west-1", bucket_region = "eu-west-1" }
   }
   assert {
     condition     = endswith(yamldecode(output.user_data["a-0"]).write_files[1].content, "\neu-west-1\n")

@@ -55,9 +55,11 @@ mock_data "aws_ssm_parameter" {
   }
 }
 
+# Provider 5 has a bucket's own Region as region, provider 6 as bucket_region.
 mock_data "aws_s3_bucket" {
   defaults = {
-    region = "us-east-1"
+    region        = "us-east-1"
+    bucket_region = "us-east-1"
   }
 }
 
