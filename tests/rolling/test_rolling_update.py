@@ -74,7 +74,8 @@ def test_a_killed_run_is_taken_up_and_two_at_once_drain_one_host(world: World) -
     with world.begin() as third, world.begin() as fourth:
         third.communicate(timeout=300)
         fourth.communicate(timeout=300)
-    assert 0 in {third.returncode, fourth.returncode}, world.said
+    # Each may find that the other was faster: it says to run it again, and changed nothing then.
+    assert {third.returncode, fourth.returncode} <= {0, 1}, world.said
     world.update()
     assert clients.down <= ALONE
     # Who was stopped in the middle of its apply is tainted, and replaced again.
