@@ -14,8 +14,8 @@ WAL ?=
 DEMO_WAL = $(if $(WAL),--wal $(WAL:object=object:))
 PYTEST_WORKERS ?= 2
 SUITES ?= ../shared/conformance
-AIRFLOW ?=
-AIRFLOW_PYTHON = $(if $(AIRFLOW),build/airflow-$(AIRFLOW),$(VENV))/bin/python
+AIRFLOW ?= $(shell sed -n 's/^apache-airflow==\([0-9.]*\).*/\1/p' requirements/dev.txt)
+AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
 
 # Spark asks for local addresses and for a home of Java by itself; PYTHONPATH of the caller must not leak in.
 # Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
@@ -55,16 +55,18 @@ endif
 airflow: $(STAMP) ## Airflow with Lakehead's DAGs beside a demo cluster, until Ctrl-C; FOLDER=, CLUSTER=path of yours, PORT=8080
 	@LAKEHEAD_SUPERVISOR=$$PPID exec $(BIN)/lakehead airflow $(FOLDER) --port $(or $(PORT),8080) $(if $(CLUSTER),--path $(CLUSTER))
 
-airflow-test: $(STAMP) $(if $(AIRFLOW),$(AIRFLOW_PYTHON)) ## Tests of the DAGs by a real Airflow (about ten minutes), AIRFLOW=3.3.0 by another version; the web page is looked at where there is Chromium
-	@SLOW=1 timeout 3000 $(AIRFLOW_PYTHON) -m pytest -q --timeout 900 tests/airflow tests/terraform/test_airflow_instance.py
+airflow-test: $(AIRFLOW_PYTHON) ## Tests of the DAGs by a real Airflow (about 15 minutes), AIRFLOW=3.3.0 by another version; two schedulers where there is PostgreSQL, the web page where there is Chromium
+	@SLOW=1 timeout 4500 $(AIRFLOW_PYTHON) -m pytest -q --timeout 900 tests/airflow tests/terraform/test_airflow_instance.py
 
-# Another Airflow lies before that of .venv; all else is what .venv has.
+# An Airflow, with what only its tests need, lies before that of .venv; all else is what .venv has.
 build/airflow-%/bin/python: | $(STAMP)
 	@$(BIN)/python -m venv --clear build/airflow-$*
 	@build/airflow-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		apache-airflow==$* apache-airflow-core==$* apache-airflow-task-sdk==1.$(patsubst 3.%,%,$*)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")')" \
 		> "$$(build/airflow-$*/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/lakehead.pth"
+	@build/airflow-$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		apache-airflow-providers-openlineage==2.20.3 asyncpg==0.32.0 psycopg2-binary==2.9.13
 
 test: $(STAMP) ## Everything that must pass: lint, types, imports and all tests
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports s3-server

@@ -118,16 +118,13 @@ def _maker(own: TaskKey, task: TaskKey | None) -> Maker:
 
 
 def lineage_of(changes: Sequence[TableChange], *, path: str, bootstrap_servers: str) -> Any:
-    """Return OpenLineage's `OperatorLineage`; None without that provider, or changes."""
-    from connectors.airflow.lineage import materialize_lineage
+    """Return OpenLineage's `OperatorLineage`; None without that provider."""
+    from connectors.airflow.lineage import table_lineage
 
-    written = [change for change in changes if change.commits]
-    if not written:
-        return None
-    return materialize_lineage(
+    return table_lineage(
         path=path,
         bootstrap_servers=bootstrap_servers,
-        tables={change.topic: change.uri for change in written},
-        rows={change.topic: change.rows for change in written},
-        bytes_written={change.topic: change.bytes_written for change in written},
+        tables={change.topic: change.uri for change in changes},
+        rows={change.topic: change.rows for change in changes},
+        bytes_written={change.topic: change.bytes_written for change in changes},
     )

@@ -1,4 +1,4 @@
-"""Sensors, poked and deferred, and the assets and lineage that go with them."""
+"""Sensors, poked and deferred, and the assets that go with them."""
 
 import json
 import subprocess
@@ -17,7 +17,6 @@ from connectors.airflow.assets import (
     table_asset,
     watched_table,
 )
-from connectors.airflow.lineage import materialize_lineage, table_dataset, topic_dataset
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -191,49 +190,6 @@ def test_each_event_that_started_a_run_is_read_once() -> None:
         ]
     )
     assert new_data(listed) == told
-
-
-def test_datasets_are_named_as_openlineage_names_them() -> None:
-    path = "s3://lake/prod?region=eu-west-1"
-    assert topic_dataset("orders", bootstrap_servers="a:9092, b:9092", path=path) == (
-        "kafka://a:9092",
-        "orders",
-    )
-    assert topic_dataset("orders", bootstrap_servers="", path=path) == (
-        "lakehead://lake/prod",
-        "orders",
-    )
-    assert topic_dataset("orders", bootstrap_servers="", path="file:/data/store").namespace == (
-        "lakehead:///data/store"
-    )
-    assert table_dataset("s3://lake/prod/tables/orders?region=x") == (
-        "s3://lake",
-        "prod/tables/orders",
-    )
-    assert table_dataset("file:///data/tables/orders/") == ("file", "/data/tables/orders")
-    assert table_dataset("/data/tables/orders") == ("file", "/data/tables/orders")
-
-
-def test_lineage_names_topic_and_table_where_openlineage_is_installed() -> None:
-    found = materialize_lineage(
-        path="/data/store",
-        bootstrap_servers="a:9092",
-        tables={"orders": "/data/tables/orders"},
-        rows={"orders": 7},
-        bytes_written={"orders": 700},
-    )
-    try:
-        from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found]
-            OperatorLineage,
-        )
-    except ImportError:
-        assert found is None
-        return
-    assert isinstance(found, OperatorLineage)
-    assert [(one.namespace, one.name) for one in found.inputs] == [("kafka://a:9092", "orders")]
-    [output] = found.outputs
-    assert output.name == "/data/tables/orders"
-    assert output.outputFacets["outputStatistics"].rowCount == 7
 
 
 @pytest.mark.slow

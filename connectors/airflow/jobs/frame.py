@@ -61,8 +61,9 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChange:
-    """A table that a task was at, and what it committed; nothing, where a try before it did. The
-    offsets that came are in the table's own history (`lake.tables.table_history`).
+    """A table that a task was at, and what it committed: nothing, where there was nothing new, or
+    where a try before it did. The offsets that came are in the table's own history
+    (`lake.tables.table_history`).
     """
 
     topic: str
@@ -78,7 +79,8 @@ class Place:
     process writes, and if it keeps it, `if_taken` says what then. `workers` threads make a table's
     files. `log` is the task's. `written_by` names the task in the history of tables. With
     `is_retry` an earlier try may have made commits that are in no event; with `is_part` the task
-    does some units of a job.
+    does some units of a job. `reports_all` has `on_change` called for the tables of all topics that
+    the task names, not only for those that were written: lineage has these too.
     """
 
     path: str
@@ -93,6 +95,7 @@ class Place:
     written_by: str = ""
     is_retry: bool = False
     is_part: bool = False
+    reports_all: bool = False
     on_change: Callable[[TableChange], None] = lambda _change: None
 
 

@@ -82,10 +82,11 @@ def changes_told(place: Place, topics: Sequence[str]) -> Iterator[Written]:
     """
     written: Written = {}
     yield written
-    if not written and not place.is_retry:
+    reports_named = place.reports_all and bool(topics)
+    if not written and not place.is_retry and not reports_named:
         return
     state = store_reader(place.path).open_catalog().state
-    reported = topics if place.is_retry else tuple(written)
+    reported = topics if place.is_retry or reports_named else tuple(written)
     for topic, declared in declared_tables(state, reported).items():
         if isinstance(declared, TableDeclaration):
             commits, rows, size = written.get(topic, (0, 0, 0))

@@ -1,10 +1,10 @@
-"""Lineage: which topic which table comes from, for OpenLineage."""
+"""Lineage for OpenLineage: a table comes from a topic, a connector's topic from its source."""
 
 from connectors.airflow.lineage.datasets import (
     DatasetName,
     asset_to_openlineage,
-    backfill_lineage,
-    materialize_lineage,
+    connector_lineage,
+    has_openlineage,
     table_dataset,
     table_lineage,
     topic_dataset,
@@ -13,8 +13,8 @@ from connectors.airflow.lineage.datasets import (
 __all__ = [
     "DatasetName",
     "asset_to_openlineage",
-    "backfill_lineage",
-    "materialize_lineage",
+    "connector_lineage",
+    "has_openlineage",
     "table_dataset",
     "table_lineage",
     "topic_dataset",

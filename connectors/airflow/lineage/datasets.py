@@ -1,6 +1,6 @@
-"""What OpenLineage is told: names of topics and tables, as its naming rules have them, and which
-comes from which with how many rows. Functions of plain values; what they return is None where the
-OpenLineage provider is not installed, which Airflow takes for "nothing to tell".
+"""Names of topics and tables by OpenLineage's naming rules, and the lineage between them with the
+number of rows. These are functions of plain values. They return None where the OpenLineage provider
+is not installed.
 
 Source: OpenLineage, Naming conventions (Kafka: `kafka://host:port`, topic; S3: `s3://bucket`, key;
 local file system: `file`, path).
@@ -8,11 +8,14 @@ local file system: `file`, path).
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
+
+    from connectors.settings import ConnectorSettings
 
 
 class DatasetName(NamedTuple):
@@ -43,7 +46,12 @@ def table_dataset(uri: str) -> DatasetName:
     return DatasetName("file", (parts.path if parts.scheme == "file" else uri).rstrip("/"))
 
 
-def materialize_lineage(
+def has_openlineage() -> bool:
+    """Whether Airflow's provider of OpenLineage is installed."""
+    return find_spec("airflow.providers.openlineage") is not None
+
+
+def table_lineage(
     *,
     path: str,
     bootstrap_servers: str,
@@ -52,7 +60,8 @@ def materialize_lineage(
     bytes_written: Mapping[str, int],
 ) -> Any:
     """Return the `OperatorLineage` of a run that brought topics into their tables: `tables` are
-    the URIs, `rows` and `bytes_written` what was added, by topic. None without OpenLineage.
+    the URIs, `rows` and `bytes_written` the rows and bytes that were added, by topic. None without
+    OpenLineage.
     """
     inputs = [
         topic_dataset(topic, bootstrap_servers=bootstrap_servers, path=path) for topic in tables
@@ -64,22 +73,30 @@ def materialize_lineage(
     return _lineage(inputs, outputs)
 
 
-def backfill_lineage(
-    *, path: str, bootstrap_servers: str, topic: str, table: str, rows: int
+def connector_lineage(
+    settings: "ConnectorSettings", *, bootstrap_servers: str, records: int
 ) -> Any:
-    """Return the `OperatorLineage` of a run that added earlier records of a topic to its table, or
-    replayed its dead letters. None without OpenLineage.
+    """Return the `OperatorLineage` of a run of a connector: its files, its Delta table or its
+    topics become a topic of the cluster at `bootstrap_servers`, unless the sink names another one.
+    `records` is what came; of several topics the output has no number. None without OpenLineage.
     """
-    source = topic_dataset(topic, bootstrap_servers=bootstrap_servers, path=path)
-    return _lineage([source], [(table_dataset(table), rows, None)])
+    from connectors.runtime.config_file import dotted
+    from connectors.sources.topics import TopicsSettings
 
+    def topic_of(name: str, servers: str) -> DatasetName:
+        return topic_dataset(name, bootstrap_servers=servers, path="")
 
-def table_lineage(tables: Sequence[str]) -> Any:
-    """Return the `OperatorLineage` of a run that rewrote tables in place (OPTIMIZE, VACUUM): each
-    is read and written. None without OpenLineage.
-    """
-    names = [table_dataset(uri) for uri in tables]
-    return _lineage(names, [(name, None, None) for name in names])
+    source, sink = settings.source, settings.sink
+    if not isinstance(source, TopicsSettings):
+        written = topic_of(sink.topic, bootstrap_servers)
+        return _lineage([table_dataset(source.path)], [(written, records, None)])
+    theirs = str(dotted(sink.kafka, "sink.kafka").get("bootstrap.servers", bootstrap_servers))
+    targets = [topic_of(sink.topic.replace("{topic}", topic), theirs) for topic in source.topics]
+    rows = records if len(targets) == 1 else None
+    return _lineage(
+        [topic_of(topic, bootstrap_servers) for topic in source.topics],
+        [(target, rows, None) for target in dict.fromkeys(targets)],
+    )
 
 
 def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator, Context
 from connectors.airflow.cancelling import Cancellation, Cancelled
 from connectors.airflow.errors import airflow_errors, checked_if_taken
 from connectors.airflow.hooks.lakehead import LakeheadHook
+from connectors.airflow.lineage import has_openlineage
 from connectors.airflow.progress import ProgressLines
 from connectors.airflow.runners import RunnerSettings, checked_runner, opened_runner
 from connectors.airflow.table_changes import TABLES, add_events, lineage_of, task_key
@@ -129,10 +130,13 @@ class LakeheadOperator(BaseOperator):
                     written_by=task_key(context).text(),
                     is_retry=context["ti"].try_number > 1,
                     is_part=is_part,
+                    reports_all=has_openlineage(),
                     on_change=self._changes.append,
                 )
+                is_retry = context["ti"].try_number > 1
                 for change in self._changes:
-                    add_events(context, self.lakehead_conn_id, change)
+                    if change.commits or is_retry:
+                        add_events(context, self.lakehead_conn_id, change)
         except Cancelled:
             raise AirflowException(
                 f"{what} was asked to end and has: what was done is kept, another try goes on"
@@ -144,10 +148,10 @@ class LakeheadOperator(BaseOperator):
             job.finish(figures)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Return the lineage of the tables that were written, if OpenLineage asks for it."""
+        """Return the lineage of the tables that the task was at, by what it noted of them: the
+        provider calls this in a fork, in which no store may be asked.
+        """
         del task_instance
-        if not self._changes:
-            return None
         hook = self.hook
         return lineage_of(self._changes, path=hook.path, bootstrap_servers=hook.bootstrap_servers)
 

@@ -8,11 +8,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from connectors.airflow.errors import airflow_errors
 from connectors.airflow.hooks.lakehead import LakeheadHook
+from connectors.airflow.lineage import connector_lineage
 from connectors.airflow.progress import ProgressLines
 
 if TYPE_CHECKING:
     from connectors.connector import Connector
     from connectors.pipelines.plan import Plan
+    from connectors.settings import ConnectorSettings
 
 _NAMES_MAX = 20
 
@@ -52,6 +54,9 @@ class LakeheadConnectOperator(BaseOperator):
         # BaseOperator has a method dry_run.
         self.is_dry_run = dry_run
         self._connector: Connector | None = None
+        self._settings: ConnectorSettings | None = None
+        self._servers = ""
+        self._records = 0
         self._is_killed = False
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -65,6 +70,7 @@ class LakeheadConnectOperator(BaseOperator):
             if self.is_dry_run:
                 return self._told(self._connector.plan())
             figures = self._connector.run().as_fields()
+        self._records = figures["records"]
         words = ", ".join(f"{name} {value}" for name, value in figures.items())
         self.log.info("%s", words)
         if self._is_killed:
@@ -72,6 +78,15 @@ class LakeheadConnectOperator(BaseOperator):
                 "the connector was asked to end and has: what was read is kept, another try goes on"
             )
         return figures
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return the lineage from the source to its topic."""
+        del task_instance
+        if self._settings is None:
+            return None
+        return connector_lineage(
+            self._settings, bootstrap_servers=self._servers, records=self._records
+        )
 
     def on_kill(self) -> None:
         """Have the run end: what it has read is committed, the rest is for the next try."""
@@ -83,7 +98,7 @@ class LakeheadConnectOperator(BaseOperator):
         from pathlib import Path
 
         from connectors.connector import Connector
-        from connectors.runtime.config_file import checked_settings, load_settings
+        from connectors.runtime.config_file import checked_settings, dotted, load_settings
         from connectors.settings import ConnectorSettings
         from storage.clock import SystemClock
 
@@ -93,12 +108,15 @@ class LakeheadConnectOperator(BaseOperator):
             settings = checked_settings(self.config, ConnectorSettings, "config")
         else:
             raise AirflowFailException("config is rendered to something else than a mapping")
+        kafka = None if settings.kafka else hook.kafka_config()
+        named = kafka or dotted(settings.kafka, "kafka")
+        self._settings, self._servers = settings, str(named.get("bootstrap.servers", ""))
         lines = ProgressLines(self.log, settings.name)
         return Connector(
             settings,
             SystemClock(),
             name=self.config_file or "config",
-            kafka=None if settings.kafka else hook.kafka_config(),
+            kafka=kafka,
             on_progress=lambda told: lines(told.done_bytes, told.total_bytes),
         )
 
