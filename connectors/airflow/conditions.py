@@ -32,13 +32,14 @@ class TopicOffset(msgspec.Struct, frozen=True, kw_only=True, tag="topic_offset")
     topic: str
     offsets: int | dict[str, int]
     in_table: bool = False
+    topic_id: str = ""
 
     def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
         """Judge. Raises UnknownTopic, SettingsError for a partition that the topic does not have
         and for a topic without a table.
         """
         del now_ms
-        topic = _topic(state, self.topic)
+        topic = _topic(state, self)
         if self.in_table:
             _declared(topic)
         ends = held_offsets(state, topic) if self.in_table else end_offsets(state, topic)
@@ -79,11 +80,12 @@ class TopicTime(msgspec.Struct, frozen=True, kw_only=True, tag="topic_time"):
     topic: str
     timestamp_ms: int
     partitions: Literal["all", "any"] = "all"
+    topic_id: str = ""
 
     def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
         """Judge. Raises UnknownTopic."""
         del now_ms
-        topic = _topic(state, self.topic)
+        topic = _topic(state, self)
         streams = _streams(state, topic)
         reached = [self._is_reached(stream) for stream in streams]
         is_met = any(reached) if self.partitions == "any" else all(reached)
@@ -102,10 +104,11 @@ class TableFresh(msgspec.Struct, frozen=True, kw_only=True, tag="table_fresh"):
 
     topic: str
     seconds: float
+    topic_id: str = ""
 
     def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
         """Judge. Raises UnknownTopic, SettingsError for a topic without a table."""
-        topic, lag = _lag(state, self.topic)
+        topic, lag = _lag(state, self)
         behind = lag.seconds(now_ms)
         is_met = behind <= self.seconds
         text = f"the table of {self.topic} is {behind:.1f} s behind; wanted: {self.seconds:g} s"
@@ -117,11 +120,12 @@ class LagUnder(msgspec.Struct, frozen=True, kw_only=True, tag="lag_under"):
 
     topic: str
     records: int
+    topic_id: str = ""
 
     def verdict(self, state: "ClusterState", now_ms: int) -> Verdict:
         """Judge. Raises UnknownTopic, SettingsError for a topic without a table."""
         del now_ms
-        topic, lag = _lag(state, self.topic)
+        topic, lag = _lag(state, self)
         is_met = lag.records < self.records
         text = (
             f"the table of {self.topic} is {lag.records} records behind; wanted: fewer than "
@@ -161,13 +165,27 @@ def _streams(state: "ClusterState", topic: "TopicState") -> list["StreamState"]:
     return [state.stream(stream_id) for stream_id in topic.partitions]
 
 
-def _topic(state: "ClusterState", name: str) -> "TopicState":
+def of_its_topic(condition: Condition, state: "ClusterState") -> Condition:
+    """Return the condition for the topic that has the name now: it is not met by another one that
+    is made under that name later. Raises UnknownTopic.
+    """
+    topic_id = _topic(state, condition).topic_id
+    return msgspec.structs.replace(condition, topic_id=topic_id)
+
+
+def _topic(state: "ClusterState", condition: "Condition") -> "TopicState":
     from storage.errors import UnknownTopic
 
-    try:
-        return state.topics[name]
-    except KeyError:
-        raise UnknownTopic(f"topic {name!r} does not exist in cluster {state.cluster_id}") from None
+    name = condition.topic
+    topic = state.topics.get(name)
+    if topic is None:
+        raise UnknownTopic(f"topic {name!r} does not exist in cluster {state.cluster_id}")
+    if condition.topic_id not in {"", topic.topic_id}:
+        raise UnknownTopic(
+            f"topic {name!r} was deleted and made again while its sensor waited, and has other "
+            "records at its offsets now: clear the task to wait for the new topic"
+        )
+    return topic
 
 
 def _declared(topic: "TopicState") -> None:
@@ -180,10 +198,10 @@ def _declared(topic: "TopicState") -> None:
         )
 
 
-def _lag(state: "ClusterState", name: str) -> tuple["TopicState", "Lag"]:
+def _lag(state: "ClusterState", condition: "Condition") -> tuple["TopicState", "Lag"]:
     from lake.jobs.table_due import lag_of
 
-    topic = _topic(state, name)
+    topic = _topic(state, condition)
     _declared(topic)
     return topic, lag_of(state, topic, held_offsets(state, topic))
 

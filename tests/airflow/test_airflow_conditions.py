@@ -16,12 +16,13 @@ from connectors.airflow.conditions import (
     Verdict,
     decoded,
     encoded,
+    of_its_topic,
 )
 from lake.jobs.declared_tables import DeclaredTables
 from lake.store_reader import store_reader
 from storage.errors import SettingsError, UnknownTopic
 from storage.format.partition_state import PartitionState
-from tests.support.declared_topics import configure, trim
+from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 from tests.support.topic_writer import write_topic
@@ -48,6 +49,37 @@ def judged(root: Path, condition: Condition, now_ms: int = 0) -> Verdict:
 def test_a_condition_survives_airflow_database(condition: Condition) -> None:
     stored = msgspec.json.decode(msgspec.json.encode(encoded(condition)))
     assert decoded(stored) == condition
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        TopicOffset(topic="orders", offsets=1),
+        TopicOffset(topic="orders", offsets=1, in_table=True),
+        TopicTime(topic="orders", timestamp_ms=0),
+        TableFresh(topic="orders", seconds=1e9),
+        LagUnder(topic="orders", records=1000),
+    ],
+    ids=["offset", "offset in table", "time", "fresh", "lag"],
+)
+def test_a_topic_made_again_meets_no_condition_of_the_first(
+    tmp_path: Path, condition: Condition
+) -> None:
+    def made() -> None:
+        write_topic(tmp_path, "orders", {0: [b"a"] * 10})
+        configure(tmp_path, "orders", TABLE)
+
+    made()
+    state = store_reader(str(tmp_path)).open_catalog().state
+    of_first = of_its_topic(condition, state)
+    assert judged(tmp_path, of_first) == judged(tmp_path, condition)
+    delete_topic(tmp_path, "orders")
+    with pytest.raises(UnknownTopic, match="'orders' does not exist"):
+        judged(tmp_path, of_first)
+    made()
+    with pytest.raises(UnknownTopic, match="'orders' was deleted and made again"):
+        judged(tmp_path, of_first)
+    judged(tmp_path, condition)
 
 
 def test_a_condition_of_another_release_is_refused() -> None:

@@ -27,7 +27,10 @@ with DAG("sensors", schedule=None) as dag:
     common = {{"topic": "orders", "poke_interval": 0.1, "timeout": 60}}
     deferred = TopicOffsetSensor(task_id="deferred", offsets=15, deferrable=True, **common)
     poking = TopicOffsetSensor(task_id="poking", offsets="{{{{ 15 }}}}", deferrable=False, **common)
-    write() >> deferred >> poking
+    rescheduled = TopicOffsetSensor(
+        task_id="rescheduled", offsets=20, mode="reschedule", deferrable=False, **common
+    )
+    write() >> deferred >> poking >> write.override(task_id="write_more")() >> rescheduled
 """
 
 
@@ -51,7 +54,7 @@ def main() -> None:
 
     run = import_module("sensors").dag.test()
     found = {"states": {one.task_id: one.state for one in run.get_task_instances()}}
-    for name in ("poking", "deferred"):
+    for name in ("poking", "deferred", "rescheduled"):
         instance = run.get_task_instance(name)
         found[name] = instance.xcom_pull(task_ids=name)
     print(json.dumps(found), flush=True)

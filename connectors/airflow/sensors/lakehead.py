@@ -19,7 +19,9 @@ from connectors.airflow.conditions import (
     TableFresh,
     TopicOffset,
     TopicTime,
+    decoded,
     encoded,
+    of_its_topic,
 )
 
 if TYPE_CHECKING:
@@ -54,21 +56,29 @@ class ConditionSensor(BaseSensorOperator):
         self.topic = topic
         self.lakehead_conn_id = lakehead_conn_id
         self.deferrable = deferrable
+        self._waits_for: Condition | None = None
 
     @abstractmethod
     def condition(self) -> Condition:
         """Return what is waited for, by the fields as they are rendered."""
 
     def poke(self, context: "Context") -> PokeReturnValue:
-        """Look once."""
-        del context
+        """Look once. The first look says which topic is waited for: one that is made under its name
+        later is another one.
+        """
         from connectors.airflow.errors import airflow_errors
         from connectors.airflow.hooks.lakehead import LakeheadHook
         from storage.clock import SystemClock
 
         with airflow_errors():
             state = LakeheadHook(self.lakehead_conn_id).state()
-            verdict = self.condition().verdict(state, SystemClock().now_ms())
+            condition = self._waits_for or self._kept(context)
+            if condition is None:
+                condition = of_its_topic(self.condition(), state)
+            verdict = condition.verdict(state, SystemClock().now_ms())
+        if self._waits_for is None:
+            self._waits_for = condition
+            self._keep(context, condition)
         self.log.info(verdict.text)
         return PokeReturnValue(verdict.is_met, verdict.found or None)
 
@@ -80,13 +90,27 @@ class ConditionSensor(BaseSensorOperator):
         if not first.is_done:
             from connectors.airflow.triggers.condition import ConditionTrigger
 
-            condition = encoded(self.condition())
+            assert self._waits_for is not None
+            waits_for = encoded(self._waits_for)
             self.defer(
-                trigger=ConditionTrigger(self.lakehead_conn_id, condition, self.poke_interval),
+                trigger=ConditionTrigger(self.lakehead_conn_id, waits_for, self.poke_interval),
                 method_name="execute_complete",
                 timeout=timedelta(seconds=self.timeout),
             )
         return first.xcom_value
+
+    def _kept(self, context: "Context") -> Condition | None:
+        """The condition of an earlier look of this try; None if this is the first, or no process of
+        this sensor comes after it.
+        """
+        if self.mode != "reschedule" or self.deferrable:
+            return None
+        kept = context["task_state_store"].get(_key(context))
+        return decoded(kept) if isinstance(kept, dict) else None
+
+    def _keep(self, context: "Context", condition: Condition) -> None:
+        if self.mode == "reschedule" and not self.deferrable:
+            context["task_state_store"].set(_key(context), encoded(condition))
 
     def execute_complete(self, context: "Context", event: dict[str, Any]) -> Any:
         """Go on when the triggerer has waited."""
@@ -174,7 +198,7 @@ class TableFreshSensor(ConditionSensor):
 class LagSensor(ConditionSensor):
     """Waits until a topic's table lacks fewer records than this.
 
-    :param under: so many of the records that lie in objects.
+    :param under: a number of records; those that lie in objects count.
     """
 
     template_fields: Sequence[str] = (*ConditionSensor.template_fields, "under")
@@ -186,6 +210,11 @@ class LagSensor(ConditionSensor):
     def condition(self) -> Condition:
         """Return what is waited for."""
         return LagUnder(topic=self.topic, records=_whole("under", self.under))
+
+
+def _key(context: "Context") -> str:
+    """Where a sensor that is rescheduled keeps its condition; another try begins again."""
+    return f"lakehead_condition_{context['ti'].try_number}"
 
 
 def _whole(name: str, value: int | str) -> int:
