@@ -29,14 +29,15 @@ class Failed(Exception):
 
 def missing() -> str | None:
     """What a run needs and is not there; None if all is."""
-    if _programs() is None:
+    if postgres_programs() is None:
         return "no PostgreSQL: apt install postgresql postgresql-15-wal2json"
     if not any(Path("/usr/lib/postgresql").glob("*/lib/wal2json.so")):
         return "no wal2json: apt install postgresql-15-wal2json"
     return None
 
 
-def _programs() -> Path | None:
+def postgres_programs() -> Path | None:
+    """The folder of the newest PostgreSQL's programs; None where it is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     return found[-1].parent if found else None
 
@@ -45,7 +46,7 @@ class Postgres:
     """One server on one folder, over many lives."""
 
     def __init__(self, folder: Path) -> None:
-        programs = _programs()
+        programs = postgres_programs()
         assert programs is not None
         self.folder = folder
         self._programs = programs
@@ -126,7 +127,7 @@ class Postgres:
 
 def psql(folder: Path) -> list[str]:
     """The command of a client of the server in `folder`, which stops at the first error."""
-    programs = _programs()
+    programs = postgres_programs()
     assert programs is not None
     # Not the one in the path, which at Debian is a program in Perl that looks for this one.
     client = str(programs / "psql")

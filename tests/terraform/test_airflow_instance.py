@@ -9,8 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli.demonstration.airflow_home import free_port
+from tests.support.airflow_parts import AIRFLOW, is_well
 from tests.support.airflow_rig import ROOT, AirflowClient
 from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until
@@ -25,8 +24,6 @@ from tests.terraform.airflow_user_data import environment, files_written
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("airflow"), pytest.mark.timeout(900)]
 
-AIRFLOW = Path(sys.executable).parent / "airflow"
-PARTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 DAGS = {"schedules": {path.stem: None for path in (ROOT / "dags").glob("lakehead_*.py")}}
 
 
@@ -50,15 +47,6 @@ def part(name: str, surroundings: dict[str, str], log: Path) -> Iterator[None]:
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
-
-
-def well(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=5) as answer:
-            health = json.load(answer)
-    except OSError:
-        return False
-    return all(health.get(one, {}).get("status") == "healthy" for one in PARTS)
 
 
 def known(client: AirflowClient) -> set[str]:
@@ -99,7 +87,7 @@ def test_airflow_runs_as_its_instance_runs_it(tmp_path: Path) -> None:
     with ExitStack() as stack:
         for name in re.findall(r"airflow@([a-z-]+)\.service", target):
             stack.enter_context(part(name, given | keys, tmp_path / f"{name}.log"))
-        assert wait_until(lambda: well(url), 300)
+        assert wait_until(lambda: is_well(url), 300)
         client = AirflowClient(url, "admin", word, tmp_path / "scheduler.log")
         assert wait_until(lambda: known(client) == set(DAGS["schedules"]), 300)
         assert client.ask("/api/v2/importErrors")["total_entries"] == 0
