@@ -6,9 +6,22 @@ conditional write is one of three: done (no error), lost to another (`ObjectExis
 the call may be repeated.
 """
 
+from typing import Any
+
 
 class LakeheadError(Exception):
-    """Base of every error that Lakehead raises on purpose."""
+    """Base of every error that Lakehead raises on purpose. It can be pickled, whatever parameters
+    its class is made with: worker processes and Spark's executors send it to the job.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[LakeheadError], args: tuple[Any, ...], fields: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class SettingsError(LakeheadError):

@@ -1,10 +1,11 @@
 """Where work items run: in this task's process, in processes beside it, or on Spark."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -13,6 +14,8 @@ from connectors.airflow.spark_secrets import executor_properties, submit_argumen
 if TYPE_CHECKING:
     from storage.jobs.frame import Runner
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 RunnerName = Literal["local", "spark", "connect"]
 
 
@@ -39,23 +42,37 @@ def checked_runner(value: str) -> RunnerName:
 
 @contextmanager
 def opened_runner(settings: RunnerSettings, storage: Mapping[str, str]) -> Iterator["Runner"]:
-    """Yield a runner, and end what was started for it. `storage` are the variables by which
+    """Yield a runner, and end what was started for it. Spark starts with the first items: a plan
+    without any, or a task whose items are done, needs none. `storage` are the variables by which
     executors reach the store.
 
-    Raises SettingsError (no Java, no Spark), AirflowFailException.
+    Raises AirflowFailException; the runner SettingsError (no Java, no Spark), SparkFailed.
     """
     if settings.name == "local":
         from lake.jobs.local_pool import run_items
 
         yield partial(run_items, processes=settings.processes)
         return
-    from lake.jobs.spark_runner import spark_runner
+    from lake.jobs.spark_runner import SparkFailed, spark_errors, spark_runner
 
-    session = _connected(settings) if settings.name == "connect" else _started(settings, storage)
+    start: Callable[[], Any] = partial(_started, settings, storage)
+    if settings.name == "connect":
+        start = _connection(settings)
+    sessions: list[Any] = []
+    starting = Lock()
+
+    def run(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
+        with starting, spark_errors():
+            if not sessions:
+                sessions.append(start())
+        return spark_runner(sessions[0])(work, items)
+
     try:
-        yield spark_runner(session)
+        yield run
     finally:
-        session.stop()
+        for session in sessions:
+            with suppress(SparkFailed), spark_errors():  # it may have ended before
+                session.stop()
 
 
 def _started(settings: RunnerSettings, storage: Mapping[str, str]) -> Any:
@@ -67,7 +84,8 @@ def _started(settings: RunnerSettings, storage: Mapping[str, str]) -> Any:
         )
 
 
-def _connected(settings: RunnerSettings) -> Any:
+def _connection(settings: RunnerSettings) -> Callable[[], Any]:
+    """Return what connects to the server."""
     if not settings.remote:
         raise AirflowFailException(
             "runner=connect needs spark_remote: the server's address, sc://host:15002"
@@ -79,4 +97,4 @@ def _connected(settings: RunnerSettings) -> Any:
             f"Spark Connect is not installed on this worker ({error}): pip install "
             "'lakehead[connect]'"
         ) from None
-    return SparkSession.builder.remote(settings.remote).getOrCreate()
+    return SparkSession.builder.remote(settings.remote).getOrCreate

@@ -168,7 +168,7 @@ def _told(uri: str, version: int) -> Iterator[None]:
 
     try:
         yield
-    except (Py4JError, PySparkException) as error:
+    except (Py4JError, PySparkException, ConnectionError) as error:
         now = open_table(uri)
         if now is None or now.version != version:
             raise TableMoved(f"another run has committed to {uri}") from error

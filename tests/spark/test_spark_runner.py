@@ -1,14 +1,16 @@
 """Jobs whose work items are tasks of Spark do what they do in a local pool."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import lake
-from lake.jobs.spark_runner import spark_runner
+from lake.jobs.spark_runner import SparkFailed, spark_runner
 from storage.compaction.merge_plan import MergeRules
-from storage.errors import LakeheadError
+from storage.errors import CorruptObject, LakeheadError
 from storage.jobs.compact import CompactSettings, compact
 from storage.jobs.verify import VerifySettings, verify
 from tests.support.topic_writer import write_topic
@@ -17,6 +19,10 @@ from tests.support.topic_writer import write_topic
 def negative(item: int) -> int:
     if item == 13:
         raise LakeheadError("item 13 is broken: leave it out")
+    if item == 14:
+        raise CorruptObject("data/14", 7, "its checksum is wrong")
+    if item == 15:
+        os.kill(os.getpid(), signal.SIGKILL)
     return -item
 
 
@@ -30,6 +36,20 @@ def test_each_item_comes_back_once(spark: SparkSession) -> None:
 def test_an_error_of_ours_is_the_runs_error(spark: SparkSession) -> None:
     with pytest.raises(LakeheadError, match=r"^item 13 is broken: leave it out$"):
         list(spark_runner(spark)(negative, [1, 13]))
+
+
+def test_an_error_of_ours_keeps_its_class(spark: SparkSession) -> None:
+    """By it a scheduler knows that another try cannot help."""
+    with pytest.raises(CorruptObject, match=r"^object data/14 is corrupt at byte 7") as found:
+        list(spark_runner(spark)(negative, [1, 14]))
+    assert found.value.key == "data/14"
+
+
+def test_a_worker_of_spark_that_dies_is_one_line(spark: SparkSession) -> None:
+    with pytest.raises(SparkFailed, match=r"^Spark failed: ") as found:
+        list(spark_runner(spark)(negative, [15]))
+    assert "\n" not in str(found.value)
+    assert dict(spark_runner(spark)(negative, [1])) == {1: -1}
 
 
 def test_jobs_run_on_it(spark: SparkSession, tmp_path: Path) -> None:
