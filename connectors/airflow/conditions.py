@@ -1,4 +1,4 @@
-"""What sensors wait for, judged by a cluster's metadata alone. Pure values.
+"""The conditions that sensors wait for, judged by a cluster's metadata alone. Pure values.
 
 Offsets and times are those of records that lie in objects: what a broker has acknowledged and not
 uploaded yet does not count, as it does not for tables and scans.
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Verdict(NamedTuple):
-    """Whether a condition holds, one line about how far it is, and what is handed on once it does:
-    a small value of JSON.
+    """A look's result: `is_met` if the condition holds, one line about how far it is, and the small
+    value of JSON that is handed on once it holds.
     """
 
     is_met: bool
@@ -100,7 +100,7 @@ class TopicTime(msgspec.Struct, frozen=True, kw_only=True, tag="topic_time"):
 
 
 class TableFresh(msgspec.Struct, frozen=True, kw_only=True, tag="table_fresh"):
-    """A topic's table lacks nothing that has lain in objects for longer than so many seconds."""
+    """A topic's table lacks nothing that has lain in objects for longer than `seconds`."""
 
     topic: str
     seconds: float
@@ -116,7 +116,7 @@ class TableFresh(msgspec.Struct, frozen=True, kw_only=True, tag="table_fresh"):
 
 
 class LagUnder(msgspec.Struct, frozen=True, kw_only=True, tag="lag_under"):
-    """A topic's table lacks fewer than so many of the records that lie in objects."""
+    """A topic's table lacks fewer than `records` of the records that lie in objects."""
 
     topic: str
     records: int

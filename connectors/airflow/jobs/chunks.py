@@ -43,7 +43,7 @@ class Chunk:
             ) from None
 
     def has(self, key: str) -> bool:
-        """Whether a unit with this key is in it."""
+        """Return true if a unit with this key is in it."""
         return self.first <= digest(key) <= self.last
 
 
@@ -53,8 +53,8 @@ def digest(key: str) -> str:
 
 
 def cut(units: Sequence[Unit], count_max: int = MAX_TASKS) -> tuple[Chunk, ...]:
-    """Return at most so many chunks, each unit in one of them: one each where there are no more, or
-    else of about the same size in bytes. In the order of their labels.
+    """Return at most `count_max` chunks, each unit in one of them: one each where there are no
+    more, or else of about the same size in bytes. In the order of their labels.
     """
     in_order = sorted(((digest(unit.key), unit) for unit in units), key=lambda pair: pair[0])
     if len({place for place, _ in in_order}) <= count_max:

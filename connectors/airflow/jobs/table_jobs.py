@@ -223,7 +223,7 @@ def _plan_upkeep(job: str, place: Place, options: Options, *, again: bool) -> Pl
 
 
 def _every(options: Options) -> bool:
-    """Whether tables are worked on that are not due."""
+    """Return true if tables that are not due are worked on too."""
     return bool(options.get("all_of_them", options.get("topics")))
 
 

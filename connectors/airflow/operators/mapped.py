@@ -14,7 +14,7 @@ from connectors.airflow.operators.base import LakeheadOperator, with_table_event
 
 _MAX_TASKS = 64
 _LIMIT = 1024
-"""What Airflow maps at most, unless it is told otherwise (core.max_map_length)."""
+"""The most items that Airflow maps, unless its settings say otherwise (core.max_map_length)."""
 _PLANNED = "planned"
 _OF_OUR_RUNNERS = frozenset(
     {"dry_run", "processes", "spark_config", "spark_master", "spark_remote", "workers"}
@@ -74,7 +74,7 @@ class LakeheadWorkOperator(LakeheadOperator):
     :param options: as the plan's. (templated)
     :param item: one that LakeheadPlanOperator returned.
 
-    It plans anew and does what is left of the item, so another try repeats nothing that is done.
+    It plans again and does what is left of the item, so another try repeats nothing that is done.
     """
 
     template_fields: Sequence[str] = (*LakeheadOperator.template_fields, "options", "item")

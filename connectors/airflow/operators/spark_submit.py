@@ -31,7 +31,7 @@ _OURS = ("lakehead_conn_id", "options", "item")
 
 
 class LakeheadSparkSubmitOperator(Submit):
-    """Runs a job, or one item of it, as a Spark application: SparkSubmitOperator told what to run.
+    """Runs a job, or one item of it, as a Spark application: a SparkSubmitOperator.
 
     :param job: see LakeheadJobOperator.
     :param options: the job's own options, by name. (templated)

@@ -99,7 +99,7 @@ class LakeheadBackfillOperator(LakeheadJobOperator):
 
 
 class LakeheadRebuildTableOperator(LakeheadJobOperator):
-    """Makes the table of a topic anew, as it is declared now, and puts it in place.
+    """Makes the table of a topic again, as it is declared now, and puts it in place.
 
     :param topic: the topic. (templated)
     :param without_history: even if rows of records that retention has removed are lost. (templated)

@@ -26,8 +26,8 @@ TROUBLE_S = 30.0
 
 
 class ClusterLook(NamedTuple):
-    """What a look saw: the newest state, and when (milliseconds since 1970); or why there is none
-    and will be none until somebody acts.
+    """The result of a look: the newest state and the time (milliseconds since 1970), or the error
+    for which there is none until the operator acts.
     """
 
     state: "ClusterState | None"

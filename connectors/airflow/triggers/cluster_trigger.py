@@ -1,4 +1,4 @@
-"""What triggers that look at a cluster share: one poll of its metadata for all of them."""
+"""The base of triggers that look at a cluster: one poll of its metadata serves all of them."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable
 from contextlib import aclosing
@@ -34,7 +34,7 @@ class ClusterTrigger(BaseEventTrigger):
                 yield look
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll alone, where nobody shares looks."""
+        """Poll alone, where looks are not shared."""
         _, kwargs = self.serialize()
         async with aclosing(self.open_shared_stream(kwargs)) as looks:
             async for event in self.filter_shared_stream(looks):

@@ -11,8 +11,8 @@ from connectors.airflow.triggers.cluster_trigger import ClusterTrigger
 
 
 class ConditionTrigger(ClusterTrigger):
-    """Fires once, when a condition holds, with `{"found": …}`; or when it never will without
-    somebody's doing, with `{"error": …, "is_final": …}`.
+    """Fires once: with `{"found": …}` when a condition holds, or with `{"error": …, "is_final": …}`
+    when it cannot hold until the operator acts.
 
     All triggers of one connection and interval share one poll of the metadata log.
 
@@ -42,18 +42,18 @@ class ConditionTrigger(ClusterTrigger):
         self, shared_stream: AsyncIterator[ClusterLook]
     ) -> AsyncIterator[TriggerEvent]:
         """Fire at the first look that decides."""
-        told = ""
+        logged = ""
         async for look in shared_stream:
             event, text = self._judged(look)
-            if text != told:
+            if text != logged:
                 self.log.info(text)
-                told = text
+                logged = text
             if event is not None:
                 yield event
                 return
 
     def _judged(self, look: ClusterLook) -> tuple[TriggerEvent | None, str]:
-        """What to fire, if anything, and what to tell."""
+        """Return the event to fire, if there is one, and the text for the log."""
         from airflow.sdk.exceptions import AirflowFailException
 
         from connectors.airflow.errors import airflow_error
