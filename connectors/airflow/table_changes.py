@@ -44,7 +44,7 @@ def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableC
     TableUnavailable, and what Airflow raises.
     """
     from lake.tables.delta_table import open_table
-    from lake.tables.table_history import commits_since
+    from lake.tables.table_history import commits_since, history_since
 
     table = open_table(change.uri)
     if table is None:
@@ -63,8 +63,12 @@ def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableC
         return
     # States first: the events of a task that has succeeded by then are read after that.
     makers = {name: _maker(own, TaskKey.of_text(name)) for name in names}
-    told = Told(_events(asset, min(one.at_ms for one in open_)), at_ms)
-    share = share_of(commits, told, makers.__getitem__)
+    events = _events(asset, min(one.at_ms for one in open_))
+    newest = max(at_ms)
+    if any(one.last > newest for one in events):  # of a commit made since, or of an earlier table
+        now = open_table(change.uri)
+        at_ms |= history_since(now, newest).at_ms if now is not None else {}
+    share = share_of(commits, Told(events, at_ms), makers.__getitem__)
     outlet = context["outlet_events"][TABLES]
     for extra in event_extras(change.topic, share.commits, told_below=share.told_below):
         outlet.add(asset, extra=extra)
