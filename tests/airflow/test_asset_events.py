@@ -3,6 +3,7 @@ tasks, tries, failures, watchers and runs outside of Airflow come in between.
 """
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Generator
 from types import SimpleNamespace
@@ -242,32 +243,44 @@ class AssetState:
         self.values[key] = value
 
 
-class Watching:
-    """A watcher of the table, by triggerers of which one after the other dies. Airflow stores each
-    event as soon as it is fired.
+class Watching(ABC):
+    """A watcher, by triggerers of which one after the other dies. Airflow stores each event as soon
+    as it is fired.
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch, table: History, rng: random.Random) -> None:
-        async def work_done(_conn_id: str, work: Callable[[str], Any]) -> Any:
-            return work("/store")
-
-        patch.setattr("connectors.airflow.triggers.table_growth.in_environment", work_done)
-        patch.setattr("lake.tables.delta_table.open_table", lambda _uri: table)
-        self.table, self.rng = table, rng
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.records = rng.choice([1, 1, 7])
         self.kept = AssetState()
         self.events: list[tuple[int, dict[str, Any]]] = []
         self.deaths, self.may_die = 0, True
         self.start()
-        self.look()  # from here on commits are watched
+        self.look()  # from here on it is watched
         self.look()  # and this is kept
-        self.begun_at = table.version
+
+    @abstractmethod
+    def trigger(self) -> Any:
+        """The trigger, as a triggerer gets it."""
+
+    @abstractmethod
+    def seen(self) -> Any:
+        """The metadata that a look sees."""
+
+    @abstractmethod
+    def grow(self) -> None:
+        """Add records."""
+
+    @abstractmethod
+    def make_again(self) -> None:
+        """Put another one in the place of what is watched."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Hold the events against what came."""
 
     def start(self) -> None:
         """Begin as another triggerer, with what Airflow has kept."""
-        from connectors.airflow.triggers.table_growth import TableGrowthTrigger
-
-        trigger: Any = TableGrowthTrigger("lakehead_default", "orders", self.records)
+        trigger = self.trigger()
         trigger.asset_state_store = self.kept
         self.looks = Looks()
         self.fired = trigger.filter_shared_stream(self.looks)
@@ -280,13 +293,7 @@ class Watching:
 
     def look(self) -> None:
         """Have the triggerer look once; it may die after any event that it fires."""
-        topic = TopicState(
-            name="orders", topic_id="1" * 32, configs=Map({"lakehead.table.enable": "true"})
-        )
-        # The lease is taken and given back around each commit.
-        known = TableState(term=self.table.count, until_ms=self.rng.choice([0, 5]))
-        state: Any = SimpleNamespace(topics={"orders": topic}, tables={"1" * 32: known})
-        self.looks.seen.append(ClusterLook(state, 0))
+        self.looks.seen.append(ClusterLook(self.seen(), 0))
         while True:
             try:
                 self.next.send(None)
@@ -299,20 +306,12 @@ class Watching:
             else:
                 return
 
-    def make_again(self) -> None:
-        """Have another table in this one's place, that has as many versions at the next look."""
-        versions = self.table.version
-        self.table.make_again()
-        for _ in range(versions + self.rng.randrange(-1, 3)):
-            self.table.commit(self.rng.choice(_KINDS), "")
-        self.begun_at = 0
-
     def walk(self, steps: int) -> None:
         """Take steps in any order; then look until there is no more to fire."""
         ways = [self.look, self.look, self.look, self.die]
         for _ in range(steps):
             if self.rng.random() < 0.5:
-                self.table.commit(self.rng.choice(_KINDS), "")
+                self.grow()
             elif self.rng.random() < 0.05:
                 self.make_again()
             else:
@@ -321,22 +320,108 @@ class Watching:
         self.look()
         self.check()
 
+
+def topic(topic_id: str) -> TopicState:
+    table = Map({"lakehead.table.enable": "true"})
+    return TopicState(name="orders", topic_id=topic_id, partitions=(0, 1), configs=table)
+
+
+class WatchingTable(Watching):
+    """A watcher of a table."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, rng: random.Random) -> None:
+        async def work_done(_conn_id: str, work: Callable[[str], Any]) -> Any:
+            return work("/store")
+
+        self.table = History()
+        patch.setattr("connectors.airflow.triggers.table_growth.in_environment", work_done)
+        patch.setattr("lake.tables.delta_table.open_table", lambda _uri: self.table)
+        super().__init__(rng)
+        self.begun_at = self.table.version
+
+    def trigger(self) -> Any:
+        from connectors.airflow.triggers.table_growth import TableGrowthTrigger
+
+        return TableGrowthTrigger("lakehead_default", "orders", self.records)
+
+    def seen(self) -> Any:
+        # The lease is taken and given back around each commit.
+        known = TableState(term=self.table.count, until_ms=self.rng.choice([0, 5]))
+        return SimpleNamespace(topics={"orders": topic("t")}, tables={"t": known})
+
+    def grow(self) -> None:
+        self.table.commit(self.rng.choice(_KINDS), "")
+
+    def make_again(self) -> None:
+        """It has about as many versions at the next look."""
+        versions = self.table.version
+        self.table.make_again()
+        for _ in range(versions + self.rng.randrange(-1, 3)):
+            self.grow()
+        self.begun_at = 0
+
     def check(self) -> None:
-        """Each commit since the watch began is in an event, but for a rest that is too small; and
-        in another one only as that same event, which a triggerer fires that follows on a dead one.
+        """Each commit since the watch began is in an event, but for a rest that is too small; of
+        one triggerer's events in one alone.
         """
         commits = {one.version: one for one in self.table.commits()}
         current = {one["timestamp"] for one in self.table.entries}
         of_table = [(life, one) for life, one in self.events if one["at_ms"] in current]
-        lives: dict[int, set[int]] = {}
-        for life, extra in of_table:
-            for version in check_extra(extra, commits):
-                assert life not in lives.setdefault(version, set()), f"version {version} twice"
-                lives[version].add(life)
+        found = Counter((life, v) for life, one in of_table for v in check_extra(one, commits))
+        assert set(found.values()) <= {1}
+        versions = {version for _, version in found}
         left = [one for one in commits.values() if one.version > self.begun_at]
-        left = [one for one in left if one.version not in lives]
+        left = [one for one in left if one.version not in versions]
         size = sum(max(one.change.rows, *_sizes(one)) for one in left)
         assert size < self.records, f"in no event: {left}"
+
+
+class WatchingTopic(Watching):
+    """A watcher of a topic."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.ends, self.topics = [5, 0], 1
+        super().__init__(rng)
+        self.begun_at = list(self.ends)
+
+    def trigger(self) -> Any:
+        from connectors.airflow.triggers.growth import GrowthTrigger
+
+        return GrowthTrigger("lakehead_default", "orders", self.records)
+
+    def seen(self) -> Any:
+        streams = [SimpleNamespace(end_offset=end) for end in self.ends]
+        topics = {"orders": topic(f"t{self.topics}")}
+        return SimpleNamespace(topics=topics, stream=lambda number: streams[number])
+
+    def grow(self) -> None:
+        self.ends[self.rng.randrange(2)] += self.rng.randrange(1, 4)
+
+    def make_again(self) -> None:
+        """It has about as many records at the next look, and each topic's are watched or none."""
+        self.topics += 1
+        self.ends = [max(0, end + self.rng.randrange(-1, 3)) for end in self.ends]
+        self.events, self.begun_at = [], [0, 0]
+
+    def check(self) -> None:
+        """Each record since the watch began is in an event, but for a rest that is too small; of
+        one triggerer's events in one alone.
+        """
+        found = Counter(
+            (life, int(partition), offset)
+            for life, one in self.events
+            for partition, (first, end) in one["offsets"].items()
+            for offset in range(first, end)
+        )
+        assert set(found.values()) <= {1}
+        offsets = {(partition, offset) for _, partition, offset in found}
+        came = {
+            (partition, offset)
+            for partition in range(2)
+            for offset in range(self.begun_at[partition], self.ends[partition])
+        }
+        assert offsets <= came
+        assert len(came - offsets) < self.records, f"in no event: {came - offsets}"
 
 
 def _sizes(commit: TableCommit) -> tuple[int, int]:
@@ -346,10 +431,17 @@ def _sizes(commit: TableCommit) -> tuple[int, int]:
 def test_a_watcher_fires_for_each_commit_whatever_triggerer_dies(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for seed in range(100):
-        rng = random.Random(seed)
+    for seed in range(60):
         try:
-            Watching(monkeypatch, History(), rng).walk(40)
+            WatchingTable(monkeypatch, random.Random(seed)).walk(40)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_a_watcher_fires_for_each_record_whatever_triggerer_dies() -> None:
+    for seed in range(200):
+        try:
+            WatchingTopic(random.Random(seed)).walk(40)
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
 
