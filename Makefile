@@ -55,7 +55,7 @@ endif
 airflow: $(STAMP) ## Airflow with Lakehead's DAGs beside a demo cluster, until Ctrl-C; FOLDER=, CLUSTER=path of yours, PORT=8080
 	@LAKEHEAD_SUPERVISOR=$$PPID exec $(BIN)/lakehead airflow $(FOLDER) --port $(or $(PORT),8080) $(if $(CLUSTER),--path $(CLUSTER))
 
-airflow-test: $(AIRFLOW_PYTHON) ## Tests of the DAGs by a real Airflow (about 15 minutes), AIRFLOW=3.3.0 by another version; two schedulers where there is PostgreSQL, the web page where there is Chromium
+airflow-test: $(AIRFLOW_PYTHON) ## Tests of the DAGs by a real Airflow (about half an hour), AIRFLOW=3.3.0 by another version; two schedulers where there is PostgreSQL, the web page where there is Chromium
 	@SLOW=1 timeout 4500 $(AIRFLOW_PYTHON) -m pytest -q --timeout 900 tests/airflow tests/terraform/test_airflow_instance.py
 
 # An Airflow, with what only its tests need, lies before that of .venv; all else is what .venv has.

@@ -10,12 +10,15 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from deltalake import DeltaTable
 
+from lake.tables.delta_table import open_table
+from lake.tables.table_history import commits_since
 from storage.jobs.cluster import in_cluster
 from storage.metadata.log import MetadataLog
 from storage.object_store import ObjectStore
@@ -133,6 +136,62 @@ def test_a_run_that_is_killed_in_the_middle_is_tried_again(
     [work] = airflow.tasks(run, "materialize.work")
     assert work["try_number"] > 1
     assert ids(cluster) == EVERY
+
+
+def jvms(task: psutil.Process) -> list[psutil.Process]:
+    """The JVMs of a task's Spark; the one that only prepares its command is none."""
+    found = []
+    for one in task.children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if one.name() == "java" and "org.apache.spark.deploy.SparkSubmit" in one.cmdline():
+                found.append(one)
+    return found
+
+
+def has_worker(jvm: psutil.Process) -> bool:
+    try:
+        return bool(jvm.children())
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("at", ["start", "work"])
+@pytest.mark.parametrize("kill", ["jvm", "task"])
+def test_a_run_on_spark_that_is_killed_is_tried_again(
+    airflow: AirflowClient, cluster: Path, kill: str, at: str
+) -> None:
+    """The JVM or the task, as it starts Spark or once that has a worker for its items."""
+    on_spark = {"runner": "spark", "spark_master": "local[1]"}
+    run = airflow.trigger("lakehead_materialize", all_of_them=True, **on_spark)
+    task = psutil.Process(airflow.awaited(run, "materialize.work", "running")["pid"])
+    assert wait_until(lambda: jvms(task) != [], 120)
+    if at == "work":
+        assert wait_until(lambda: any(map(has_worker, jvms(task))), 120)
+    started = jvms(task)
+    for process in [task] if kill == "task" else started:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    airflow.succeeded(run, 600)
+    assert not any(one.is_running() for one in started)
+    [work] = airflow.tasks(run, "materialize.work")
+    assert work["try_number"] > 1
+    if kill == "jvm":
+        assert "Spark" in reason(airflow.log(run, work, 1))
+    assert ids(cluster) == EVERY
+    table = open_table(str(cluster))
+    assert table is not None
+    commits = {one.version: one.at_ms for one in commits_since(table, -1)}
+    found = airflow.ask("/api/v2/assets/events?limit=1000")["asset_events"]
+    extras = [one["extra"] for one in found if one["extra"].get("at_ms") in commits.values()]
+    versions = [v for one in extras for first, end in one["versions"] for v in range(first, end)]
+    assert sorted(versions) == sorted(commits)
+    assert sum(one["records"] for one in extras) == RECORDS
+
+
+def reason(log: str) -> str:
+    """The error that a try ended with, which is one line of ours."""
+    [line] = [line for line in log.splitlines() if "another try goes on from there" in line]
+    return line
 
 
 def test_a_task_that_is_told_to_end_gives_its_lease_back(
