@@ -35,6 +35,8 @@ class ConnectWorker:
             "offset.flush.interval.ms": "500",
             "exactly.once.source.support": "enabled",
             "scheduled.rebalance.max.delay.ms": "0",
+            # Of 3 s by default; a task of an exactly-once source fails for good beyond it.
+            "worker.sync.timeout.ms": "60000",
             "listeners": f"http://127.0.0.1:{self._port}",
             "plugin.discovery": "service_load",
         }

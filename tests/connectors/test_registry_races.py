@@ -201,7 +201,7 @@ def test_registries_that_are_killed_leave_one_id_for_each_schema(broker: BrokerP
     assert len(set.union(*answers.values())) == len(names)
     for process in holders:
         assert process.stop() == 0
-    check_log(broker, "_schemas_kills")
+    check_log(broker.bootstrap, "_schemas_kills")
 
 
 @pytest.mark.slow
@@ -237,11 +237,11 @@ def test_a_cluster_that_is_down_makes_nothing_unknown(tmp_path: Path) -> None:
         broker.kill()
 
 
-def check_log(broker: BrokerProcess, topic: str) -> None:
+def check_log(bootstrap: str, topic: str) -> None:
     """What any consumer of committed records sees: an id is one schema, and a schema one id."""
     consumer = Consumer(
         {
-            "bootstrap.servers": broker.bootstrap,
+            "bootstrap.servers": bootstrap,
             "group.id": "check",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
