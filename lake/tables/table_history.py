@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from lake.tables import delta_table
 from lake.tables.delta_table import Table, TableUnavailable, one_line
 
 ChangeKind = Literal["backfill", "materialize", "rebuild_table", "replay"]
@@ -67,16 +68,20 @@ def history_since(table: Table, version: int) -> History:
     """
     from deltalake.exceptions import DeltaError
 
-    if table.version <= version:
-        return History([], {})
-    try:
-        entries = table.handle.history(table.version - version)
-    except (DeltaError, OSError) as error:
-        message = f"cannot read the history of {table.uri}: {one_line(error)}"
-        raise TableUnavailable(message) from error
+    end, entries, now = table.version, [], None
+    # delta-rs reads the newest commits that there are, and numbers them as if the newest were the
+    # one that the table was opened at.
+    while end > version and (now is None or now.version != table.version):
+        table = now or table
+        try:
+            entries = table.handle.history(table.version - version)
+        except (DeltaError, OSError) as error:
+            message = f"cannot read the history of {table.uri}: {one_line(error)}"
+            raise TableUnavailable(message) from error
+        now = delta_table.open_table(table.uri) or table
+    entries = [one for one in entries if version < one["version"] <= end]
     at_ms = {one["version"]: int(one.get("timestamp", 0)) for one in entries}
-    commits = sorted(_read(entries, version), key=lambda one: one.version)
-    return History(commits, {number: at_ms[number] for number in at_ms if number > version})
+    return History(sorted(_read(entries, version), key=lambda one: one.version), at_ms)
 
 
 def commits_since(table: Table, version: int) -> list[TableCommit]:
