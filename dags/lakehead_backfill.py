@@ -5,11 +5,6 @@
    (or no answer) leaves all as it is.
 3. `backfill` adds records from the newest to the oldest, in commits of the table. One that is
    killed goes on where it was when it is tried again. New records are added meanwhile.
-
-| Param | Meaning |
-| --- | --- |
-| `topic` | The topic of the table |
-| `begin` | `earliest`, a time (`2026-01-31T12:00:00Z`), or offsets by partition (`0:12,1:3`) |
 """
 
 from datetime import timedelta

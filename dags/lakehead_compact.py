@@ -7,21 +7,21 @@ or half a target's bytes.
 
 Nodes may serve, and `lakehead maintain` may run, at the same time: what one of them has done, the
 others find done.
-
-| Param | Meaning |
-| --- | --- |
-| `target_mib` | Size that objects are to have, in MiB; about what a task takes in memory |
-| `count_min` | Small objects in a row from which on they are due |
-| `dry_run` | Tell what is due |
-| `runner`, `spark_master`, `spark_remote` | Where the work is done |
 """
 
 from datetime import timedelta
 
-from airflow.sdk import Param
-
-from connectors.airflow.dag_settings import CLUSTER, DRY_RUN, ON_RUNNER, RUNNER, lakehead_dag
+from connectors.airflow.dag_settings import (
+    CLUSTER,
+    DRY_RUN,
+    ON_RUNNER,
+    RUNNER,
+    job_form,
+    lakehead_dag,
+)
 from connectors.airflow.operators.mapped import lakehead_job
+
+FORM = job_form("compact")
 
 with lakehead_dag(
     "lakehead_compact",
@@ -29,32 +29,11 @@ with lakehead_dag(
     tags=("storage",),
     schedule="*/10 * * * *",
     deadline=timedelta(hours=2),
-    params={
-        "target_mib": Param(
-            128,
-            type="integer",
-            minimum=1,
-            maximum=1024,
-            title="Target, MiB",
-            description="Size that objects are to have.",
-        ),
-        "count_min": Param(
-            32,
-            type="integer",
-            minimum=2,
-            title="Small objects",
-            description="So many in a row are merged.",
-        ),
-        "dry_run": DRY_RUN,
-        **RUNNER,
-    },
+    params={**FORM.params, "dry_run": DRY_RUN, **RUNNER},
 ):
     lakehead_job(
         "compact",
-        options={
-            "target_mib": "{{ params.target_mib }}",
-            "count_min": "{{ params.count_min }}",
-        },
+        options=FORM.options,
         dry_run="{{ params.dry_run }}",
         **CLUSTER,
         **ON_RUNNER,

@@ -7,13 +7,6 @@ is killed, tried again or made twice adds each record once.
 
 A table that another process writes (`lakehead maintain`, another run) is left to it. A table with
 a value that it cannot take fails alone, and says what to set.
-
-| Param | Meaning |
-| --- | --- |
-| `topics` | These tables alone |
-| `all_of_them` | Also those that are not due yet |
-| `dry_run` | Tell what is due |
-| `runner`, `spark_master`, `spark_remote` | Where records are read and files are written |
 """
 
 from datetime import timedelta

@@ -8,10 +8,6 @@ still cannot be a row stays a dead letter.
 2. `approve` shows that under *Required Actions* and waits for a day: *Approve* goes on, *Reject*
    (or no answer) leaves all as it is.
 3. `replay` does it. A letter becomes a row once, however often that is killed and tried again.
-
-| Param | Meaning |
-| --- | --- |
-| `topic` | The topic of the table |
 """
 
 from datetime import timedelta

@@ -3,17 +3,14 @@
 Whole objects go, and never what the table of a topic with `lakehead.table.enable` does not hold
 yet. The records are gone for readers at once; `lakehead_sweep`, or a node, deletes the objects
 after their grace period.
-
-| Param | Meaning |
-| --- | --- |
-| `topics` | These topics alone |
-| `dry_run` | Tell what is due |
 """
 
 from datetime import timedelta
 
-from connectors.airflow.dag_settings import CLUSTER, DRY_RUN, TOPICS, lakehead_dag
+from connectors.airflow.dag_settings import CLUSTER, DRY_RUN, job_form, lakehead_dag
 from connectors.airflow.operators.mapped import lakehead_job
+
+FORM = job_form("retain")
 
 with lakehead_dag(
     "lakehead_retain",
@@ -21,11 +18,11 @@ with lakehead_dag(
     tags=("storage",),
     schedule="*/10 * * * *",
     deadline=timedelta(hours=1),
-    params={"topics": TOPICS, "dry_run": DRY_RUN},
+    params={**FORM.params, "dry_run": DRY_RUN},
 ):
     lakehead_job(
         "retain",
-        options={"topics": "{{ params.topics | join(' ') }}"},
+        options=FORM.options,
         dry_run="{{ params.dry_run }}",
         **CLUSTER,
     )

@@ -3,19 +3,14 @@
 These are objects that were compacted, trimmed or dropped, and those that a node left half done when
 it crashed. An object goes before the entry that forgets it, so a run that is killed leaves nothing
 behind.
-
-| Param | Meaning |
-| --- | --- |
-| `grace_s` | Seconds that an object stays after it was dropped, for readers of an older view |
-| `dry_run` | Tell what is due |
 """
 
 from datetime import timedelta
 
-from airflow.sdk import Param
-
-from connectors.airflow.dag_settings import CLUSTER, DRY_RUN, lakehead_dag
+from connectors.airflow.dag_settings import CLUSTER, DRY_RUN, job_form, lakehead_dag
 from connectors.airflow.operators.mapped import lakehead_job
+
+FORM = job_form("sweep")
 
 with lakehead_dag(
     "lakehead_sweep",
@@ -23,20 +18,11 @@ with lakehead_dag(
     tags=("storage",),
     schedule="40 2 * * *",
     deadline=timedelta(hours=6),
-    params={
-        "grace_s": Param(
-            None,
-            type=["null", "integer"],
-            minimum=0,
-            title="Grace period, s",
-            description="None: the cluster's own.",
-        ),
-        "dry_run": DRY_RUN,
-    },
+    params={**FORM.params, "dry_run": DRY_RUN},
 ):
     lakehead_job(
         "sweep",
-        options={"grace_s": "{{ '' if params.grace_s is none else params.grace_s }}"},
+        options=FORM.options,
         dry_run="{{ params.dry_run }}",
         **CLUSTER,
     )

@@ -4,12 +4,6 @@ OPTIMIZE makes large files of small ones where `lakehead.table.optimize.*` of th
 it, VACUUM deletes files that no version of the last `lakehead.table.vacuum.*` needs. Each table is
 a mapped task run, under the lease of the table: while another process writes it, it is waited for,
 five minutes at most, and then left for the next time.
-
-| Param | Meaning |
-| --- | --- |
-| `topics` | The tables of these topics alone |
-| `all_of_them` | Also those for which it is not time yet |
-| `dry_run` | Tell what is due |
 """
 
 from datetime import timedelta

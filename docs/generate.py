@@ -16,8 +16,10 @@ from broker.configs.broker_table import BROKER_CONFIGS
 from broker.observability.measures import SUBJECTS
 from broker.observability.table_metrics import TABLE_MEASURES
 from broker.setting_sources import Setting
+from connectors.airflow.jobs import JOB_NAMES, job_named
 from docs.kafka_compatibility import compatibility_page
 from lake.source.option_table import options_table
+from storage.jobs.options import options_of
 
 FOLDER = Path(__file__).parent
 _NOTE = "<!-- Made from code by `make docs`. -->\n\n"
@@ -88,17 +90,31 @@ def pages() -> dict[str, str]:
         "metrics.md": _metrics(),
         "cli.md": _command_line(),
         "kafka-compatibility.md": _NOTE + compatibility_page(),
-        "spark.md": _spark(),
+        "spark.md": _with_options("spark.md", options_table()),
+        "jobs.md": _with_options("jobs.md", "\n".join(_job_options())),
     }
 
 
-def _spark() -> str:
-    """The page as it is, with the options that the source has."""
-    before, begin, rest = (FOLDER / "spark.md").read_text().partition(_OPTIONS_BEGIN)
+def _with_options(name: str, table: str) -> str:
+    """The page as it is, with the options that the code has."""
+    before, begin, rest = (FOLDER / name).read_text().partition(_OPTIONS_BEGIN)
     _, end, after = rest.partition(_OPTIONS_END)
     assert begin
     assert end
-    return f"{before}{begin}\n{options_table()}{end}{after}"
+    return f"{before}{begin}\n{table}{end}{after}"
+
+
+def _job_options() -> Iterator[str]:
+    yield "| Job | Option | Flag | Default | Meaning |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name in JOB_NAMES:
+        for one in options_of(job_named(name).options):
+            flag = one.info.metavar if one.info.is_argument else one.info.flag
+            shown = one.default if isinstance(one.default, int | str) else ""
+            default = "" if shown == "" or shown is False else f"`{shown}`"
+            flag = f"`{flag}`" if flag else ""
+            yield f"| `{name}` | `{one.name}` | {flag} | {default} | {one.info.help} |"
+    yield ""
 
 
 def _settings() -> str:

@@ -44,10 +44,11 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
 
 def _compact(store: str) -> tuple[float, float]:
     """Merge all there is; return wall and CPU seconds."""
-    from storage.jobs.compact import CompactSettings, compact
+    from storage.jobs.compact import JOB
+    from storage.jobs.job import run_job
 
     wall, cpu = time.perf_counter(), time.process_time()
-    figures = compact(CompactSettings(path=store))
+    figures = run_job(JOB, store)
     if figures.superseded or not 0 < figures.objects_after * 8 <= figures.objects_before:
         raise RuntimeError(f"not merged as expected: {figures}")
     return time.perf_counter() - wall, time.process_time() - cpu

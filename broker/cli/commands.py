@@ -13,7 +13,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-# The module of broker.cli and the function in it, or the Typer with commands of its own.
+from storage.jobs import STORAGE_JOBS
+
+_JOB = "job:"
+
+# The module of broker.cli and the function in it, or the Typer with commands of its own; or the
+# module that declares a job.
 _PLACES = {
     "start": "start.start",
     "demo": "demo.demo",
@@ -36,13 +41,8 @@ _PLACES = {
     "inspect": "inspection.app",
     "connect": "connect.app",
     "maintain": "maintain.maintain",
-    "compact": "compact.compact_objects",
-    "compact-topic": "compact.compact_topic",
-    "retain": "compact.retain",
-    "sweep": "sweep.sweep",
-    "leak-check": "sweep.leak_check",
-    "verify": "verify.verify_cluster",
-    "rebuild-catalog": "rebuild.rebuild",
+    **{command: _JOB + module for module, command in STORAGE_JOBS.values()},
+    "leak-check": "leak_check.leak_check",
 }
 
 
@@ -71,8 +71,7 @@ class _Commands(Mapping[str, Any]):
 
 @cache
 def _built(name: str, place: str) -> Any:
-    module, _, attribute = place.partition(".")
-    found = getattr(import_module(f"broker.cli.{module}"), attribute)
+    found = _job_command(place) if place.startswith(_JOB) else _function(place)
     parent = typer.Typer(add_completion=False, rich_markup_mode="rich")
     parent.callback()(_group)
     if isinstance(found, typer.Typer):
@@ -81,6 +80,17 @@ def _built(name: str, place: str) -> Any:
         parent.command(name, **getattr(found, "command_options", {}))(found)
     group: Any = typer.main.get_command(parent)
     return group.commands[name]
+
+
+def _function(place: str) -> Any:
+    module, _, attribute = place.partition(".")
+    return getattr(import_module(f"broker.cli.{module}"), attribute)
+
+
+def _job_command(place: str) -> Any:
+    from broker.cli.jobs import job_command
+
+    return job_command(place.removeprefix(_JOB))
 
 
 def _group() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lake.jobs.backfill import Beginning
     from lake.jobs.declared_tables import DeclaredTables, TableOutcome
     from lake.jobs.table_upkeep import UpkeepResult
-    from storage.jobs.frame import Runner
+    from storage.jobs.job import Runner
 
 
 class ValueFormat(StrEnum):

@@ -18,7 +18,7 @@ from broker.settings import Settings
 from storage.clock import Clock
 from storage.compaction.merge_plan import MergeItem, MergeRules
 from storage.errors import LakeheadError
-from storage.jobs.compact import CompactFigures
+from storage.jobs.compact import CompactResult
 from storage.metadata.log import MetadataLog
 from storage.object_store.protocol import ObjectStore
 from storage.upkeep.configs import UpkeepValues
@@ -40,7 +40,7 @@ class MaintenanceFigures:
     bytes_after: int = 0
     trimmed: int = 0
     """Partitions of which retention removed something."""
-    merged: CompactFigures = field(default_factory=CompactFigures)
+    merged: CompactResult = field(default_factory=CompactResult)
     """Small objects that were merged."""
     failures: int = 0
 

@@ -7,7 +7,7 @@ import structlog
 from storage.clock import Clock
 from storage.compaction.merge_plan import MergeItem
 from storage.errors import LakeheadError
-from storage.jobs.compact import CompactFigures
+from storage.jobs.compact import CompactResult
 from storage.metadata.log import MetadataLog
 from storage.object_store.protocol import ObjectStore
 
@@ -20,15 +20,15 @@ async def merge_all(
     metadata: MetadataLog,
     clock: Clock,
     rng: random.Random,
-) -> tuple[CompactFigures, int]:
+) -> tuple[CompactResult, int]:
     """Do what is due, and return figures and how many items failed: they are logged."""
     from storage.compaction.merge import Merge  # its kernels are for those alone who merge
 
-    figures, failures = CompactFigures(), 0
+    figures, failures = CompactResult(), 0
     for item in items:
         try:
             result = await Merge(store, metadata, clock, rng, item).run()
-            figures = figures.plus(CompactFigures.of(result))
+            figures = figures.plus(CompactResult.of(result))
         except LakeheadError as error:
             failures += 1
             _log.warning(

@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,9 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Param, Variable
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+from connectors.airflow.jobs import job_named
+from storage.jobs.options import Option, options_of
 
 VARIABLE = "lakehead_dags"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -58,6 +62,58 @@ RUNNER = {
         description="sc://host:15002 (connect).",
     ),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobForm:
+    """A job's options in the form of a DAG: `params` by name, and `options`, the templates by which
+    its operators get what was filled in.
+    """
+
+    params: Mapping[str, Param]
+    options: Mapping[str, str]
+
+
+def job_form(job: str) -> JobForm:
+    """Return the form of a job, from the declaration of its options."""
+    shown = [one for one in options_of(job_named(job).options) if one.info.in_form]
+    return JobForm(
+        params={one.name: _param(one) for one in shown},
+        options={one.name: _template(one) for one in shown},
+    )
+
+
+_TYPES: dict[Any, dict[str, Any]] = {
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    str: {"type": "string"},
+    tuple[str, ...]: {"type": "array", "items": {"type": "string"}},
+}
+
+
+def _param(one: Option) -> Param:
+    info = one.info
+    schema: dict[str, Any] = {"title": info.title, **_TYPES[one.plain_type]}
+    if one.plain_type != one.type:
+        schema["type"] = ["null", schema["type"]]
+    schema |= {
+        name: bound
+        for name, bound in (("minimum", info.least), ("maximum", info.most))
+        if bound is not None
+    }
+    default = list(one.default) if isinstance(one.default, tuple) else one.default
+    filled = {"default": default, "description": info.help, **schema, **info.form}
+    return Param(filled.pop("default"), **filled)
+
+
+def _template(one: Option) -> str:
+    """Return the template of an option. One that was left empty is an empty text."""
+    if one.plain_type == tuple[str, ...]:
+        return f"{{{{ params.{one.name} | join(' ') }}}}"
+    if one.info.form.get("default", one.default) is None:
+        return f"{{{{ '' if params.{one.name} is none else params.{one.name} }}}}"
+    return f"{{{{ params.{one.name} }}}}"
+
 
 CLUSTER: dict[str, Any] = {"lakehead_conn_id": "{{ params.conn_id }}"}
 """What operators get of `CONN_ID`, which every DAG has."""
@@ -144,7 +200,8 @@ def lakehead_dag(
 ) -> DAG:
     """Return a DAG as all of Lakehead's are: one run at a time (what two runs do at once counts
     once, but is paid twice), none for times that are past, an alert for a run that is not done
-    `deadline` after it was queued, a param `conn_id` beside `params`. The Variable `lakehead_dags`
+    `deadline` after it was queued, a param `conn_id` beside `params`, and a table of these below
+    `doc_md`. The Variable `lakehead_dags`
     goes before what is given here. Raises ValueError for one that makes no sense.
     """
     settings = DagSettings.read()
@@ -161,7 +218,7 @@ def lakehead_dag(
         start_date=START,
         catchup=False,
         max_active_runs=1,
-        doc_md=doc_md,
+        doc_md=_with_params(doc_md or "", own),
         tags=["lakehead", *tags, *settings.tags],
         params=settings.params_of(dag_id, own),
         deadline=None if deadline is None else _alert(deadline, settings.deadline_callback),
@@ -174,6 +231,12 @@ def lakehead_dag(
             "max_retry_delay": timedelta(minutes=10),
         },
     )
+
+
+def _with_params(doc: str, params: Mapping[str, Param]) -> str:
+    """Return the documentation of a DAG with a table of its params."""
+    rows = [f"| `{name}` | {one.description} |" for name, one in params.items()]
+    return "\n".join([doc.rstrip(), "", "| Param | Meaning |", "| --- | --- |", *rows, ""])
 
 
 def approval(subject: str) -> ApprovalOperator:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from connectors.airflow.jobs.frame import IfTaken
+from storage.jobs.job import IfTaken
 
 _HOPELESS = frozenset(
     {

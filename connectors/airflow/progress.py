@@ -3,9 +3,9 @@
 from typing import Any
 
 from storage.clock import Clock, SystemClock
+from storage.jobs.job import in_bytes
 
 _EVERY_S = 5.0
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 class ProgressLines:
@@ -39,11 +39,3 @@ class ProgressLines:
             done * 100 // total,
             pace,
         )
-
-
-def in_bytes(count: int) -> str:
-    """Return a number of bytes as people read it."""
-    size, unit = float(count), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"

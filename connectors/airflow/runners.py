@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from connectors.airflow.spark_secrets import executor_properties, submit_arguments
 
 if TYPE_CHECKING:
-    from storage.jobs.frame import Runner
+    from storage.jobs.job import Runner
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -8,7 +8,7 @@ its environment. Its figures are its last line of output, behind `lakehead figur
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 FIGURES = "lakehead figures: "
@@ -25,14 +25,16 @@ def run(told: Mapping[str, Any]) -> dict[str, Any]:
 
     from connectors.airflow.jobs import checked_job, job_named
     from connectors.airflow.jobs.chunks import Chunk
-    from connectors.airflow.jobs.frame import Place, figures_of_both
     from connectors.airflow.progress import ProgressLines
     from lake.jobs.spark_runner import spark_runner
+    from storage.jobs.job import JobContext, Unit, sum_of_fields
+    from storage.jobs.options import parsed
 
     session = SparkSession.builder.appName("lakehead").getOrCreate()
     try:
         job = job_named(checked_job(told["job"]))
-        place = Place(
+        item = told.get("item")
+        context = JobContext(
             path=told["path"],
             runner=spark_runner(session),
             on_progress=ProgressLines(_log, job.name),
@@ -40,17 +42,19 @@ def run(told: Mapping[str, Any]) -> dict[str, Any]:
             wait_s=float(told.get("wait_s", 0)),
             if_taken=told.get("if_taken", "skip"),
             is_local=False,
+            is_part=item is not None,
         )
-        options = job.options_of(told.get("options", {}))
-        item = told.get("item")
-        planned = job.plan(place, options, again=item is not None)
-        if item is None:
-            known = planned.told(is_dry_run=False)
-            figures = figures_of_both(known, job.work(place, options, planned.units))
-        else:
+        options = parsed(job.name, job.options, told.get("options", {}))
+        planned = job.plan(context, options)
+        units: Sequence[Unit] = planned.units
+        figures = {} if item is not None else planned.as_fields(is_dry_run=False)
+        if item is not None:
             chunk = Chunk.of_json(item)
-            units = [unit for unit in planned.units if chunk.has(unit.key)]
-            figures = job.work(place, options, units) if units else {}
+            units = [unit for unit in units if chunk.has(unit.key)]
+        if units or item is None:
+            result = job.run(context, options, units)
+            result.check()
+            figures = sum_of_fields(figures, result.as_fields())
         job.finish(figures)
         return figures
     finally:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import AssetAlias
 
 from connectors.airflow.assets.lakehead import table_asset
-from connectors.airflow.jobs.frame import TableChange
 from connectors.airflow.untold_commits import (
     EventVersions,
     Maker,
@@ -17,6 +16,7 @@ from connectors.airflow.untold_commits import (
     first_version,
     share_of,
 )
+from storage.jobs.job import TableChange
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset

@@ -3,11 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from storage.jobs.frame import Figures
+from storage.jobs.job import Totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectFigures(Figures):
+class ConnectFigures(Totals):
     """Of one run. Counts only what was committed."""
 
     records: int = 0

@@ -42,7 +42,7 @@ from storage.errors import (
     StoreUnavailable,
     UnknownTopic,
 )
-from storage.jobs.frame import Runner
+from storage.jobs.job import Runner
 from storage.metadata.state import TableState, TopicState
 from storage.metadata.table_declaration import TableDeclaration, is_declared
 

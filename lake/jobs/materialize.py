@@ -25,7 +25,7 @@ from lake.jobs.table_settings import (
     Unguarded,
 )
 from lake.store_reader import store_reader
-from storage.jobs.frame import Runner
+from storage.jobs.job import Runner
 
 
 def materialize(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from storage.errors import LakeheadError
-from storage.jobs.frame import Runner
+from storage.jobs.job import Runner
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -28,7 +28,7 @@ from lake.tables.values.evolution import merged
 from storage.clock import SystemClock
 from storage.errors import LakeheadError
 from storage.failpoints import failpoint
-from storage.jobs.frame import Runner
+from storage.jobs.job import Runner
 
 
 class RecordUnreadable(LakeheadError):

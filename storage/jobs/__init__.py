@@ -1,4 +1,16 @@
-"""Jobs over a cluster's objects. Each is a plain function: it plans work items, which are small
-values that any process can be given; works them through with a runner; and returns figures. Nothing
-is lost when it is killed anywhere or runs twice at once, and the next run goes on.
-"""
+"""The jobs of storage, each declared in the module of its name. `docs/adding-a-job.md` says how."""
+
+from typing import Final
+
+STORAGE_JOBS: Final = {
+    name: (f"{__name__}.{name}", command)
+    for name, command in {
+        "compact": "compact",
+        "compact_topics": "compact-topic",
+        "retain": "retain",
+        "sweep": "sweep",
+        "verify": "verify",
+        "rebuild_catalog": "rebuild-catalog",
+    }.items()
+}
+"""The module and the command of each job, in the order of the command line's help."""

@@ -1,59 +1,116 @@
-"""The job `compact`: small objects become large ones, so that readers ask for few.
+"""Object compaction, the job `compact`: small objects become large ones, so that a reader makes few
+requests.
 
 Plan: which objects are small, by the metadata alone (`merge_plan`), without topics that are
-compacted by keys. Work: each item reads them and
-replaces them by one entry of the metadata log (`merge`). What changed meanwhile is left as it is.
+compacted by keys. Run: each item reads them and replaces them by one entry of the metadata log
+(`merge`). An item whose sources have changed meanwhile leaves them as they are.
 """
 
-import random
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from storage.clock import SystemClock
-from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings
-from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Figures, Progress, Runner, here, tallied, untold, worked_through
-from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore
-from storage.upkeep.configs import UpkeepDefaults
-from storage.upkeep.rules import due_merges
+from storage.jobs.job import (
+    Job,
+    JobContext,
+    JobResult,
+    Planned,
+    Unit,
+    sum_results,
+    total,
+)
+from storage.jobs.options import BrokerDefaults, option
 
-if TYPE_CHECKING:  # its kernels are for those alone who merge
+if TYPE_CHECKING:  # a DAG is parsed without them
     from storage.compaction.merge import MergeResult
+    from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings
+    from storage.metadata.log import MetadataLog
+    from storage.metadata.state import ClusterState
+    from storage.object_store import ObjectStore
 
+_MIB = 1024 * 1024
 _WRITER = "compact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactSettings:
-    """What to merge of the cluster at `path`, a store's URI. `defaults`: which topics are compacted
-    by keys, where they do not say it.
-    """
+class CompactOptions:
+    """When objects are small, and which of their batches are merged."""
 
-    path: str
-    rules: MergeRules = field(default_factory=MergeRules)
-    rebatch: RebatchSettings = field(default_factory=RebatchSettings)
-    defaults: UpkeepDefaults = field(default_factory=UpkeepDefaults)
+    target_mib: int = option(
+        128,
+        "What an object is to have, and about what a process takes in memory.",
+        title="Target, MiB",
+        flag="--target",
+        metavar="MIB",
+        least=1,
+        form={"maximum": 1024, "description": "Size that objects are to have."},
+    )
+    count_min: int = option(
+        32,
+        "So many small objects are worth while in any case.",
+        title="Small objects",
+        flag="--count",
+        metavar="N",
+        least=2,
+        form={"description": "So many in a row are merged."},
+    )
+    small_batch_bytes: int = option(
+        4096,
+        "Record batches below this are merged, where a client cannot tell. 0: none.",
+        flag="--small-batch",
+        metavar="BYTES",
+        least=0,
+        in_form=False,
+    )
+    small_compressed_batch_bytes: int = option(
+        0,
+        "Compressed batches below this are merged too. They are compressed anew, which takes ten "
+        "times as long. 0: none.",
+        flag="--small-compressed-batch",
+        metavar="BYTES",
+        least=0,
+        in_form=False,
+    )
+    defaults: BrokerDefaults = option(
+        BrokerDefaults(),
+        "Which topics are compacted by keys, where they do not say it.",
+        in_form=False,
+    )
+
+    def rules(self) -> "MergeRules":
+        """Return when objects are merged."""
+        from storage.compaction.merge_plan import MergeRules
+
+        return MergeRules(target_bytes=self.target_mib * _MIB, count_min=self.count_min)
+
+    def rebatch(self) -> "RebatchSettings":
+        """Return which batches are merged."""
+        from storage.compaction.merge_plan import RebatchSettings
+
+        return RebatchSettings(
+            small_bytes=self.small_batch_bytes,
+            small_compressed_bytes=self.small_compressed_batch_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactFigures(Figures):
-    """What a run has done, in bytes of batches. `superseded` items came too late: another run, a
-    trim, a deletion was quicker.
+class CompactResult(JobResult):
+    """Bytes are of batches. `superseded` items came too late: another run, a trim or a deletion was
+    quicker.
     """
 
-    items: int = 0
-    superseded: int = 0
-    objects_before: int = 0
-    objects_after: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    batches_before: int = 0
-    batches_after: int = 0
+    items: int = total("items")
+    superseded: int = total("superseded")
+    objects_before: int = total("objects before")
+    objects_after: int = total("objects after")
+    bytes_before: int = total("bytes before")
+    bytes_after: int = total("bytes after")
+    batches_before: int = total("batches before")
+    batches_after: int = total("batches after")
 
     @classmethod
-    def of(cls, result: "MergeResult") -> "CompactFigures":
-        """Return the figures of one item."""
+    def of(cls, result: "MergeResult") -> "CompactResult":
+        """Return the result of one item."""
         if not result.is_done:
             return cls(superseded=1)
         return cls(
@@ -72,44 +129,97 @@ class CompactItem:
     """One merge, for any process."""
 
     path: str
-    merge: MergeItem
-    rebatch: RebatchSettings
+    merge: "MergeItem"
+    rebatch: "RebatchSettings"
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return self.merge.size
 
 
-def plan_compact(settings: CompactSettings) -> tuple[CompactItem, ...]:
-    """Return what is due: what a dry run shows. Raises SettingsError, StoreUnavailable."""
-    settings.defaults.check()
+def _plan(context: JobContext, options: CompactOptions) -> Planned:
+    """Raises SettingsError, StoreUnavailable."""
+    from storage.jobs.cluster import in_cluster
+    from storage.upkeep.configs import UpkeepDefaults
+    from storage.upkeep.rules import due_merges
 
-    async def plan(_: ObjectStore, log: MetadataLog) -> tuple[MergeItem, ...]:
-        values = settings.defaults.values(log.state)
-        return due_merges(log.state, values, settings.rules)
+    defaults = UpkeepDefaults(given=options.defaults.given)
+    defaults.check()
+    rebatch = options.rebatch()
 
-    return tuple(
-        CompactItem(path=settings.path, merge=merge, rebatch=settings.rebatch)
-        for merge in in_cluster(settings.path, _WRITER, plan)
+    async def plan(_: "ObjectStore", log: "MetadataLog") -> tuple[Unit, ...]:
+        state = log.state
+        return tuple(
+            _unit(state, CompactItem(path=context.path, merge=merge, rebatch=rebatch))
+            for merge in due_merges(state, defaults.values(state), options.rules())
+        )
+
+    units = in_cluster(context.path, _WRITER, plan)
+    objects = sum(len(unit.item.merge.sources) for unit in units)
+    return Planned(units=units, fields={} if context.is_part else {"planned_objects": objects})
+
+
+def _unit(state: "ClusterState", item: CompactItem) -> Unit:
+    merge = item.merge
+    stream = state.streams.get(merge.streams[0]) if len(merge.streams) == 1 else None
+    row: dict[str, Any] = {
+        "topic": None if stream is None else state.topic_names.get(stream.topic_id),
+        "partition": None if stream is None else stream.partition,
+        "streams": len(merge.streams),
+        "objects": len(merge.sources),
+        "bytes": merge.size,
+    }
+    return Unit(
+        key=f"{merge.streams[0]}/{merge.sources[0]}",  # no object is in two items of a stream
+        size=merge.size,
+        item=item,
+        words=f"{len(merge.sources)} objects of {len(merge.streams)} partitions "
+        f"(stream {merge.streams[0]})",
+        row=row,
     )
 
 
-def compact_item(item: CompactItem) -> "MergeResult":
+def compact_item(item: CompactItem) -> CompactResult:
     """Do one item. Raises what `Merge.run` raises."""
-    from storage.compaction.merge import Merge
+    import random
 
-    async def work(store: ObjectStore, log: MetadataLog) -> "MergeResult":
+    from storage.clock import SystemClock
+    from storage.compaction.merge import Merge
+    from storage.jobs.cluster import in_cluster
+
+    async def work(store: "ObjectStore", log: "MetadataLog") -> CompactResult:
         rng = random.SystemRandom()
-        return await Merge(store, log, SystemClock(), rng, item.merge, item.rebatch).run()
+        merge = Merge(store, log, SystemClock(), rng, item.merge, item.rebatch)
+        return CompactResult.of(await merge.run())
 
     return in_cluster(item.path, _WRITER, work)
 
 
-def compact(
-    settings: CompactSettings, *, runner: Runner = here, on_progress: Progress = untold
-) -> CompactFigures:
-    """Merge all that is due, and return figures. Whatever it raises, run it again."""
-    results = worked_through(
-        compact_item,
-        plan_compact(settings),
-        size=lambda item: item.merge.size,
-        runner=runner,
-        on_progress=on_progress,
+def _run(context: JobContext, _options: CompactOptions, units: Sequence[Unit]) -> CompactResult:
+    items: list[CompactItem] = [unit.item for unit in units]
+    return sum_results(
+        context, compact_item, items, empty=CompactResult(), size=lambda item: item.size
     )
-    return tallied(CompactFigures(), map(CompactFigures.of, results))
+
+
+JOB = Job(
+    name="compact",
+    command="compact",
+    help="""Merge small objects into large ones.
+
+    Every record keeps its offset, timestamp and producer. Topics that are compacted by keys are
+    left to compact-topic. Safe to run beside a live cluster, to kill, and to run twice at once.
+    """,
+    options=CompactOptions,
+    plan=_plan,
+    run=_run,
+    columns={
+        "topic": "TOPIC",
+        "partition": "PARTITION",
+        "streams": "STREAMS",
+        "objects": "OBJECTS",
+        "bytes": "BYTES",
+    },
+    takes_processes=True,
+)

@@ -1,23 +1,41 @@
-"""What is due in the partitions of a cluster: the plan of `compact-topic` and of `retain`."""
+"""The work that is due in the partitions of a cluster, which `compact-topic` and `retain` share."""
 
-from collections.abc import Set
+from typing import TYPE_CHECKING
 
-from storage.clock import SystemClock
-from storage.jobs.cluster import in_cluster
-from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore
-from storage.upkeep.configs import UpkeepDefaults
-from storage.upkeep.rules import DueWork, due_in
+from storage.jobs.job import Unit
+from storage.jobs.options import BrokerDefaults
+
+if TYPE_CHECKING:  # a DAG is parsed without them
+    from storage.metadata.log import MetadataLog
+    from storage.object_store import ObjectStore
+    from storage.upkeep.rules import DueWork
+
+DUE_COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}
 
 
-def due_works(path: str, writer: str, topics: Set[str], defaults: UpkeepDefaults) -> list[DueWork]:
+def due_works(
+    path: str, writer: str, topics: tuple[str, ...], defaults: BrokerDefaults
+) -> "list[DueWork]":
     """Return what is due of these `topics`, or of all, by configs and metadata alone. Raises
     SettingsError, UnknownTopic, StoreUnavailable.
     """
-    defaults.check()
+    from storage.clock import SystemClock
+    from storage.jobs.cluster import in_cluster
+    from storage.upkeep.configs import UpkeepDefaults
+    from storage.upkeep.rules import due_in
 
-    async def plan(_: ObjectStore, log: MetadataLog) -> list[DueWork]:
-        values = defaults.values(log.state)
-        return list(due_in(log.state, values, SystemClock().now_ms(), topics))
+    upkeep = UpkeepDefaults(given=defaults.given)
+    upkeep.check()
+
+    async def plan(_: "ObjectStore", log: "MetadataLog") -> "list[DueWork]":
+        values = upkeep.values(log.state)
+        return list(due_in(log.state, values, SystemClock().now_ms(), frozenset(topics)))
 
     return in_cluster(path, writer, plan)
+
+
+def due_unit(work: "DueWork", words: str) -> Unit:
+    """Return a partition's work as a unit."""
+    key = f"{work.topic}-{work.partition}"
+    row = {"topic": work.topic, "partition": work.partition, "due": work.words}
+    return Unit(key=key, size=work.size, item=work, words=words or key, row=row)

@@ -1,213 +1,179 @@
-"""The job `rebuild-catalog`: the metadata of a cluster anew, from what its objects say.
+"""The job `rebuild-catalog`: the metadata of a cluster, made from what its objects say.
 
-Plan: the objects that a listing shows. Work: each item reads the indexes of some of them. Result: a
+Plan: the objects that a listing shows. Run: each item reads the indexes of some of them. Result: a
 state, shown by a dry run, and put in place of the old metadata as one checkpoint. Until that moment
-nothing is touched; offsets that no object holds any more are bridged by empty batches, so that what
-lies on both sides can be read. No node may run meanwhile.
+nothing is touched; offsets that no object holds any more are bridged by empty batches, so that
+records on both sides can be read. Nodes must not run meanwhile.
 """
 
-import asyncio
-import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
-from storage.compaction.object_put import put_object
-from storage.errors import CorruptObject, ObjectNotFound, SettingsError
-from storage.failpoints import failpoint
-from storage.format.object_writer import WrittenObject
-from storage.garbage.sweep import listed
-from storage.jobs.frame import Progress, Runner, here, untold, worked_through
-from storage.metadata.extents import Extent
-from storage.metadata.layout import META
-from storage.metadata.log_reader import LogReader
-from storage.object_store import ObjectStore, open_retrying_store
-from storage.object_store.protocol import ObjectMeta
-from storage.rebuild.catalog import Rebuilt, rebuilt_catalog
-from storage.rebuild.fillers import filler_object
-from storage.rebuild.found import FoundObject, FoundRange, look_into
-from storage.rebuild.publish import next_number, publish
-from storage.tasks import task_group
-from storage.wal.object.names import WalName, is_tombstone_size
+from storage.jobs.job import (
+    LINES_MAX,
+    Fields,
+    Job,
+    JobContext,
+    JobResult,
+    Planned,
+    Report,
+    Table,
+    Unit,
+)
+from storage.jobs.options import option
 
-T = TypeVar("T")
+if TYPE_CHECKING:  # a DAG is parsed without them
+    from storage.rebuild.catalog import Rebuilt
 
-_ITEM_OBJECTS = 500
-_READS_AT_ONCE = 16
+_NOT_IN_OBJECTS = (
+    "Not in objects, and to be set again: configs of topics, brokers and groups, quotas, access "
+    "rules, credentials, leases of tables, topics and partitions without a record. Records that "
+    "were deleted and whose objects are still there are back."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildSettings:
-    """What to rebuild: the cluster at `path`, a store's URI, `without` these topics. `replace`:
-    even if there is metadata that can be read.
+class RebuildOptions:
+    """The topics that are left out, and whether metadata that can be read are replaced."""
+
+    without: tuple[str, ...] = option(
+        (),
+        "Leave this topic out. May be repeated.",
+        title="Without",
+        flag="--without",
+        metavar="TOPIC",
+        in_form=False,
+    )
+    replace: bool = option(
+        False,
+        "Even if there are metadata that can be read.",
+        title="Replace",
+        flag="--replace",
+        in_form=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildResult(JobResult):
+    """The catalog that was made. `kept` is where the old metadata are now; empty if there were
+    none, or in a dry run.
     """
 
-    path: str
-    without: frozenset[str] = frozenset()
-    replace: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildItem:
-    """Objects whose indexes one process reads; they have `size` bytes in all."""
-
-    path: str
-    keys: tuple[str, ...]
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundObjects:
-    """What an item found, and the objects that could not be read: (key, reason)."""
-
-    objects: tuple[FoundObject, ...]
-    unreadable: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildResult:
-    """What was made of it. `kept` is where the old metadata lie now; empty if there were none, or
-    in a dry run.
-    """
-
-    rebuilt: Rebuilt = field(repr=False)
+    rebuilt: "Rebuilt" = field(repr=False)
     objects: int
     unreadable: tuple[tuple[str, str], ...]
     kept: str = ""
 
-
-def _in_store(uri: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
-    async def run() -> T:
-        store = open_retrying_store(uri, rng=random.SystemRandom())
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(run())
-
-
-def counted(found: Sequence[ObjectMeta]) -> list[ObjectMeta]:
-    """Return the objects that may count: no seals, and nothing of a write-ahead log that lies above
-    one, which was never acknowledged.
-    """
-    seals: dict[tuple[int, int], int] = {}
-    for one in found:
-        name = WalName.parse(one.key)
-        if name is not None and is_tombstone_size(one.size):
-            at = (name.node_id, name.epoch)
-            seals[at] = min(name.number, seals.get(at, name.number))
-    kept = []
-    for one in found:
-        name = WalName.parse(one.key)
-        if name is None or name.number < seals.get((name.node_id, name.epoch), name.number + 1):
-            kept.append(one)
-    return kept
+    def as_fields(self) -> Fields:
+        """Return the result as XCom has it."""
+        rebuilt, state = self.rebuilt, self.rebuilt.state
+        lost = [
+            f"topic {one.topic}, partition {one.partition}, offsets {one.start_offset} to "
+            f"{one.end_offset - 1}"
+            for one in rebuilt.lost[:LINES_MAX]
+        ]
+        return {
+            "topics": len(state.topics),
+            "partitions": len(state.streams),
+            "objects": self.objects,
+            "unused_objects": rebuilt.unused,
+            "lost": lost,
+            "lost_count": len(rebuilt.lost),
+            "unreadable": [f"{key}: {reason}" for key, reason in self.unreadable[:LINES_MAX]],
+            "unreadable_count": len(self.unreadable),
+            "set_aside_count": len(rebuilt.set_aside),
+            "old_metadata": self.kept,
+        }
 
 
-def _items(path: str, found: Sequence[ObjectMeta]) -> Iterator[RebuildItem]:
-    for first in range(0, len(found), _ITEM_OBJECTS):
-        some = found[first : first + _ITEM_OBJECTS]
-        keys = tuple(one.key for one in some)
-        yield RebuildItem(path=path, keys=keys, size=sum(one.size for one in some))
+def _plan(context: JobContext, options: RebuildOptions) -> Planned:
+    """One unit; in a dry run with the catalog that would be made."""
+    unit = Unit(key="catalog", size=0)
+    if not context.is_dry_run or context.is_part:
+        return Planned(units=(unit,))
+    found = _rebuild(context, options)
+    return Planned(units=(unit,), fields=found.as_fields(), found=found)
 
 
-def read_item(item: RebuildItem) -> FoundObjects:
-    """Read the indexes of an item's objects. Raises StoreUnavailable."""
-
-    async def work(store: ObjectStore) -> FoundObjects:
-        found: list[FoundObject] = []
-        unreadable: list[tuple[str, str]] = []
-
-        async def read(key: str) -> None:
-            try:
-                found.append(await look_into(store, key))
-            except ObjectNotFound:
-                pass  # swept since it was listed
-            except CorruptObject as error:
-                unreadable.append((key, error.reason))
-
-        for first in range(0, len(item.keys), _READS_AT_ONCE):
-            async with task_group() as group:
-                for key in item.keys[first : first + _READS_AT_ONCE]:
-                    group.create_task(read(key))
-        return FoundObjects(
-            objects=tuple(sorted(found, key=lambda one: one.key)), unreadable=tuple(unreadable)
-        )
-
-    return _in_store(item.path, work)
+def _run(context: JobContext, options: RebuildOptions, _units: Sequence[Unit]) -> RebuildResult:
+    return _rebuild(context, options)
 
 
-def rebuild_catalog(
-    settings: RebuildSettings,
-    *,
-    dry_run: bool = False,
-    runner: Runner = here,
-    on_progress: Progress = untold,
-) -> RebuildResult:
-    """Rebuild, and publish unless it is a dry run.
+def _rebuild(context: JobContext, options: RebuildOptions) -> RebuildResult:
+    """Raises SettingsError, StoreUnavailable, UnsupportedFormat."""
+    from storage.rebuild.run import rebuild
 
-    Raises SettingsError (nothing there, several clusters, or metadata that can be read and no
-    `replace`), StoreUnavailable, UnsupportedFormat.
-    """
-    found, entry = _in_store(settings.path, lambda store: _look(store, settings, dry_run=dry_run))
-    results = list(
-        worked_through(
-            read_item,
-            tuple(_items(settings.path, counted(found))),
-            size=lambda item: item.size,
-            runner=runner,
-            on_progress=on_progress,
-        )
+    rebuilt, objects, unreadable, kept = rebuild(
+        context,
+        without=frozenset(options.without),
+        replace=options.replace,
     )
-    objects = sorted((o for result in results for o in result.objects), key=lambda one: one.key)
-    fillers: dict[str, WrittenObject] = {}
+    return RebuildResult(rebuilt=rebuilt, objects=objects, unreadable=unreadable, kept=kept)
 
-    def fill(before: FoundRange, start: int, end: int) -> tuple[Extent, int]:
-        extent, written = filler_object(before, start, end, objects[0].cluster_id, entry)
-        fillers[extent.object_key] = written
-        return extent, written.size
 
-    rebuilt = rebuilt_catalog(
-        objects,
-        [one.key for one in found],
-        entry=entry,
-        without=settings.without,
-        filler=fill,
+def _show(result: RebuildResult) -> Report:
+    rebuilt, state = result.rebuilt, result.rebuilt.state
+    rows = [
+        {
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "offsets": sum(
+                state.streams[one].end_offset - state.streams[one].start_offset
+                for one in topic.partitions
+            ),
+        }
+        for topic in sorted(state.topics.values(), key=lambda one: one.name)
+    ]
+    lines = [
+        *(
+            f"lost: {one.topic}, partition {one.partition}, offsets {one.start_offset} to "
+            f"{one.end_offset - 1}"
+            for one in rebuilt.lost
+        ),
+        *(
+            f"set aside: {one.topic}, partition {one.partition}, offsets {one.start_offset} to "
+            f"{one.end_offset - 1}, behind an upload that a crash cut off"
+            for one in rebuilt.set_aside
+        ),
+        *(f"cannot be read: {key}: {reason}" for key, reason in result.unreadable),
+        *(
+            f"left out: an older topic {name} ({topic_id})"
+            for name, topic_id in rebuilt.superseded_topics
+        ),
+    ]
+    columns = {"topic": "TOPIC", "partitions": "PARTITIONS", "offsets": "OFFSETS"}
+    return Report(
+        fields={
+            "topics": len(state.topics),
+            "objects": result.objects,
+            "objects in use": len(state.objects),
+            "objects that cannot be read": len(result.unreadable),
+            "lost ranges of offsets": len(rebuilt.lost),
+            "ranges set aside behind a crash": len(rebuilt.set_aside),
+            "older topics left out": len(rebuilt.superseded_topics),
+            "first entry": state.next_entry,
+            "old metadata kept in": result.kept or None,
+        },
+        tables=(Table(columns=columns, rows=rows, lines=lines),),
+        note=_NOT_IN_OBJECTS,
     )
-    unreadable = tuple(one for result in results for one in result.unreadable)
-    kept = ""
-    if not dry_run:
-        kept = _in_store(settings.path, lambda store: _publish(store, rebuilt, fillers))
-    return RebuildResult(rebuilt=rebuilt, objects=len(objects), unreadable=unreadable, kept=kept)
 
 
-async def _look(
-    store: ObjectStore, settings: RebuildSettings, *, dry_run: bool
-) -> tuple[list[ObjectMeta], int]:
-    """Return the objects that are there, and the number at which the log is to go on."""
-    metadata = await store.list(META)
-    if metadata and not settings.replace and not dry_run and await _is_readable(store):
-        raise SettingsError(
-            f"the metadata in {store.uri} can be read: stop every node, look with --dry-run, and "
-            "put the rebuilt catalog in its place with --replace"
-        )
-    return await listed(store), next_number(metadata)
+JOB = Job(
+    name="rebuild_catalog",
+    command="rebuild-catalog",
+    help="""Make a cluster's metadata anew from what its objects say, when they are lost or damaged.
 
-
-async def _is_readable(store: ObjectStore) -> bool:
-    reader = LogReader(store)
-    try:
-        await reader.load()
-        await reader.catch_up()
-    except CorruptObject:
-        return False
-    return bool(reader.state.cluster_id)
-
-
-async def _publish(store: ObjectStore, rebuilt: Rebuilt, fillers: dict[str, WrittenObject]) -> str:
-    rng = random.SystemRandom()
-    for key, written in fillers.items():
-        await put_object(store, key, written, rng)
-    failpoint("rebuild_bridged")
-    return await publish(store, rebuilt.state, rng)
+    Stop every node first. What is there of the old metadata is copied to meta-before-N/ and is not
+    touched before the new catalog is complete.
+    """,
+    dry_run_help="Show what would be rebuilt, and write nothing.",
+    options=RebuildOptions,
+    plan=_plan,
+    run=_run,
+    show_plan=lambda planned: _show(planned.found),
+    show=_show,
+    takes_processes=True,
+    is_for_broken_clusters=True,
+)

@@ -1,45 +1,65 @@
-"""The job `retain`: what retention.ms and retention.bytes are over for goes.
+"""Retention, the job `retain`: records that retention.ms and retention.bytes do not keep are
+removed.
 
-Plan: what is due, by configs and metadata alone. Work: each item removes it from some partitions,
-by one entry of the metadata log, as far as it is due still. Nothing goes that the table of a topic
-which declares one does not hold yet. Objects are deleted by `sweep`, or by a running node.
+Plan: what is due, by configs and metadata alone. Run: each item removes it from some partitions, by
+one entry of the metadata log, as far as it is due still. Records that the table of a topic does not
+hold yet stay. Objects are deleted by `sweep`, or by a running node.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from storage.clock import SystemClock
-from storage.jobs.cluster import in_cluster
-from storage.jobs.due_works import due_works
-from storage.jobs.frame import (
-    Attempt,
-    Failed,
-    Figures,
-    Progress,
-    Runner,
-    here,
-    tallied,
-    untold,
-    worked_through,
-)
-from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore
-from storage.upkeep.configs import UpkeepDefaults
-from storage.upkeep.retention import Trimmed, trim, trim_groups
-from storage.upkeep.rules import DueWork
+from storage.jobs.due_works import DUE_COLUMNS, due_unit, due_works
+from storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
+from storage.jobs.options import BrokerDefaults, option
+
+if TYPE_CHECKING:  # a DAG is parsed without them
+    from storage.metadata.log import MetadataLog
+    from storage.object_store import ObjectStore
+    from storage.upkeep.retention import Trimmed
+    from storage.upkeep.rules import DueWork
 
 _WRITER = "retain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetainSettings:
-    """What to look at of the cluster at `path`, a store's URI: these `topics`, or all. `defaults`
-    count where a topic does not say how long it keeps records.
+class RetainOptions:
+    """Which topics are looked at."""
+
+    topics: tuple[str, ...] = option(
+        (),
+        "These topics only.",
+        title="Topics",
+        metavar="[TOPIC]...",
+        is_argument=True,
+        form={"description": "These alone, one a line. None: all of them."},
+    )
+    defaults: BrokerDefaults = option(
+        BrokerDefaults(), "How long topics keep records that do not say it.", in_form=False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainResult(JobResult):
+    """`records` counts offsets, `objects` those that a partition refers to no more, `bytes` those
+    of batches.
     """
 
-    path: str
-    topics: frozenset[str] = frozenset()
-    defaults: UpkeepDefaults = field(default_factory=UpkeepDefaults)
+    partitions: int = total("trimmed partitions")
+    records: int = total("records")
+    objects: int = total()
+    bytes: int = total("bytes")
+
+    @classmethod
+    def of(cls, trimmed: "Sequence[Trimmed]") -> "RetainResult":
+        """Return the result of one item."""
+        return cls(
+            partitions=len(trimmed),
+            records=sum(one.records for one in trimmed),
+            objects=sum(one.objects for one in trimmed),
+            bytes=sum(one.size for one in trimmed),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +67,8 @@ class RetainItem:
     """Partitions from which one entry removes something, for any process."""
 
     path: str
-    works: tuple[DueWork, ...]
-    defaults: UpkeepDefaults
+    works: "tuple[DueWork, ...]"
+    defaults: BrokerDefaults
 
     @property
     def size(self) -> int:
@@ -56,68 +76,74 @@ class RetainItem:
         return sum(work.size for work in self.works)
 
     def words(self) -> str:
-        """Which partitions these are, for people."""
+        """Return the names of the partitions, for people."""
         first, others = self.works[0], len(self.works) - 1
         return f"{first.topic}-{first.partition}" + (f" and {others} others" if others else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetainFigures(Figures):
-    """What a run has removed. `records` counts offsets, `objects` those that a partition refers to
-    no more, `bytes` those of batches. `failures` says in words which items could not be done.
-    """
+def _plan(context: JobContext, options: RetainOptions) -> Planned:
+    """Raises SettingsError, UnknownTopic, StoreUnavailable."""
+    from storage.upkeep.retention import trim_groups
 
-    partitions: int = 0
-    records: int = 0
-    objects: int = 0
-    bytes: int = 0
-    failures: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, result: Sequence[Trimmed] | Failed) -> "RetainFigures":
-        """Return the figures of one item."""
-        if isinstance(result, Failed):
-            return cls(failures=(result.reason,))
-        return cls(
-            partitions=len(result),
-            records=sum(one.records for one in result),
-            objects=sum(one.objects for one in result),
-            bytes=sum(one.size for one in result),
+    works = due_works(context.path, _WRITER, options.topics, options.defaults)
+    return Planned(
+        units=tuple(
+            due_unit(work, f"{work.topic}-{work.partition}: {work.words}")
+            for group in trim_groups(works)
+            for work in group
         )
+    )
 
 
-def plan_retain(settings: RetainSettings) -> tuple[RetainItem, ...]:
-    """Return what is due: what a dry run shows. Raises SettingsError, UnknownTopic,
-    StoreUnavailable.
-    """
-    works = due_works(settings.path, _WRITER, settings.topics, settings.defaults)
+def items_of(path: str, options: RetainOptions, units: Sequence[Unit]) -> tuple[RetainItem, ...]:
+    """Return the items of some units."""
+    from storage.upkeep.retention import trim_groups
+
+    works = [unit.item for unit in units]
     return tuple(
-        RetainItem(path=settings.path, works=group, defaults=settings.defaults)
+        RetainItem(path=path, works=group, defaults=options.defaults)
         for group in trim_groups(works)
     )
 
 
-def retain_item(item: RetainItem) -> tuple[Trimmed, ...]:
+def retain_item(item: RetainItem) -> "tuple[Trimmed, ...]":
     """Do one item; what is not due any more is left. Raises StoreUnavailable, OutcomeUnknown."""
+    from storage.clock import SystemClock
+    from storage.jobs.cluster import in_cluster
+    from storage.upkeep.configs import UpkeepDefaults
+    from storage.upkeep.retention import trim
 
-    async def work(_: ObjectStore, log: MetadataLog) -> tuple[Trimmed, ...]:
-        return await trim(log, item.works, item.defaults, SystemClock().now_ms())
+    async def work(_: "ObjectStore", log: "MetadataLog") -> "tuple[Trimmed, ...]":
+        defaults = UpkeepDefaults(given=item.defaults.given)
+        return await trim(log, item.works, defaults, SystemClock().now_ms())
 
     return in_cluster(item.path, _WRITER, work)
 
 
-def retain(
-    settings: RetainSettings, *, runner: Runner = here, on_progress: Progress = untold
-) -> RetainFigures:
-    """Remove all that is due, and return figures; an item that fails does not stop the others.
+def _result_of_item(item: RetainItem) -> RetainResult:
+    return RetainResult.of(retain_item(item))
 
-    Raises what `plan_retain` raises.
-    """
-    results = worked_through(
-        Attempt(retain_item, RetainItem.words),
-        plan_retain(settings),
+
+def _run(context: JobContext, options: RetainOptions, units: Sequence[Unit]) -> RetainResult:
+    return sum_results(
+        context,
+        _result_of_item,
+        items_of(context.path, options, units),
+        empty=RetainResult(),
         size=lambda item: item.size,
-        runner=runner,
-        on_progress=on_progress,
+        words=RetainItem.words,
     )
-    return tallied(RetainFigures(), map(RetainFigures.of, results))
+
+
+JOB = Job(
+    name="retain",
+    command="retain",
+    help="""Remove what retention.ms and retention.bytes are over for.
+
+    Never what the table of a topic that declares one does not hold yet.
+    """,
+    options=RetainOptions,
+    plan=_plan,
+    run=_run,
+    columns=DUE_COLUMNS,
+)

@@ -1,39 +1,63 @@
-"""The job `sweep`: what nothing needs any more is deleted.
+"""The job `sweep`: objects that nothing needs any more are deleted.
 
-Plan: a listing of the bucket against the metadata (`storage.garbage.sweep`). Work: each item
-deletes some objects, of which it is looked at anew what they are; the first one also gives up
-writes in parts that somebody began and never ended.
+Plan: a listing of the bucket against the metadata (`storage.garbage.sweep`). Run: each item deletes
+some objects, after another look at what they are; the first one also gives up writes in parts that
+began and never ended.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from storage.clock import SystemClock
-from storage.garbage.judgement import GARBAGE, judge
-from storage.garbage.leak_check import LeakReport, check_leaks
-from storage.garbage.sweep import (
-    DELETED_AT_ONCE,
-    Doomed,
-    SweepPlan,
-    SweepResult,
-    SweepTimes,
-    find_garbage,
-    held_until_ms,
-    perform,
-)
-from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Figures, Progress, Runner, here, tallied, untold, worked_through
-from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore
+from storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
+from storage.jobs.options import option
+
+if TYPE_CHECKING:  # a DAG is parsed without them
+    from storage.garbage.leak_check import LeakReport
+    from storage.garbage.sweep import Doomed, SweepPlan
+    from storage.metadata.log import MetadataLog
+    from storage.object_store import ObjectStore
 
 _WRITER = "sweep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSettings:
-    """What to sweep: the bucket of the cluster at `path`, a store's URI."""
+class SweepOptions:
+    """How long objects stay that nothing needs."""
 
-    path: str
-    times: SweepTimes = field(default_factory=SweepTimes)
+    grace_s: int = option(
+        600,
+        "Objects stay this long after their last reference went.",
+        title="Grace period, s",
+        flag="--grace",
+        metavar="SECONDS",
+        least=0,
+        form={
+            "default": None,
+            "type": ["null", "integer"],
+            "description": "None: the cluster's own.",
+        },
+    )
+    margin_s: int = option(
+        3600,
+        "What was never committed is deleted at this age.",
+        flag="--margin",
+        metavar="SECONDS",
+        least=0,
+        in_form=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult(JobResult):
+    """Objects deleted and their bytes, how many of them the metadata have `dropped`, and how many
+    abandoned `uploads` were given up. Of two runs at once, both may count an object.
+    """
+
+    objects: int = total("deleted objects")
+    bytes: int = total("deleted bytes")
+    dropped: int = total("dropped from the metadata")
+    uploads: int = total("abandoned uploads given up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +67,7 @@ class SweepItem:
     """
 
     path: str
-    doomed: tuple[Doomed, ...]
+    doomed: "tuple[Doomed, ...]" = ()
     uploads_before_ms: int = 0
     held_ms: int = -1
 
@@ -53,80 +77,104 @@ class SweepItem:
         return sum(one.size for one in self.doomed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepFigures(Figures):
-    """What a run has done: objects deleted and their bytes, how many of them the metadata have
-    `dropped`, and how many abandoned `uploads` were given up. Of two runs at once, both may count
-    an object.
-    """
+def _plan(context: JobContext, options: SweepOptions) -> Planned:
+    """Look at the bucket. Raises SettingsError, StoreUnavailable."""
+    from storage.clock import SystemClock
+    from storage.garbage.sweep import SweepTimes, find_garbage
+    from storage.jobs.cluster import in_cluster
 
-    objects: int = 0
-    bytes: int = 0
-    dropped: int = 0
-    uploads: int = 0
+    times = SweepTimes(grace_ms=options.grace_s * 1000, margin_ms=options.margin_s * 1000)
 
-    @classmethod
-    def of(cls, result: SweepResult) -> "SweepFigures":
-        """Return the figures of one item."""
-        return cls(
-            objects=result.deleted,
-            bytes=result.deleted_bytes,
-            dropped=result.dropped,
-            uploads=result.uploads,
+    async def plan(store: "ObjectStore", log: "MetadataLog") -> "SweepPlan":
+        return await find_garbage(store, log, SystemClock(), times)
+
+    found = in_cluster(context.path, _WRITER, plan)
+    units = []
+    if found.uploads_before_ms:
+        item = SweepItem(
+            path=context.path, uploads_before_ms=found.uploads_before_ms, held_ms=found.held_ms
         )
+        units.append(Unit(key="", size=0, item=item, words="old uploads"))
+    units += [
+        Unit(
+            key=one.key,
+            size=one.size,
+            item=SweepItem(path=context.path, doomed=(one,), held_ms=found.held_ms),
+            words=f"{one.key} ({one.verdict.value})",
+            row={"key": one.key, "bytes": one.size, "why": one.verdict.value},
+        )
+        for one in found.doomed
+    ]
+    return Planned(units=tuple(units))
 
 
-def plan_sweep(settings: SweepSettings) -> tuple[SweepItem, ...]:
-    """Look at the bucket, and return what would be deleted: at least one item, which may have no
-    objects. Raises SettingsError, StoreUnavailable.
-    """
+def items_of(units: Sequence[Unit]) -> tuple[SweepItem, ...]:
+    """Return the items of some units of one plan: many objects each."""
+    from storage.garbage.sweep import DELETED_AT_ONCE
 
-    async def plan(store: ObjectStore, log: MetadataLog) -> SweepPlan:
-        return await find_garbage(store, log, SystemClock(), settings.times)
-
-    found = in_cluster(settings.path, _WRITER, plan)
+    found: list[SweepItem] = [unit.item for unit in units]
+    doomed = [one for item in found for one in item.doomed]
+    uploads_before_ms = max((item.uploads_before_ms for item in found), default=0)
     return tuple(
-        SweepItem(
-            path=settings.path,
-            doomed=found.doomed[first : first + DELETED_AT_ONCE],
-            uploads_before_ms=0 if first else found.uploads_before_ms,
-            held_ms=found.held_ms,
+        replace(
+            found[0],
+            doomed=tuple(doomed[first : first + DELETED_AT_ONCE]),
+            uploads_before_ms=0 if first else uploads_before_ms,
         )
-        for first in range(0, max(1, len(found.doomed)), DELETED_AT_ONCE)
+        for first in range(0, max(1, len(doomed)), DELETED_AT_ONCE)
+        if found
     )
 
 
 def sweep_item(item: SweepItem) -> SweepResult:
     """Delete the objects of an item that are what they were. Raises StoreUnavailable."""
+    from storage.garbage.judgement import GARBAGE, judge
+    from storage.garbage.sweep import SweepPlan, held_until_ms, perform
+    from storage.jobs.cluster import in_cluster
 
-    async def work(store: ObjectStore, log: MetadataLog) -> SweepResult:
+    async def work(store: "ObjectStore", log: "MetadataLog") -> SweepResult:
         state = log.state
         doomed = [one for one in item.doomed if judge(state, one.key, one.size) == one.verdict]
         if await held_until_ms(store) != item.held_ms:  # the catalog was rebuilt meanwhile
             doomed = [one for one in doomed if one.verdict not in GARBAGE]
-        return await perform(
-            SweepPlan(doomed=tuple(doomed), uploads_before_ms=item.uploads_before_ms), store, log
+        plan = SweepPlan(doomed=tuple(doomed), uploads_before_ms=item.uploads_before_ms)
+        done = await perform(plan, store, log)
+        return SweepResult(
+            objects=done.deleted,
+            bytes=done.deleted_bytes,
+            dropped=done.dropped,
+            uploads=done.uploads,
         )
 
     return in_cluster(item.path, _WRITER, work)
 
 
-def sweep(
-    settings: SweepSettings, *, runner: Runner = here, on_progress: Progress = untold
-) -> SweepFigures:
-    """Delete all that can go, and return figures. Whatever it raises, run it again."""
-    results = worked_through(
-        sweep_item,
-        plan_sweep(settings),
-        size=lambda item: item.size,
-        runner=runner,
-        on_progress=on_progress,
+def _run(context: JobContext, _options: SweepOptions, units: Sequence[Unit]) -> SweepResult:
+    return sum_results(
+        context, sweep_item, items_of(units), empty=SweepResult(), size=lambda item: item.size
     )
-    return tallied(SweepFigures(), map(SweepFigures.of, results))
 
 
-def find_leaks(path: str) -> LeakReport:
+JOB = Job(
+    name="sweep",
+    command="sweep",
+    help="Delete objects that no stream refers to, and what crashes left in the bucket.",
+    dry_run_help="Show what would be deleted, and delete nothing.",
+    options=SweepOptions,
+    plan=_plan,
+    run=_run,
+    columns={"key": "KEY", "bytes": "BYTES", "why": "WHY"},
+    # Deletions are counted by objects, and each task lists the bucket.
+    task_bytes=1 << 62,
+    task_units=20_000,
+)
+
+
+def find_leaks(path: str) -> "LeakReport":
     """Compare the bucket of the cluster at `path` with its metadata. Raises SettingsError,
     StoreUnavailable.
     """
+    from storage.garbage.leak_check import check_leaks
+    from storage.jobs.cluster import in_cluster
+
     return in_cluster(path, _WRITER, check_leaks)

@@ -1,47 +1,141 @@
 """The job `verify`: every checksum and every continuity of offsets, from the metadata log to the
 records of batches.
 
-Plan: what streams refer to, by the metadata, and what a listing shows. Work: each item reads some
-objects, all of them or a sample. Result: damages, each with topic, partition, offsets, object and
-what to do. Nothing is written. A cluster may go on meanwhile: what was replaced or deleted while
-the job ran is no damage.
+Plan: the objects that streams refer to by the metadata, and what a listing shows. Run: each item
+reads some objects, all of them or a sample. Result: damages, each with topic, partition, offsets,
+object and what to do. Nothing is written. A cluster may go on meanwhile: an object that was
+replaced or deleted while the job ran is not a damage.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import UnknownTopic
-from storage.garbage.leak_check import LeakReport, check_leaks
-from storage.jobs.cluster import in_cluster
-from storage.jobs.frame import Progress, Runner, here, untold, worked_through
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState
-from storage.object_store import ObjectStore
-from storage.verification.catalog import (
-    SAMPLE_ALL,
-    ExpectedObject,
-    catalog_damages,
-    expected_objects,
-    missing_objects,
+from storage.jobs.job import (
+    LINES_MAX,
+    DamageFound,
+    Fields,
+    Job,
+    JobContext,
+    JobResult,
+    Planned,
+    Report,
+    Table,
+    Unit,
+    sum_results,
+    total,
 )
-from storage.verification.damage import Damage, InvalidBatch, Place
-from storage.verification.objects import ObjectReport, verify_object
+from storage.jobs.options import option
+
+if TYPE_CHECKING:  # a DAG is parsed without them
+    from storage.metadata.log import MetadataLog
+    from storage.metadata.state import ClusterState
+    from storage.object_store import ObjectStore
+    from storage.verification.catalog import ExpectedObject
+    from storage.verification.damage import Damage, InvalidBatch, Place
+    from storage.verification.objects import ObjectReport
 
 _WRITER = "verify"
 _ITEM_BYTES = 128 * 1024 * 1024
 _ITEM_OBJECTS = 1000
+_PLACE = {"topic": "TOPIC", "partition": "PARTITION", "offsets": "OFFSETS", "object": "OBJECT"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifySettings:
-    """What to verify of the cluster at `path`, a store's URI: one topic or all; of the objects
-    `sample_percent`, another share for another `seed`.
+class VerifyOptions:
+    """One topic or all; of the objects a share, another one for another `seed`."""
+
+    topic: str | None = option(
+        None,
+        "This topic only.",
+        title="Topic",
+        flag="--topic",
+        short_flag="-t",
+        metavar="TOPIC",
+        form={
+            "default": "",
+            "type": "string",
+            "description": "This topic alone. None: all of them.",
+        },
+    )
+    sample_percent: int = option(
+        100,
+        "Read this share of the objects.",
+        title="Sample, %",
+        flag="--sample",
+        metavar="PERCENT",
+        least=1,
+        most=100,
+        form={"description": "So many of a hundred objects."},
+    )
+    seed: int = option(
+        0,
+        "Another number, another sample.",
+        title="Seed",
+        flag="--seed",
+        metavar="N",
+        form={"description": "Another one chooses other objects."},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult(JobResult):
+    """What was found; numbers as in `ObjectReport`. `leaked_objects` are of no use and harm
+    nothing; `strange_names` are not names that Lakehead gives. `invalid` batches are as they were
+    produced, and cannot be read: they are not damages, and there may be more of them.
     """
 
-    path: str
-    topic: str | None = None
-    sample_percent: int = SAMPLE_ALL
-    seed: int = 0
+    objects: int = total("objects")
+    bytes: int = total("bytes")
+    batches: int = total("batches")
+    records: int = total("records")
+    sequence_gaps: int = total("gaps in producers' sequences")
+    leaked_objects: int = total("leaked objects")
+    strange_names: int = total("strange names")
+    invalid_batches: int = total("batches that cannot be read")
+    invalid_times: int = total("batches with times out of range")
+    damages: "tuple[Damage, ...]" = ()
+    invalid: "tuple[InvalidBatch, ...]" = ()
+
+    @classmethod
+    def of(cls, report: "ObjectReport") -> "VerifyResult":
+        """Return the result of one item."""
+        found: dict[str, Any] = {one.name: getattr(report, one.name) for one in fields(report)}
+        found |= {name: tuple(found[name]) for name in ("damages", "invalid")}
+        return cls(**found)
+
+    def plus(self, more: "VerifyResult") -> "VerifyResult":
+        """Return the results of both, with damages and batches in the order of their places."""
+        both = JobResult.plus(self, more)
+        return replace(
+            both,
+            damages=tuple(sorted(both.damages, key=_order)),
+            invalid=tuple(sorted(both.invalid, key=_order)),
+        )
+
+    def as_fields(self) -> Fields:
+        """Return the result as XCom has it, with the first damages in words."""
+        numbers = {one.name for one in fields(self)} - {"failures", "damages", "invalid"}
+        found: Fields = {name: getattr(self, name) for name in numbers}
+        damages = [
+            f"{_place_words(one.place)}, object {one.object_key}: {one.what}; {one.to_do}"
+            for one in self.damages[:LINES_MAX]
+        ]
+        invalid = [f"{_place_words(one.place)}: {one.reason}" for one in self.invalid[:LINES_MAX]]
+        return found | {
+            "damages": damages,
+            "damages_count": len(self.damages),
+            "invalid": invalid,
+        }
+
+
+def _place_words(place: "Place") -> str:
+    return (
+        f"topic {place.topic or '(none)'}, partition {place.partition}, offsets "
+        f"{place.start_offset} to {place.end_offset - 1}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +143,7 @@ class VerifyItem:
     """Objects that one process reads, one after the other."""
 
     path: str
-    objects: tuple[ExpectedObject, ...]
+    objects: "tuple[ExpectedObject, ...]"
 
     @property
     def size(self) -> int:
@@ -57,114 +151,168 @@ class VerifyItem:
         return sum(one.size for one in self.objects)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyPlan:
-    """What is to be read, and what is known without."""
+def _plan(context: JobContext, options: VerifyOptions) -> Planned:
+    """Look at metadata and bucket; for a part of an earlier plan, at the metadata alone.
 
-    items: tuple[VerifyItem, ...]
-    damages: tuple[Damage, ...]
-    leaks: LeakReport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
-    """What was found. `leaked` objects are of no use and harm nobody; `strange` ones are named as
-    Lakehead names none. `invalid` batches are as they were produced, and cannot be read: they are
-    no damages, and there may be more than those (see `ObjectReport`).
+    Raises SettingsError, UnknownTopic, StoreUnavailable.
     """
+    from storage.garbage.leak_check import check_leaks
+    from storage.jobs.cluster import in_cluster
+    from storage.verification.catalog import (
+        SAMPLE_ALL,
+        catalog_damages,
+        expected_objects,
+        missing_objects,
+    )
 
-    figures: ObjectReport
-    leaked: int
-    strange: int
-    damages: tuple[Damage, ...] = field(default=())
-    invalid: tuple[InvalidBatch, ...] = field(default=())
-
-
-def plan_verify(settings: VerifySettings) -> VerifyPlan:
-    """Look at metadata and bucket. Raises SettingsError, UnknownTopic, StoreUnavailable."""
-
-    async def plan(store: ObjectStore, log: MetadataLog) -> VerifyPlan:
-        if settings.topic is not None and settings.topic not in log.state.topics:
-            raise UnknownTopic(f"topic {settings.topic!r} does not exist in {store.uri}")
-        leaks = await check_leaks(store, log)
+    async def plan(store: "ObjectStore", log: "MetadataLog") -> Planned:
+        if options.topic is not None and options.topic not in log.state.topics:
+            raise UnknownTopic(f"topic {options.topic!r} does not exist in {store.uri}")
+        leaks = None if context.is_part else await check_leaks(store, log)
         state = log.state
         wanted = expected_objects(
-            state,
-            topic=settings.topic,
-            sample_percent=settings.sample_percent,
-            seed=settings.seed,
+            state, topic=options.topic, sample_percent=options.sample_percent, seed=options.seed
         )
-        every = expected_objects(state, topic=settings.topic, sample_percent=SAMPLE_ALL, seed=0)
+        if leaks is None:
+            return Planned(units=_units(wanted))
+        every = expected_objects(state, topic=options.topic, sample_percent=SAMPLE_ALL, seed=0)
         missing = frozenset(leaks.missing)
-        return VerifyPlan(
-            items=tuple(_items(settings.path, [one for one in wanted if one.key not in missing])),
-            damages=(*catalog_damages(state, settings.topic), *missing_objects(every, missing)),
-            leaks=leaks,
+        found = VerifyResult(
+            leaked_objects=len(leaks.leaked),
+            strange_names=len(leaks.strange),
+            damages=(*catalog_damages(state, options.topic), *missing_objects(every, missing)),
+        )
+        known = {"leaked_objects", "strange_names", "damages", "damages_count"}
+        return Planned(
+            units=_units([one for one in wanted if one.key not in missing]),
+            fields={name: value for name, value in found.as_fields().items() if name in known},
+            found=found,
         )
 
-    return in_cluster(settings.path, _WRITER, plan)
+    return in_cluster(context.path, _WRITER, plan)
 
 
-def _items(path: str, objects: Sequence[ExpectedObject]) -> Iterator[VerifyItem]:
-    held: list[ExpectedObject] = []
-    size = 0
-    for one in objects:
-        if held and (size + one.size > _ITEM_BYTES or len(held) >= _ITEM_OBJECTS):
-            yield VerifyItem(path=path, objects=tuple(held))
-            held, size = [], 0
-        held.append(one)
-        size += one.size
-    if held:
-        yield VerifyItem(path=path, objects=tuple(held))
+def _units(objects: "Sequence[ExpectedObject]") -> tuple[Unit, ...]:
+    return tuple(Unit(key=one.key, size=one.size, item=one) for one in objects)
 
 
-def verify_item(item: VerifyItem) -> ObjectReport:
+def items_of(path: str, units: Sequence[Unit]) -> tuple[VerifyItem, ...]:
+    """Return the items of some units: many objects each."""
+    held: dict[int, list[ExpectedObject]] = defaultdict(list)
+    number = size = 0
+    for unit in units:
+        if held[number] and (size + unit.size > _ITEM_BYTES or len(held[number]) >= _ITEM_OBJECTS):
+            number, size = number + 1, 0
+        held[number].append(unit.item)
+        size += unit.size
+    return tuple(VerifyItem(path=path, objects=tuple(some)) for some in held.values() if some)
+
+
+def verify_item(item: VerifyItem) -> VerifyResult:
     """Read the objects of an item. Raises StoreUnavailable."""
     # It takes seconds to load, which planning should not.
     from storage.format.record_check import RecordChecker
+    from storage.jobs.cluster import in_cluster
+    from storage.verification.objects import ObjectReport, verify_object
 
-    async def work(store: ObjectStore, log: MetadataLog) -> ObjectReport:
+    async def work(store: "ObjectStore", log: "MetadataLog") -> VerifyResult:
         report, checker = ObjectReport(), RecordChecker()
         for one in item.objects:
             report.add(await verify_object(store, one, checker))
         if report.damages:
             state = await log.refresh(surely=True)
             report.damages = [one for one in report.damages if _is_referred_to(state, one)]
-        return report
+        return VerifyResult.of(report)
 
     return in_cluster(item.path, _WRITER, work)
 
 
-def _is_referred_to(state: ClusterState, damage: Damage) -> bool:
-    """Whether a stream refers to the object still: what was replaced meanwhile is no damage."""
+def _is_referred_to(state: "ClusterState", damage: "Damage") -> bool:
+    """Whether a stream refers to the object still: one that was replaced is not a damage."""
     stream = state.streams.get(damage.place.stream_id)
     return stream is not None and any(
         extent.object_key == damage.object_key for extent in stream.state_sources
     )
 
 
-def verify(
-    settings: VerifySettings, *, runner: Runner = here, on_progress: Progress = untold
-) -> VerifyReport:
-    """Verify, and return what was found. Raises SettingsError, UnknownTopic, StoreUnavailable."""
-    plan, figures = plan_verify(settings), ObjectReport()
-    for result in worked_through(
+def _run(context: JobContext, _options: VerifyOptions, units: Sequence[Unit]) -> VerifyResult:
+    return sum_results(
+        context,
         verify_item,
-        plan.items,
+        items_of(context.path, units),
+        empty=VerifyResult(),
         size=lambda item: item.size,
-        runner=runner,
-        on_progress=on_progress,
-    ):
-        figures.add(result)
-    damages = sorted((*plan.damages, *figures.damages), key=lambda one: _order(one.place))
-    return VerifyReport(
-        figures=figures,
-        leaked=len(plan.leaks.leaked),
-        strange=len(plan.leaks.strange),
-        damages=tuple(damages),
-        invalid=tuple(sorted(figures.invalid, key=lambda one: _order(one.place))),
     )
 
 
-def _order(place: Place) -> tuple[str, int, int]:
+def _finish(found: Fields) -> None:
+    if not (count := found.get("damages_count", 0)):
+        return
+    lines = found["damages"]
+    more = f" (and {count - 1} more, see the log)" if count > 1 else ""
+    raise DamageFound(f"damage was found: {lines[0]}{more}")
+
+
+def _show_plan(planned: Planned) -> Report:
+    return Report(
+        fields={
+            "objects to read": len(planned.units),
+            "bytes to read": planned.size,
+            "damages": len(planned.found.damages),
+        }
+    )
+
+
+def _show(result: VerifyResult) -> Report:
+    return Report(
+        fields=result.labelled() | {"damages": len(result.damages)},
+        tables=(
+            Table(
+                name="invalid batches",
+                columns={**_PLACE, "reason": "CANNOT BE READ"},
+                rows=[_where(one) | {"reason": one.reason} for one in result.invalid],
+            ),
+            Table(
+                name="damages",
+                columns={**_PLACE, "what": "WHAT", "to do": "TO DO"},
+                rows=[
+                    _where(one) | {"what": one.what, "to do": one.to_do} for one in result.damages
+                ],
+            ),
+        ),
+    )
+
+
+def _order(found: "Damage | InvalidBatch") -> tuple[str, int, int]:
+    place = found.place
     return place.topic, place.partition, place.start_offset
+
+
+def _where(found: "Damage | InvalidBatch") -> dict[str, Any]:
+    place = found.place
+    return {
+        "topic": place.topic or f"(stream {place.stream_id})",
+        "partition": place.partition,
+        "offsets": f"{place.start_offset} to {place.end_offset - 1}",
+        "object": found.object_key,
+    }
+
+
+JOB = Job(
+    name="verify",
+    command="verify",
+    help="""Read everything, and compare it with its checksums and with the metadata. Status 1 on
+    damage.
+
+    From the metadata log to each record batch: checksums, offsets without a gap, indexes, the
+    states of partitions, objects that are missing. Writes nothing; the cluster may go on meanwhile.
+    Batches that were produced so that nothing can read them are named apart, and are no damage.
+    """,
+    options=VerifyOptions,
+    plan=_plan,
+    run=_run,
+    finish=_finish,
+    show_plan=_show_plan,
+    show=_show,
+    takes_processes=True,
+)

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from connectors.airflow.jobs import job_named
 from connectors.airflow.jobs.chunks import Chunk, cut, digest
-from connectors.airflow.jobs.frame import LINES_MAX, Planned, Unit, figures_of_both, names, truth
 from storage.errors import SettingsError
+from storage.jobs.job import LINES_MAX, Planned, Unit, sum_of_fields
+from storage.jobs.options import names, truth
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -97,7 +98,7 @@ def test_an_item_of_another_making_is_refused(item: dict[str, object]) -> None:
 def test_figures_add_up_and_lines_stay_few() -> None:
     one = {"bytes": 1, "damages": ["a"] * 15, "old": "", "is_new": True}
     more = {"bytes": 2, "damages": ["b"] * 15, "old": "x", "is_new": False, "objects": 3}
-    both = figures_of_both(one, more)
+    both = sum_of_fields(one, more)
     assert both["bytes"] == 3
     assert both["objects"] == 3
     assert (both["old"], both["is_new"]) == ("x", True)

@@ -15,6 +15,7 @@ from lake.jobs.declared_tables import DeclaredTables
 from lake.jobs.table_lease import TableLeases
 from lake.store_reader import store_reader
 from lake.tables.delta_table import open_table
+from storage.format.object_names import DataName
 from tests.support.airflow_model import AirflowModel, Task
 from tests.support.airflow_runs import connect
 from tests.support.declared_topics import configure, delete_topic
@@ -103,6 +104,16 @@ def test_a_cluster_is_kept_by_the_jobs_one_after_the_other(cluster: Path) -> Non
     assert run("sweep", grace_s=0)["objects"] == 15
     assert run("verify")["objects"] == 0
     assert rows(cluster) == WANTED
+
+
+def test_a_sweep_after_a_rebuild_deletes_what_has_become_garbage_since(cluster: Path) -> None:
+    """Objects that the rebuild left out stay while the copy of the old metadata is there."""
+    run("rebuild_catalog", replace=True)
+    younger = DataName(0, 1, 999_999).key
+    (cluster / younger).parent.mkdir(parents=True, exist_ok=True)
+    (cluster / younger).write_bytes(b"never committed")
+    assert run("sweep", grace_s=0, margin_s=0)["objects"] == 1
+    assert not (cluster / younger).exists()
 
 
 @pytest.mark.parametrize("name", sorted(JOB_NAMES))

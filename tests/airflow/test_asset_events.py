@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from connectors.airflow.jobs.frame import TableChange
 from connectors.airflow.triggers.cluster_looks import ClusterLook
 from connectors.airflow.untold_commits import TaskKey
 from lake.tables.table_history import Change, TableCommit, commits_since
+from storage.jobs.job import TableChange
 from storage.metadata.state import TableState, TopicState
 from tests.support.airflow_model import AirflowModel, Task
 

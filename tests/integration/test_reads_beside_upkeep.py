@@ -23,11 +23,12 @@ from lake.jobs.materialize import materialize
 from lake.jobs.table_settings import MaterializeSettings
 from lake.store_reader import StoreReader
 from lake.topic_scan import Scan
-from storage.compaction.merge_plan import MergeRules
-from storage.garbage.sweep import SweepTimes
-from storage.jobs.compact import CompactSettings, compact
-from storage.jobs.compact_topics import CompactTopicsSettings, compact_topics
-from storage.jobs.sweep import SweepSettings, sweep
+from storage.jobs.compact import JOB as COMPACT
+from storage.jobs.compact import CompactOptions
+from storage.jobs.compact_topics import JOB as COMPACT_TOPICS
+from storage.jobs.job import run_job
+from storage.jobs.sweep import JOB as SWEEP
+from storage.jobs.sweep import SweepOptions
 from storage.object_store import FileStore
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.record_batches import TestRecord
@@ -72,18 +73,17 @@ class Interleaved(FileStore):
 
 
 def swept(root: Path) -> None:
-    sweep(SweepSettings(path=str(root), times=SweepTimes(grace_ms=0, margin_ms=0)))
+    run_job(SWEEP, str(root), SweepOptions(grace_s=0, margin_s=0))
 
 
 def merged(root: Path) -> None:
-    rules = MergeRules(target_bytes=1 << 30, count_min=2)
-    assert compact(CompactSettings(path=str(root), rules=rules)).items
+    assert run_job(COMPACT, str(root), CompactOptions(target_mib=1024, count_min=2)).items
     swept(root)
 
 
 def compacted(root: Path) -> None:
     configure(root, "orders", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
-    assert compact_topics(CompactTopicsSettings(path=str(root))).partitions
+    assert run_job(COMPACT_TOPICS, str(root)).partitions
     swept(root)
 
 

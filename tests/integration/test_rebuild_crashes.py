@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.failpoints import KILLED
-from storage.jobs.verify import VerifySettings, verify
+from storage.jobs.job import run_job
+from storage.jobs.verify import JOB as VERIFY
 from storage.tasks import TaskScope
 from tests.integration.test_compaction_crashes import in_log
 from tests.integration.test_crashes import REBUILD_ALONE, campaign
@@ -43,7 +44,7 @@ def test_killed_it_leaves_the_old_catalog_or_the_new_one(tmp_path: Path, name: s
     assert (in_log(tmp_path) == old) == (name != "rebuild_published")
     assert rebuild(tmp_path, "--replace") == 0
     assert rows(tmp_path) == before
-    assert verify(VerifySettings(path=str(tmp_path / "store"))).damages == ()
+    assert run_job(VERIFY, str(tmp_path / "store")).damages == ()
 
 
 @pytest.mark.parametrize("flags", [(), pytest.param(("--wal", "object:"), marks=pytest.mark.slow)])

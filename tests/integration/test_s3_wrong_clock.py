@@ -11,7 +11,8 @@ import pytest
 
 import lake
 from bench.s3_server import S3Server
-from storage.jobs.retain import RetainSettings, plan_retain
+from storage.jobs.job import plan_job
+from storage.jobs.retain import JOB as RETAIN
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
@@ -62,7 +63,7 @@ def test_retention_by_a_clock_that_is_far_ahead_removes_nothing_from_s3(
     write_topic(folder, "t", {0: [young]})
     shutil.copytree(folder, s3_server.folder / s3_server.bucket / "c")
     uri = f"{s3_server.uri}/c"
-    assert plan_retain(RetainSettings(path=uri)) == ()
+    assert plan_job(RETAIN, uri).units == ()
     refused = retain(uri, wrong_clock, 2 * DAY_S)
     assert refused.returncode == 1
     assert "the clock of this machine is wrong" in refused.stderr
@@ -77,5 +78,5 @@ def test_retention_by_a_clock_that_is_far_ahead_removes_nothing_from_s3(
     old = TestRecord(offset=0, timestamp=now_ms - 8 * DAY_S * 1000, value=b"old")
     write_topic(folder, "u", {0: [old]})
     shutil.copytree(folder, s3_server.folder / s3_server.bucket / "d")
-    (item,) = plan_retain(RetainSettings(path=f"{s3_server.uri}/d"))
-    assert [work.topic for work in item.works] == ["u"]
+    planned = plan_job(RETAIN, f"{s3_server.uri}/d")
+    assert [unit.item.topic for unit in planned.units] == ["u"]

@@ -13,7 +13,8 @@ from storage.format.object_names import JOB_ENTRIES_MAX, JobName
 from storage.garbage.judgement import GARBAGE, judge
 from storage.garbage.leak_check import check_leaks
 from storage.garbage.sweep import SweepTimes, find_garbage, listed, perform
-from storage.jobs.verify import VerifySettings, verify
+from storage.jobs.job import run_job
+from storage.jobs.verify import JOB as VERIFY
 from storage.metadata.log import MetadataLog
 from storage.object_store import FileStore
 from tests.checker.history import Sent, value_of
@@ -82,7 +83,7 @@ def _plain_faults(done: KillCampaign) -> list[str]:
 
 def _object_faults(store: Path) -> list[str]:
     """Everything referred to is there and unharmed; nothing else is, after a sweep."""
-    report = verify(VerifySettings(path=str(store)))
+    report = run_job(VERIFY, str(store))
     return [str(damage) for damage in report.damages] + asyncio.run(_leaks(store))
 
 

@@ -9,10 +9,11 @@ from pyspark.sql import SparkSession
 
 import lake
 from lake.jobs.spark_runner import SparkFailed, spark_runner
-from storage.compaction.merge_plan import MergeRules
 from storage.errors import CorruptObject, LakeheadError
-from storage.jobs.compact import CompactSettings, compact
-from storage.jobs.verify import VerifySettings, verify
+from storage.jobs.compact import JOB as COMPACT
+from storage.jobs.compact import CompactOptions
+from storage.jobs.job import run_job
+from storage.jobs.verify import JOB as VERIFY
 from tests.support.topic_writer import write_topic
 
 
@@ -59,8 +60,10 @@ def test_jobs_run_on_it(spark: SparkSession, tmp_path: Path) -> None:
         write_topic(Path(path), "t", values, partitions=3)
     before = lake.scan(path, "t").read_all().to_pylist()
     told: list[tuple[int, int]] = []
-    figures = compact(
-        CompactSettings(path=path, rules=MergeRules(count_min=2)),
+    figures = run_job(
+        COMPACT,
+        path,
+        CompactOptions(count_min=2),
         runner=spark_runner(spark),
         on_progress=lambda done, total: told.append((done, total)),
     )
@@ -68,5 +71,5 @@ def test_jobs_run_on_it(spark: SparkSession, tmp_path: Path) -> None:
     assert told[0][0] == 0
     assert told[-1][0] == told[-1][1] > 0
     assert lake.scan(path, "t").read_all().to_pylist() == before
-    report = verify(VerifySettings(path=path), runner=spark_runner(spark))
-    assert (report.damages, report.figures.records) == ((), 240)
+    report = run_job(VERIFY, path, runner=spark_runner(spark))
+    assert (report.damages, report.records) == ((), 240)

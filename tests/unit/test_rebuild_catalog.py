@@ -11,13 +11,15 @@ from deltalake import DeltaTable
 import lake
 from lake.jobs.materialize import materialize
 from lake.jobs.table_settings import MaterializeSettings
-from storage.compaction.merge_plan import MergeRules
 from storage.errors import SettingsError
-from storage.garbage.sweep import SweepTimes
-from storage.jobs.compact import CompactSettings, compact
-from storage.jobs.rebuild_catalog import RebuildSettings, rebuild_catalog
-from storage.jobs.sweep import SweepSettings, find_leaks, plan_sweep, sweep, sweep_item
-from storage.jobs.verify import VerifySettings, verify
+from storage.jobs.compact import JOB as COMPACT
+from storage.jobs.compact import CompactOptions
+from storage.jobs.job import plan_job, run_job
+from storage.jobs.rebuild_catalog import JOB as REBUILD
+from storage.jobs.rebuild_catalog import RebuildOptions
+from storage.jobs.sweep import JOB as SWEEP
+from storage.jobs.sweep import SweepOptions, find_leaks, items_of, sweep_item
+from storage.jobs.verify import JOB as VERIFY
 from storage.metadata.records import TopicConfig
 from storage.metadata.state import ClusterState
 from storage.rebuild.catalog import Offsets
@@ -47,8 +49,7 @@ def rows(folder: Path, topic: str = "t") -> list[dict[str, object]]:
 
 
 def merge(folder: Path) -> None:
-    rules = MergeRules(count_min=2)
-    assert compact(CompactSettings(path=str(folder / "store"), rules=rules)).items
+    assert run_job(COMPACT, str(folder / "store"), CompactOptions(count_min=2)).items
 
 
 def wipe(folder: Path) -> None:
@@ -56,12 +57,11 @@ def wipe(folder: Path) -> None:
 
 
 def rebuild(folder: Path, *, replace: bool = False) -> ClusterState:
-    settings = RebuildSettings(path=str(folder / "store"), replace=replace)
-    return rebuild_catalog(settings).rebuilt.state
+    return run_job(REBUILD, str(folder / "store"), RebuildOptions(replace=replace)).rebuilt.state
 
 
 def is_sound(folder: Path) -> bool:
-    return verify(VerifySettings(path=str(folder / "store"))).damages == ()
+    return run_job(VERIFY, str(folder / "store")).damages == ()
 
 
 @pytest.mark.parametrize("merged_after", [None, 1, 3])
@@ -135,7 +135,7 @@ def test_offsets_that_are_gone_are_bridged_and_told(tmp_path: Path) -> None:
     lost = stream.extents[1]
     (tmp_path / "store" / lost.object_key).unlink()
     wipe(tmp_path)
-    result = rebuild_catalog(RebuildSettings(path=str(tmp_path / "store")))
+    result = run_job(REBUILD, str(tmp_path / "store"))
     (told, other) = result.rebuilt.lost
     assert (told.topic, told.partition, told.start_offset, told.end_offset) == (
         "t",
@@ -166,7 +166,7 @@ def test_a_stream_ends_where_a_crash_left_a_later_upload_without_an_earlier_one(
     missing = extents[3]
     (tmp_path / "store" / missing.object_key).unlink()
     wipe(tmp_path)
-    rebuilt = rebuild_catalog(RebuildSettings(path=str(tmp_path / "store"))).rebuilt
+    rebuilt = run_job(REBUILD, str(tmp_path / "store")).rebuilt
     hole = Offsets(topic="t", partition=0, start_offset=3, end_offset=4)
     tail = Offsets(topic="t", partition=0, start_offset=4, end_offset=uploads)
     assert rebuilt.set_aside == ((tail,) if is_cut else ())
@@ -183,8 +183,8 @@ def test_metadata_that_can_be_read_are_left_alone_unless_told(tmp_path: Path) ->
     before, state = rows(tmp_path), in_log(tmp_path)
     with pytest.raises(SettingsError, match="--replace"):
         rebuild(tmp_path)
-    settings = RebuildSettings(path=str(tmp_path / "store"))
-    assert rebuild_catalog(settings, dry_run=True).rebuilt.state.next_entry >= state.next_entry
+    planned = plan_job(REBUILD, str(tmp_path / "store"))
+    assert planned.found.rebuilt.state.next_entry >= state.next_entry
     assert in_log(tmp_path) == state
     new = rebuild(tmp_path, replace=True)
     assert in_log(tmp_path) == new != state
@@ -203,23 +203,23 @@ def test_a_sweep_leaves_what_a_rebuild_has_left_out(tmp_path: Path, *, is_lost: 
     store = tmp_path / "store"
     if is_lost:
         wipe(tmp_path)
-    rebuild_catalog(RebuildSettings(path=str(store), without=frozenset({"u"}), replace=not is_lost))
+    run_job(REBUILD, str(store), RebuildOptions(without=("u",), replace=not is_lost))
     objects = {path for path in store.glob("data/*/*") if path.is_file()}
-    at_once = SweepSettings(path=str(store), times=SweepTimes(grace_ms=0, margin_ms=0))
-    assert plan_sweep(at_once)[0].doomed == ()
-    assert sweep(at_once).objects == 0
+    at_once = SweepOptions(grace_s=0, margin_s=0)
+    assert not [one for one in plan_job(SWEEP, str(store), at_once).units if one.key]
+    assert run_job(SWEEP, str(store), at_once).objects == 0
     leaks = find_leaks(str(store))
     assert leaks.held
     assert leaks.is_clean
     assert all(path.exists() for path in objects)
     for kept in store.glob("meta-before-*"):
         shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
-    planned = plan_sweep(at_once)
-    rebuild_catalog(RebuildSettings(path=str(store), without=frozenset({"u"}), replace=True))
-    assert sum(sweep_item(item).deleted for item in planned) == 0, "planned before the rebuild"
+    planned = items_of(plan_job(SWEEP, str(store), at_once).units)
+    run_job(REBUILD, str(store), RebuildOptions(without=("u",), replace=True))
+    assert sum(sweep_item(item).objects for item in planned) == 0, "planned before the rebuild"
     for kept in store.glob("meta-before-*"):
         shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
-    assert sweep(at_once).objects == len(leaks.held)
+    assert run_job(SWEEP, str(store), at_once).objects == len(leaks.held)
     assert rows(tmp_path)
     assert is_sound(tmp_path)
 

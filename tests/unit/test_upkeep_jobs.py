@@ -13,42 +13,36 @@ import pytest
 import lake
 from storage.clock import SystemClock
 from storage.errors import SettingsError, UnknownTopic
-from storage.garbage.sweep import SweepTimes
-from storage.jobs.compact import CompactSettings, plan_compact
+from storage.jobs.compact import JOB as COMPACT
+from storage.jobs.compact import CompactOptions
+from storage.jobs.compact_topics import JOB as COMPACT_TOPICS
 from storage.jobs.compact_topics import (
-    CompactTopicsFigures,
-    CompactTopicsSettings,
-    compact_topics,
+    CompactTopicsItem,
+    CompactTopicsOptions,
+    CompactTopicsResult,
     compact_topics_item,
-    plan_compact_topics,
 )
-from storage.jobs.retain import (
-    RetainFigures,
-    RetainSettings,
-    plan_retain,
-    retain,
-    retain_item,
-)
-from storage.jobs.sweep import (
-    SweepFigures,
-    SweepSettings,
-    find_leaks,
-    plan_sweep,
-    sweep,
-    sweep_item,
-)
+from storage.jobs.compact_topics import items_of as compact_topics_items
+from storage.jobs.job import plan_job, run_job
+from storage.jobs.options import BrokerDefaults
+from storage.jobs.retain import JOB as RETAIN
+from storage.jobs.retain import RetainItem, RetainOptions, RetainResult, retain_item
+from storage.jobs.retain import items_of as retain_items
+from storage.jobs.sweep import JOB as SWEEP
+from storage.jobs.sweep import SweepOptions, SweepResult, find_leaks, sweep_item
+from storage.jobs.sweep import items_of as sweep_items
 from storage.metadata.log import MetadataLog
 from storage.metadata.records import BrokerConfig, Record, TopicConfig
 from storage.metadata.state import ClusterState
 from storage.object_store import FileStore
-from storage.upkeep.configs import ALL_BROKERS, CLEANER_MEMORY, UpkeepDefaults
+from storage.upkeep.configs import ALL_BROKERS, CLEANER_MEMORY
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 RECORDS, KEYS = 40, 4
-AT_ONCE = SweepTimes(grace_ms=0, margin_ms=0)
+AT_ONCE = SweepOptions(grace_s=0, margin_s=0)
 
 
 def commit(path: str, *records: Record) -> ClusterState:
@@ -88,6 +82,15 @@ def as_sent(work: Callable[[Item], T], items: Sequence[Item]) -> Iterator[tuple[
         yield item, pickle.loads(pickle.dumps(there(what)))
 
 
+def retain_plan(path: str) -> tuple[RetainItem, ...]:
+    return retain_items(path, RetainOptions(), plan_job(RETAIN, path).units)
+
+
+def topics_plan(path: str) -> tuple[CompactTopicsItem, ...]:
+    units = plan_job(COMPACT_TOPICS, path).units
+    return compact_topics_items(path, CompactTopicsOptions(), units)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """Topics `a` and `b`, with two partitions of three objects each."""
@@ -103,28 +106,27 @@ def path(tmp_path: Path) -> str:
 
 def test_retention_takes_what_is_over_once(path: str) -> None:
     configure(path, "b", retention_ms="-1")
-    (item,) = plan_retain(RetainSettings(path=path))
+    (item,) = retain_plan(path)
     assert [(one.topic, one.partition, one.offset) for one in item.works] == [
         ("a", 0, 3 * RECORDS),
         ("a", 1, 3 * RECORDS),
     ]
     told: list[tuple[int, int]] = []
-    figures = retain(RetainSettings(path=path), on_progress=lambda *done: told.append(done))
+    figures = run_job(RETAIN, path, on_progress=lambda *done: told.append(done))
     assert (figures.partitions, figures.records, figures.objects) == (2, 6 * RECORDS, 6)
     assert figures.bytes == item.size > 0
     assert told == [(0, item.size), (item.size, item.size)]
     assert (rows(path, "a"), len(rows(path, "b"))) == ([], 6 * RECORDS)
-    assert retain(RetainSettings(path=path)) == RetainFigures()
+    assert run_job(RETAIN, path) == RetainResult()
     assert retain_item(item) == ()  # a second run of the same plan
 
 
 def test_defaults_count_where_a_topic_says_nothing(path: str) -> None:
     def due(topics: tuple[str, ...] = (), **given: str) -> list[tuple[str, int]]:
         named = {name.replace("_", "."): value for name, value in given.items()}
-        settings = RetainSettings(
-            path=path, topics=frozenset(topics), defaults=UpkeepDefaults(given=named)
-        )
-        return [(one.topic, one.offset) for item in plan_retain(settings) for one in item.works]
+        options = RetainOptions(topics=topics, defaults=BrokerDefaults(given=named))
+        planned = plan_job(RETAIN, path, options)
+        return [(unit.item.topic, unit.item.offset) for unit in planned.units]
 
     assert len(due()) == 4
     assert due(log_retention_ms="-1") == []
@@ -140,12 +142,12 @@ def test_defaults_count_where_a_topic_says_nothing(path: str) -> None:
         due(retention_ms="1")
     with pytest.raises(SettingsError, match=r"log\.retention\.ms: 'a week' is no number"):
         due(log_retention_ms="a week")
-    compacted = UpkeepDefaults(given={"log.cleanup.policy": "compact"})
-    assert plan_compact(CompactSettings(path=path, defaults=compacted)) == ()
+    compacted = BrokerDefaults(given={"log.cleanup.policy": "compact"})
+    assert plan_job(COMPACT, path, CompactOptions(defaults=compacted)).units == ()
 
 
 def test_an_item_does_not_do_what_is_not_due_any_more(path: str) -> None:
-    (item,) = pickle.loads(pickle.dumps(plan_retain(RetainSettings(path=path))))
+    (item,) = pickle.loads(pickle.dumps(retain_plan(path)))
     configure(path, "a", lakehead_table_enable="true")  # whose table holds nothing yet
     configure(path, "b", retention_bytes="1", retention_ms="-1")
     assert [(one.topic, one.start_offset) for one in retain_item(item)] == [
@@ -156,7 +158,7 @@ def test_an_item_does_not_do_what_is_not_due_any_more(path: str) -> None:
 
 
 def test_two_runs_of_retention_at_once_count_each_record_once(path: str) -> None:
-    first, second = at_once(lambda: retain(RetainSettings(path=path)))
+    first, second = at_once(lambda: run_job(RETAIN, path))
     both = first.plus(second)
     assert (both.partitions, both.records, both.failures) == (4, 12 * RECORDS, ())
     assert starts(path, "a") == starts(path, "b") == [3 * RECORDS] * 2
@@ -164,27 +166,27 @@ def test_two_runs_of_retention_at_once_count_each_record_once(path: str) -> None
 
 def test_compaction_keeps_the_newest_of_each_key_by_partition(path: str) -> None:
     configure(path, "a", cleanup_policy="compact")
-    items = plan_compact_topics(CompactTopicsSettings(path=path))
+    items = topics_plan(path)
     assert [(one.work.topic, one.work.partition) for one in items] == [("a", 0), ("a", 1)]
-    assert plan_compact_topics(CompactTopicsSettings(path=path, topics=frozenset("b"))) == ()
-    figures = compact_topics(CompactTopicsSettings(path=path))
+    assert plan_job(COMPACT_TOPICS, path, CompactTopicsOptions(topics=("b",))).units == ()
+    figures = run_job(COMPACT_TOPICS, path)
     assert (figures.partitions, figures.failures) == (2, ())
     assert figures.bytes_before == sum(one.size for one in items) > figures.bytes_after > 0
     newest = [(3 * RECORDS - KEYS + n, b"k%d" % n) for n in range(KEYS)]
     assert rows(path, "a") == [*newest, *newest]
-    assert compact_topics(CompactTopicsSettings(path=path)) == CompactTopicsFigures()
+    assert run_job(COMPACT_TOPICS, path) == CompactTopicsResult()
     again = pickle.loads(pickle.dumps(items[0]))
-    assert CompactTopicsFigures.of(compact_topics_item(again)).superseded == 1
+    assert compact_topics_item(again).superseded == 1
 
 
 def test_two_compactions_at_once_leave_what_one_leaves(path: str) -> None:
     configure(path, "a", cleanup_policy="compact")
-    items = plan_compact_topics(CompactTopicsSettings(path=path))
+    items = topics_plan(path)
 
-    def work() -> CompactTopicsFigures:
-        figures = CompactTopicsFigures()
+    def work() -> CompactTopicsResult:
+        figures = CompactTopicsResult()
         for item in items:
-            figures = figures.plus(CompactTopicsFigures.of(compact_topics_item(item)))
+            figures = figures.plus(compact_topics_item(item))
         return figures
 
     first, second = at_once(work)
@@ -192,7 +194,7 @@ def test_two_compactions_at_once_leave_what_one_leaves(path: str) -> None:
     assert both.partitions + both.superseded == 4
     assert both.bytes_before <= sum(one.size for one in items)
     assert len(rows(path, "a")) == 2 * KEYS
-    sweep(SweepSettings(path=path, times=AT_ONCE))
+    run_job(SWEEP, path, AT_ONCE)
     report = find_leaks(path)
     assert (report.missing, report.strange) == ((), ())
 
@@ -202,7 +204,7 @@ def test_a_partition_that_cannot_be_compacted_does_not_stop_the_others(path: str
     state = commit(path)
     lost = state.streams[state.topics["a"].partitions[0]].extents[1].object_key
     (Path(path) / lost).unlink()
-    figures = compact_topics(CompactTopicsSettings(path=path), runner=as_sent)
+    figures = run_job(COMPACT_TOPICS, path, runner=as_sent)
     assert (figures.partitions, len(figures.failures)) == (1, 1)
     assert figures.failures[0].startswith("a-0: ")
     assert lost in figures.failures[0]
@@ -210,30 +212,30 @@ def test_a_partition_that_cannot_be_compacted_does_not_stop_the_others(path: str
 
 def test_compaction_has_the_memory_that_the_cluster_gives_it(path: str) -> None:
     configure(path, "a", cleanup_policy="compact")
-    little = UpkeepDefaults(given={CLEANER_MEMORY: "100"})  # room for fewer keys than a batch has
-    figures = compact_topics(CompactTopicsSettings(path=path, defaults=little))
+    little = BrokerDefaults(given={CLEANER_MEMORY: "100"})  # room for fewer keys than a batch has
+    figures = run_job(COMPACT_TOPICS, path, CompactTopicsOptions(defaults=little))
     assert (figures.partitions, figures.waiting) == (0, 2)
     assert len(rows(path, "a")) == 6 * RECORDS
 
 
 def test_a_sweep_deletes_what_is_garbage_still(path: str) -> None:
-    retain(RetainSettings(path=path, topics=frozenset("a")))
-    assert sweep(SweepSettings(path=path)) == SweepFigures()  # readers have their grace
-    items = plan_sweep(SweepSettings(path=path, times=AT_ONCE))
+    run_job(RETAIN, path, RetainOptions(topics=("a",)))
+    assert run_job(SWEEP, path) == SweepResult()  # readers have their grace
+    items = sweep_items(plan_job(SWEEP, path, AT_ONCE).units)
     doomed = [one.key for item in items for one in item.doomed]
     assert doomed
-    both = SweepFigures().plus(sweep(SweepSettings(path=path, times=AT_ONCE)))
+    both = SweepResult().plus(run_job(SWEEP, path, AT_ONCE))
     assert (both.objects, both.dropped) == (len(doomed), len(doomed))
     for item in pickle.loads(pickle.dumps(items)):
-        assert SweepFigures.of(sweep_item(item)) == SweepFigures()
+        assert sweep_item(item) == SweepResult()
     assert find_leaks(path).is_clean
     assert len(rows(path, "b")) == 6 * RECORDS
 
 
 def test_two_sweeps_at_once_leave_nothing(path: str) -> None:
-    retain(RetainSettings(path=path, topics=frozenset("a")))
+    run_job(RETAIN, path, RetainOptions(topics=("a",)))
     known = commit(path).unreferenced
-    first, second = at_once(lambda: sweep(SweepSettings(path=path, times=AT_ONCE)))
+    first, second = at_once(lambda: run_job(SWEEP, path, AT_ONCE))
     assert first.dropped + second.dropped == len(known) > 0
     assert find_leaks(path).is_clean
     assert len(rows(path, "b")) == 6 * RECORDS

@@ -10,13 +10,15 @@ import pytest
 
 from lake.decode.decoder import BlockRange, RecordDecoder
 from lake.errors import InvalidRecord
-from storage.compaction.merge_plan import MergeRules
 from storage.format.record_batch import patch, read_header
 from storage.format.record_check import RecordChecker
 from storage.format.record_kernel import RECORD_SIZE_MIN
 from storage.format.stream_object import FOOTER_SIZE
-from storage.jobs.compact import CompactSettings, compact
-from storage.jobs.verify import VerifyReport, VerifySettings, verify
+from storage.jobs.compact import JOB as COMPACT
+from storage.jobs.compact import CompactOptions
+from storage.jobs.job import run_job
+from storage.jobs.verify import JOB as VERIFY
+from storage.jobs.verify import VerifyOptions, VerifyResult
 from storage.metadata.extents import Extents
 from storage.metadata.records import TopicConfig
 from storage.verification.catalog import catalog_damages
@@ -45,9 +47,9 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def verified(folder: Path, topic: str | None = None, sample: int = 100) -> VerifyReport:
+def verified(folder: Path, topic: str | None = None, sample: int = 100) -> VerifyResult:
     path = str(folder / "store")
-    return verify(VerifySettings(path=path, topic=topic, sample_percent=sample))
+    return run_job(VERIFY, path, VerifyOptions(topic=topic, sample_percent=sample))
 
 
 def data_files(folder: Path) -> list[Path]:
@@ -57,15 +59,15 @@ def data_files(folder: Path) -> list[Path]:
 def test_what_is_unharmed_passes_before_and_after_every_job(cluster: Path) -> None:
     report = verified(cluster)
     assert report.damages == ()
-    assert (report.figures.objects, report.figures.records) == (3, 120)
-    compact(CompactSettings(path=str(cluster / "store"), rules=MergeRules(count_min=2)))
+    assert (report.objects, report.records) == (3, 120)
+    run_job(COMPACT, str(cluster / "store"), CompactOptions(count_min=2))
     report = verified(cluster)
-    assert (report.damages, report.figures.objects, report.figures.records) == ((), 2, 120)
+    assert (report.damages, report.objects, report.records) == ((), 2, 120)
     configs: dict[str, str | None] = {"cleanup.policy": "compact"}
     in_log(cluster, TopicConfig(topic_id=in_log(cluster).topics["t"].topic_id, configs=configs))
     assert maintain(cluster).returncode == 0
     report = verified(cluster)
-    assert (report.damages, report.figures.records) == ((), 10)
+    assert (report.damages, report.records) == ((), 10)
 
 
 def test_any_byte_that_changes_is_found_where_it_is(cluster: Path) -> None:
@@ -204,7 +206,7 @@ def test_batches_that_nothing_can_read_are_named_and_are_no_damage(
     rig.write({("t", 0): good, ("t", 1): bad})
     report = verified(tmp_path)
     assert report.damages == ()
-    assert (report.figures.invalid_batches, report.figures.invalid_times) == (len(INVALID), 0)
+    assert (report.invalid_batches, report.invalid_times) == (len(INVALID), 0)
     assert [(one.place.topic, one.place.partition) for one in report.invalid] == [("t", 1)] * 9
     for one, (_, _, count, reason) in zip(report.invalid, INVALID, strict=True):
         assert reason in one.reason
@@ -225,7 +227,7 @@ def test_times_beyond_any_calendar_are_counted_apart_and_named(tmp_path: Path) -
     rig.write({("t", 0): [encode_batch(late), encode_batch([TestRecord(offset=3)])]})
     report = verified(tmp_path)
     (found,) = report.invalid
-    assert (report.damages, report.figures.invalid_batches, report.figures.invalid_times) == (
+    assert (report.damages, report.invalid_batches, report.invalid_times) == (
         (),
         0,
         1,
@@ -241,7 +243,7 @@ def test_very_many_batches_that_cannot_be_read_are_all_counted_and_some_named(
     rig.create_topic("t")
     rig.write({("t", 0): [sealed(n, b"\xff" * 40) for n in range(500)]})
     report = verified(tmp_path)
-    assert report.figures.invalid_batches == 500
+    assert report.invalid_batches == 500
     assert [one.place.start_offset for one in report.invalid] == list(range(20))
 
 

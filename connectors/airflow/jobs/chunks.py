@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from connectors.airflow.jobs.frame import Unit
-from connectors.airflow.progress import in_bytes
+from storage.jobs.job import Unit, in_bytes
 
 MAX_TASKS = 64
 _LABEL_MAX = 120

@@ -5,18 +5,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
-from connectors.airflow.jobs.frame import (
-    Figures,
-    Job,
-    Options,
-    Place,
-    Planned,
-    TableChange,
-    Unit,
-    figures_of_both,
-    names,
-    truth,
-)
+from connectors.airflow.jobs.table_options import TablesOptions, VacuumOptions
 from lake.catalog import Catalog
 from lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lake.jobs.table_due import declared_tables, is_due, lag_of
@@ -33,6 +22,16 @@ from lake.store_reader import store_reader
 from lake.tables.merge_engine import MergeEngineName
 from storage.clock import SystemClock
 from storage.errors import LakeheadError, SettingsError
+from storage.jobs.job import (
+    Fields,
+    FieldsResult,
+    Job,
+    JobContext,
+    Planned,
+    TableChange,
+    Unit,
+    sum_of_fields,
+)
 from storage.metadata.state import TableState
 from storage.metadata.table_declaration import TableDeclaration
 
@@ -42,29 +41,20 @@ _COUNTED = (
 )
 
 
-def engine(value: Any) -> MergeEngineName:
-    """Return it if it is one. Raises ValueError."""
-    if value == "delta-rs":
-        return "delta-rs"
-    if value == "spark":
-        return "spark"
-    raise ValueError(value)
-
-
 @contextmanager
 def opened_tables(
-    place: Place, options: Options, topics: Sequence[str]
+    context: JobContext, engine: MergeEngineName, topics: Sequence[str]
 ) -> Iterator[DeclaredTables]:
     """Yield the tables of these topics; their leases are given back whatever happens."""
     tables = DeclaredTables(
-        place.path,
+        context.path,
         topics=topics,
-        workers=place.workers,
-        wait_s=place.wait_s,
-        engine=options.get("engine", "delta-rs"),
-        runner=None if place.is_local else place.runner,
-        on_progress=place.on_progress,
-        written_by=place.written_by,
+        workers=context.workers,
+        wait_s=context.wait_s,
+        engine=engine,
+        runner=None if context.is_local else context.runner,
+        on_progress=context.on_progress,
+        written_by=context.written_by,
     )
     with closing(tables):
         yield tables
@@ -75,39 +65,39 @@ Written = dict[str, tuple[int, int, int]]
 
 
 @contextmanager
-def changes_told(place: Place, topics: Sequence[str]) -> Iterator[Written]:
+def changes_told(context: JobContext, topics: Sequence[str]) -> Iterator[Written]:
     """Yield a mapping in which to note the tables that were written; then report these to
-    `place.on_change`. A task that is tried again reports all the tables of `topics` (none named:
+    `context.on_change`. A task that is tried again reports all the tables of `topics` (none named:
     all declared ones), since an earlier try may have written them.
     """
     written: Written = {}
     yield written
-    reports_named = place.reports_all and bool(topics)
-    if not written and not place.is_retry and not reports_named:
+    reports_named = context.reports_all and bool(topics)
+    if not written and not context.is_retry and not reports_named:
         return
-    state = store_reader(place.path).open_catalog().state
-    reported = topics if place.is_retry or reports_named else tuple(written)
+    state = store_reader(context.path).open_catalog().state
+    reported = topics if context.is_retry or reports_named else tuple(written)
     for topic, declared in declared_tables(state, reported).items():
         if isinstance(declared, TableDeclaration):
             commits, rows, size = written.get(topic, (0, 0, 0))
             change = TableChange(
                 topic=topic,
-                uri=declared.uri(place.path),
+                uri=declared.uri(context.path),
                 commits=commits,
                 rows=rows,
                 bytes_written=size,
             )
-            place.on_change(change)
+            context.on_change(change)
 
 
 # ------------------------------------------------------------------------------------- materialize
 
 
-def _plan_materialize(place: Place, options: Options, *, again: bool) -> Planned:
-    catalog = store_reader(place.path).open_catalog()
-    every = again or bool(options.get("all_of_them", options.get("topics")))
+def _plan_materialize(context: JobContext, options: TablesOptions) -> Planned:
+    catalog = store_reader(context.path).open_catalog()
+    every = context.is_part or options.takes_every
     units, now_ms = [], SystemClock().now_ms()
-    for topic, declared in _declared(catalog, options.get("topics", ()), place).items():
+    for topic, declared in _declared(catalog, options.topics, context).items():
         known = catalog.state.tables.get(declared.topic_id, TableState())
         lag = lag_of(catalog.state, catalog.topic(topic), known.offsets)
         if every or is_due(declared, lag, now_ms):
@@ -116,7 +106,9 @@ def _plan_materialize(place: Place, options: Options, *, again: bool) -> Planned
     return Planned(units=tuple(units))
 
 
-def _declared(catalog: Catalog, topics: Sequence[str], place: Place) -> dict[str, TableDeclaration]:
+def _declared(
+    catalog: Catalog, topics: Sequence[str], context: JobContext
+) -> dict[str, TableDeclaration]:
     """The declared tables. One whose declaration makes no sense is logged, or fails if named."""
     found = {}
     declared = declared_tables(catalog.state, topics)
@@ -130,17 +122,19 @@ def _declared(catalog: Catalog, topics: Sequence[str], place: Place) -> dict[str
         elif topics:
             raise one
         else:
-            place.log.warning("%s", one)
+            context.log.warning("%s", one)
     return found
 
 
-def _work_materialize(place: Place, options: Options, units: Sequence[Unit]) -> Figures:
+def _run_materialize(
+    context: JobContext, options: TablesOptions, units: Sequence[Unit]
+) -> FieldsResult:
     topics = [unit.item for unit in units]
-    of_task = topics if place.is_part else options.get("topics", ())
+    of_task = topics if context.is_part else options.topics
     if not topics:
-        with changes_told(place, of_task):
-            return {}
-    figures: Figures = {"tables": 0}
+        with changes_told(context, of_task):
+            return FieldsResult()
+    figures: Fields = {"tables": 0}
     failed: list[TableOutcome] = []
 
     def tell(outcome: TableOutcome) -> None:
@@ -150,23 +144,28 @@ def _work_materialize(place: Place, options: Options, units: Sequence[Unit]) -> 
             written[outcome.topic] = (done.commits, done.records, done.bytes_written)
         if outcome.error is not None:
             failed.append(outcome)
-            place.log.warning("topic %s: %s", outcome.topic, outcome.error)
+            context.log.warning("topic %s: %s", outcome.topic, outcome.error)
         counted = {name: getattr(outcome.result, name) for name in _COUNTED}
         counted["records_behind"] = outcome.lag.records
         counted["tables"] = int(outcome.error is None)
-        place.log.info("topic %s to %s: %s", outcome.topic, outcome.table, counted)
-        figures = figures_of_both(figures, counted)
+        context.log.info("topic %s to %s: %s", outcome.topic, outcome.table, counted)
+        figures = sum_of_fields(figures, counted)
 
-    with changes_told(place, of_task) as written, opened_tables(place, options, topics) as tables:
+    with (
+        changes_told(context, of_task) as written,
+        opened_tables(context, options.engine, topics) as tables,
+    ):
         tables.bring_up(all_of_them=True, tell=tell)
-    _raise_first([(one.topic, one.error) for one in failed if one.error], place, len(topics))
-    return figures | {"tables_taken": len(failed)}
+    _raise_first([(one.topic, one.error) for one in failed if one.error], context, len(topics))
+    return FieldsResult(found=figures | {"tables_taken": len(failed)})
 
 
-def _raise_first(failed: Sequence[tuple[str, LakeheadError]], place: Place, count: int) -> None:
+def _raise_first(
+    failed: Sequence[tuple[str, LakeheadError]], context: JobContext, count: int
+) -> None:
     """Raise the first error that is not another's table, or that all tables are others'."""
     for topic, error in failed:
-        if not isinstance(error, TableTaken) or place.if_taken == "retry":
+        if not isinstance(error, TableTaken) or context.if_taken == "retry":
             more = f" (and {len(failed) - 1} more tables, see the log)" if len(failed) > 1 else ""
             text = str(error) if f"topic {topic}" in str(error) else f"topic {topic}: {error}"
             error.args = (f"{text}{more}",)  # its class says what a task does about it
@@ -177,9 +176,9 @@ def _raise_first(failed: Sequence[tuple[str, LakeheadError]], place: Place, coun
 
 MATERIALIZE = Job(
     name="materialize",
-    options={"topics": names, "all_of_them": truth, "engine": engine},
+    options=TablesOptions,
     plan=_plan_materialize,
-    work=_work_materialize,
+    run=_run_materialize,
     task_bytes=0,
 )
 
@@ -191,26 +190,28 @@ def _key(target: TableTarget) -> str:
     return f"{target.topic}__dlq" if target.is_of_letters else target.topic
 
 
-def _one(job: str, target: TableTarget, options: Options, hold: Any, **asked: bool) -> UpkeepResult:
-    by: MergeEngineName = options.get("engine", "delta-rs")
+def _one(
+    job: str, target: TableTarget, options: TablesOptions, hold: Any, **asked: bool
+) -> UpkeepResult:
+    by: MergeEngineName = options.engine
     if job == "optimize":
         return optimize(target, hold, engine=by, **asked)
-    hours = options.get("retention_hours", RETENTION_HOURS)
+    hours = getattr(options, "retention_hours", None) or RETENTION_HOURS
     return vacuum(target, hold, engine=by, retention_hours=hours, **asked)
 
 
-def _plan_upkeep(job: str, place: Place, options: Options, *, again: bool) -> Planned:
-    catalog = store_reader(place.path).open_catalog()
+def _plan_upkeep(job: str, context: JobContext, options: TablesOptions) -> Planned:
+    catalog = store_reader(context.path).open_catalog()
     units = []
-    for target in targets(catalog, options.get("topics", ())):
+    for target in targets(catalog, options.topics):
         words = _key(target)
-        if not again:
+        if not context.is_part:
             found = _one(job, target, options, None, dry_run=True)
             if found.error is not None:  # its own work fails with it; others are not kept from it
-                place.log.warning("%s of %s: %s", job, words, found.error)
+                context.log.warning("%s of %s: %s", job, words, found.error)
                 units.append(Unit(key=words, size=0, item=target, words=f"{words}: {found.error}"))
                 continue
-            if not (_every(options) or found.is_due) or not found.files:
+            if not (options.takes_every or found.is_due) or not found.files:
                 continue
             what = (
                 f"{found.small_files} small files of {found.files}"
@@ -222,45 +223,42 @@ def _plan_upkeep(job: str, place: Place, options: Options, *, again: bool) -> Pl
     return Planned(units=tuple(units))
 
 
-def _every(options: Options) -> bool:
-    """Return true if tables that are not due are worked on too."""
-    return bool(options.get("all_of_them", options.get("topics")))
-
-
-def _work_upkeep(job: str, place: Place, options: Options, units: Sequence[Unit]) -> Figures:
+def _run_upkeep(
+    job: str, context: JobContext, options: TablesOptions, units: Sequence[Unit]
+) -> FieldsResult:
     if not units:
-        return {}
-    figures: Figures = {"tables": 0}
+        return FieldsResult()
+    figures: Fields = {"tables": 0}
     failed: list[tuple[str, LakeheadError]] = []
-    with closing(TableLeases.open(place.path)) as leases:
+    with closing(TableLeases.open(context.path)) as leases:
         for unit in units:
             target: TableTarget = unit.item
-            hold = partial(leases.held, target.topic_id, wait_s=place.wait_s)
-            found = _one(job, target, options, hold, only_if_due=not _every(options))
+            hold = partial(leases.held, target.topic_id, wait_s=context.wait_s)
+            found = _one(job, target, options, hold, only_if_due=not options.takes_every)
             if found.error is not None:
                 failed.append((target.topic, found.error))
-                place.log.warning("%s of %s: %s", job, unit.key, found.error)
+                context.log.warning("%s of %s: %s", job, unit.key, found.error)
                 continue
             counted = {"tables": 1, "files_before": found.files, "files_after": found.files_after}
             if job == "vacuum":
                 counted = {"tables": 1, "removed_files": max(found.removed, 0)}
-            place.log.info("%s of %s: %s", job, unit.key, counted)
-            figures = figures_of_both(figures, counted)
-    _raise_first(failed, place, len(units))
-    return figures | {"tables_taken": len(failed)}
+            context.log.info("%s of %s: %s", job, unit.key, counted)
+            figures = sum_of_fields(figures, counted)
+    _raise_first(failed, context, len(units))
+    return FieldsResult(found=figures | {"tables_taken": len(failed)})
 
 
 OPTIMIZE = Job(
     name="optimize",
-    options={"topics": names, "all_of_them": truth, "engine": engine},
+    options=TablesOptions,
     plan=partial(_plan_upkeep, "optimize"),
-    work=partial(_work_upkeep, "optimize"),
+    run=partial(_run_upkeep, "optimize"),
     task_bytes=0,
 )
 VACUUM = Job(
     name="vacuum",
-    options={"topics": names, "all_of_them": truth, "engine": engine, "retention_hours": int},
+    options=VacuumOptions,
     plan=partial(_plan_upkeep, "vacuum"),
-    work=partial(_work_upkeep, "vacuum"),
+    run=partial(_run_upkeep, "vacuum"),
     task_bytes=0,
 )

@@ -15,7 +15,7 @@ from connectors.airflow.runners import RunnerSettings, checked_runner, opened_ru
 from connectors.airflow.table_changes import TABLES, add_events, lineage_of, task_key
 
 if TYPE_CHECKING:
-    from connectors.airflow.jobs.frame import Figures, Job, Place, TableChange
+    from storage.jobs.job import Fields, Job, JobContext, TableChange
 
 
 _WRITES_TABLES = frozenset({"backfill", "materialize", "rebuild_table", "replay"})
@@ -95,13 +95,15 @@ class LakeheadOperator(BaseOperator):
         return self.is_dry_run is True or str(self.is_dry_run).strip().lower() in {"true", "1"}
 
     @contextmanager
-    def _work(self, what: str, context: Context, *, is_part: bool = False) -> Iterator["Place"]:
+    def _work(
+        self, what: str, context: Context, *, is_part: bool = False
+    ) -> Iterator["JobContext"]:
         """Yield where a job runs, and turn what ends it into what Airflow knows. At the end events
         are made of what was done to tables.
         """
         from airflow.sdk.exceptions import AirflowException
 
-        from connectors.airflow.jobs.frame import Place
+        from storage.jobs.job import JobContext
 
         hook = self.hook
         settings = RunnerSettings(
@@ -117,7 +119,7 @@ class LakeheadOperator(BaseOperator):
                 airflow_errors(if_taken=self.if_taken),
                 opened_runner(settings, hook.storage_settings) as runner,
             ):
-                yield Place(
+                yield JobContext(
                     path=hook.path,
                     runner=runner,
                     on_progress=ProgressLines(self.log, what),
@@ -143,9 +145,9 @@ class LakeheadOperator(BaseOperator):
             ) from None
 
     @staticmethod
-    def _finish(job: "Job", figures: "Figures") -> None:
+    def _finish(job: "Job[Any, Any]", found: "Fields") -> None:
         with airflow_errors():
-            job.finish(figures)
+            job.finish(found)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Return the lineage of the tables that the task was at, by what it noted of them: the
@@ -155,7 +157,7 @@ class LakeheadOperator(BaseOperator):
         hook = self.hook
         return lineage_of(self._changes, path=hook.path, bootstrap_servers=hook.bootstrap_servers)
 
-    def _breaking_in(self, work: Callable[[], "Figures"]) -> "Figures":
+    def _breaking_in(self, work: Callable[[], "Fields"]) -> "Fields":
         with self._cancellation.breaks_in():
             return work()
 

@@ -30,18 +30,21 @@ class LakeheadJobOperator(LakeheadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the job."""
-        from connectors.airflow.jobs.frame import Figures, figures_of_both
+        from storage.jobs.job import Fields, sum_of_fields
+        from storage.jobs.options import parsed
 
         with self._work(self.job, context) as place:
             job = job_named(self.job)
-            options = job.options_of(self.options)
+            options = parsed(job.name, job.options, self.options)
 
-            def work() -> Figures:
-                planned = job.plan(place, options, again=False)
-                known = planned.told(is_dry_run=self.only_tells)
+            def work() -> Fields:
+                planned = job.plan(place, options)
+                known = planned.as_fields(is_dry_run=self.only_tells)
                 if self.only_tells:
                     return known
-                return figures_of_both(known, job.work(place, options, planned.units))
+                result = job.run(place, options, planned.units)
+                result.check()
+                return sum_of_fields(known, result.as_fields())
 
             figures = self._breaking_in(work)
         self._tell(f"{self.job}, dry run" if self.only_tells else self.job, figures)

@@ -54,11 +54,12 @@ class LakeheadPlanOperator(LakeheadOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Plan the job."""
         from connectors.airflow.jobs.chunks import cut
+        from storage.jobs.options import parsed
 
         with self._work(f"plan of {self.job}", context) as place, self._cancellation.breaks_in():
             job = job_named(self.job)
-            planned = job.plan(place, job.options_of(self.options), again=False)
-        figures = planned.told(is_dry_run=self.only_tells)
+            planned = job.plan(place, parsed(job.name, job.options, self.options))
+        figures = planned.as_fields(is_dry_run=self.only_tells)
         self._tell(f"plan of {self.job}", figures)
         context["ti"].xcom_push(key=_PLANNED, value=figures)
         if self.only_tells:
@@ -97,20 +98,26 @@ class LakeheadWorkOperator(LakeheadOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Do the item."""
         from connectors.airflow.jobs.chunks import Chunk
+        from storage.jobs.job import Fields
+        from storage.jobs.options import parsed
 
         with (
             self._work(self.job, context, is_part=True) as place,
             self._cancellation.breaks_in(),
         ):
             job, chunk = job_named(self.job), Chunk.of_json(self.item)
-            options = job.options_of(self.options)
-            planned = job.plan(place, options, again=True)
+            options = parsed(job.name, job.options, self.options)
+            planned = job.plan(place, options)
             units = [unit for unit in planned.units if chunk.has(unit.key)]
             if len(units) < chunk.units:
                 self.log.info(
                     "%d of %d units are done already", chunk.units - len(units), chunk.units
                 )
-            figures = job.work(place, options, units) if units else {}
+            figures: Fields = {}
+            if units:
+                result = job.run(place, options, units)
+                result.check()
+                figures = result.as_fields()
         self._tell(f"{self.job}, {chunk.label}", figures)
         return figures
 
@@ -141,14 +148,14 @@ class LakeheadSummaryOperator(LakeheadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - as Airflow calls it
         """Sum up."""
-        from connectors.airflow.jobs.frame import Figures, figures_of_both
+        from storage.jobs.job import Fields, sum_of_fields
 
         # Templates have been rendered: what was an XComArg is its value, fetched piece by piece.
         planned: Any = self.planned
         results: Any = self.results
-        figures: Figures = dict(planned or {})
+        figures: Fields = dict(planned or {})
         for one in results or ():
-            figures = figures_of_both(figures, dict(one or {}))
+            figures = sum_of_fields(figures, dict(one or {}))
         self._tell(self.job, figures)
         self._finish(job_named(self.job), figures)
         return figures

@@ -1,0 +1,174 @@
+"""One rebuild of a catalog: list the bucket, read the indexes of objects, decide, publish."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from storage.compaction.object_put import put_object
+from storage.errors import CorruptObject, ObjectNotFound, SettingsError
+from storage.failpoints import failpoint
+from storage.format.object_writer import WrittenObject
+from storage.garbage.sweep import listed
+from storage.jobs.job import JobContext, results_of
+from storage.metadata.extents import Extent
+from storage.metadata.layout import META
+from storage.metadata.log_reader import LogReader
+from storage.object_store import ObjectStore, open_retrying_store
+from storage.object_store.protocol import ObjectMeta
+from storage.rebuild.catalog import Rebuilt, rebuilt_catalog
+from storage.rebuild.fillers import filler_object
+from storage.rebuild.found import FoundObject, FoundRange, look_into
+from storage.rebuild.publish import next_number, publish
+from storage.tasks import task_group
+from storage.wal.object.names import WalName, is_tombstone_size
+
+T = TypeVar("T")
+
+_ITEM_OBJECTS = 500
+_READS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildItem:
+    """Objects whose indexes one process reads; they have `size` bytes in all."""
+
+    path: str
+    keys: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundObjects:
+    """What an item found, and the objects that could not be read: (key, reason)."""
+
+    objects: tuple[FoundObject, ...]
+    unreadable: tuple[tuple[str, str], ...]
+
+
+def _in_store(uri: str, work: Callable[[ObjectStore], Awaitable[T]]) -> T:
+    async def run() -> T:
+        store = open_retrying_store(uri, rng=random.SystemRandom())
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def counted(found: Sequence[ObjectMeta]) -> list[ObjectMeta]:
+    """Return the objects that may count: no seals, and nothing of a write-ahead log that lies above
+    one, which was never acknowledged.
+    """
+    seals: dict[tuple[int, int], int] = {}
+    for one in found:
+        name = WalName.parse(one.key)
+        if name is not None and is_tombstone_size(one.size):
+            at = (name.node_id, name.epoch)
+            seals[at] = min(name.number, seals.get(at, name.number))
+    kept = []
+    for one in found:
+        name = WalName.parse(one.key)
+        if name is None or name.number < seals.get((name.node_id, name.epoch), name.number + 1):
+            kept.append(one)
+    return kept
+
+
+def _items(path: str, found: Sequence[ObjectMeta]) -> Iterator[RebuildItem]:
+    for first in range(0, len(found), _ITEM_OBJECTS):
+        some = found[first : first + _ITEM_OBJECTS]
+        keys = tuple(one.key for one in some)
+        yield RebuildItem(path=path, keys=keys, size=sum(one.size for one in some))
+
+
+def read_item(item: RebuildItem) -> FoundObjects:
+    """Read the indexes of an item's objects. Raises StoreUnavailable."""
+
+    async def work(store: ObjectStore) -> FoundObjects:
+        found: list[FoundObject] = []
+        unreadable: list[tuple[str, str]] = []
+
+        async def read(key: str) -> None:
+            try:
+                found.append(await look_into(store, key))
+            except ObjectNotFound:
+                pass  # swept since it was listed
+            except CorruptObject as error:
+                unreadable.append((key, error.reason))
+
+        for first in range(0, len(item.keys), _READS_AT_ONCE):
+            async with task_group() as group:
+                for key in item.keys[first : first + _READS_AT_ONCE]:
+                    group.create_task(read(key))
+        return FoundObjects(
+            objects=tuple(sorted(found, key=lambda one: one.key)), unreadable=tuple(unreadable)
+        )
+
+    return _in_store(item.path, work)
+
+
+def rebuild(
+    context: JobContext, *, without: frozenset[str], replace: bool
+) -> tuple[Rebuilt, int, tuple[tuple[str, str], ...], str]:
+    """Rebuild the catalog of the cluster at `context.path` `without` these topics, and publish it
+    unless this is a dry run; with `replace` even if there are metadata that can be read.
+
+    Return the catalog, the number of objects, those that cannot be read with the reason, and where
+    the old metadata are kept. Raises SettingsError (an empty bucket, several clusters, or metadata
+    that can be read and no `replace`), StoreUnavailable, UnsupportedFormat.
+    """
+    path, may_replace = context.path, replace or context.is_dry_run
+    found, entry = _in_store(path, lambda store: _look(store, may_replace=may_replace))
+    items = tuple(_items(path, counted(found)))
+    results = list(results_of(context, read_item, items, size=lambda item: item.size))
+    objects = sorted((o for result in results for o in result.objects), key=lambda one: one.key)
+    fillers: dict[str, WrittenObject] = {}
+
+    def fill(before: FoundRange, start: int, end: int) -> tuple[Extent, int]:
+        extent, written = filler_object(before, start, end, objects[0].cluster_id, entry)
+        fillers[extent.object_key] = written
+        return extent, written.size
+
+    rebuilt = rebuilt_catalog(
+        objects,
+        [one.key for one in found],
+        entry=entry,
+        without=without,
+        filler=fill,
+    )
+    unreadable = tuple(one for result in results for one in result.unreadable)
+    kept = ""
+    if not context.is_dry_run:
+        kept = _in_store(path, lambda store: _publish(store, rebuilt, fillers))
+    return rebuilt, len(objects), unreadable, kept
+
+
+async def _look(store: ObjectStore, *, may_replace: bool) -> tuple[list[ObjectMeta], int]:
+    """Return the objects that are there, and the number at which the log is to go on."""
+    metadata = await store.list(META)
+    if metadata and not may_replace and await _is_readable(store):
+        raise SettingsError(
+            f"the metadata in {store.uri} can be read: stop every node, look with --dry-run, and "
+            "put the rebuilt catalog in its place with --replace"
+        )
+    return await listed(store), next_number(metadata)
+
+
+async def _is_readable(store: ObjectStore) -> bool:
+    reader = LogReader(store)
+    try:
+        await reader.load()
+        await reader.catch_up()
+    except CorruptObject:
+        return False
+    return bool(reader.state.cluster_id)
+
+
+async def _publish(store: ObjectStore, rebuilt: Rebuilt, fillers: dict[str, WrittenObject]) -> str:
+    rng = random.SystemRandom()
+    for key, written in fillers.items():
+        await put_object(store, key, written, rng)
+    failpoint("rebuild_bridged")
+    return await publish(store, rebuilt.state, rng)

@@ -1,0 +1,165 @@
+"""Jobs as data: what commands, operators, forms and docs derive from one declaration."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.airflow.jobs import JOB_NAMES, job_named
+from storage.compaction.merge_plan import MergeRules, RebatchSettings
+from storage.errors import SettingsError
+from storage.garbage.sweep import SweepTimes
+from storage.jobs import STORAGE_JOBS
+from storage.jobs.compact import CompactOptions
+from storage.jobs.compact_topics import CompactTopicsResult
+from storage.jobs.job import JobIncomplete
+from storage.jobs.options import options_of, parsed
+from storage.jobs.sweep import SweepOptions
+from storage.jobs.verify import VerifyOptions, VerifyResult
+from storage.verification.damage import Damage, Place, lost
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("storage", "broker", "lake", "connectors", "dags", "docs")
+BEFORE = "    margin_s: int = option(\n"
+OPTION = """    pace_mib: int = option(
+        7, "Delete at most this much a second.", title="Pace, MiB/s", flag="--pace", metavar="MIB",
+        least=1,
+    )
+"""
+PROGRAM = """
+import contextlib, io, json, runpy
+import connectors.airflow.dag_settings as dag_settings
+dags, make = [], dag_settings.lakehead_dag
+def recorded(*args, **kwargs):
+    dags.append(make(*args, **kwargs))
+    return dags[-1]
+dag_settings.lakehead_dag = recorded
+runpy.run_path("dags/lakehead_sweep.py")
+from connectors.airflow.operators.job import LakeheadJobOperator
+from storage.jobs.options import parsed
+from connectors.airflow.jobs import job_named
+from docs.generate import pages
+[dag] = dags
+param = dag.params.get_param("pace_mib")
+operator = LakeheadJobOperator(task_id="t", job="sweep", options={"pace_mib": "3"})
+job = job_named("sweep")
+shown = io.StringIO()
+with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+    from broker.cli.app import app
+    app(["sweep", "--help"], prog_name="lakehead")
+made = pages()
+print(json.dumps({
+    "param": [param.value, param.description, param.schema],
+    "options": dict(dag.get_task("sweep.plan").options),
+    "doc": "`pace_mib`" in dag.doc_md,
+    "value": parsed(job.name, job.options, operator.options).pace_mib,
+    "help": "--pace" in shown.getvalue() and "Delete at most this much" in shown.getvalue(),
+    "cli": "`--pace MIB`" in made["cli.md"],
+    "page": "`pace_mib`" in made["jobs.md"],
+}))
+"""
+
+
+def test_an_option_is_added_in_one_file(tmp_path: Path) -> None:
+    """Then the command, operators, the DAG's form and documentation, and both pages have it."""
+    for name in PACKAGES:
+        kept = shutil.ignore_patterns("__pycache__", "images", "*.so")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=kept)
+    module = tmp_path / "storage" / "jobs" / "sweep.py"
+    module.write_text(module.read_text().replace(BEFORE, OPTION + BEFORE))
+    kept_env = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+        env=kept_env
+        | {"AIRFLOW_HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path), "COLUMNS": "120"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["options"]["pace_mib"] == "{{ params.pace_mib }}"
+    value, description, schema = found["param"]
+    assert (value, description) == (7, "Delete at most this much a second.")
+    assert (schema["type"], schema["minimum"], schema["title"]) == ("integer", 1, "Pace, MiB/s")
+    assert found["value"] == 3
+    assert [name for name in ("doc", "help", "cli", "page") if not found[name]] == []
+
+
+def test_declared_defaults_are_those_of_the_work() -> None:
+    compact, sweep, times = CompactOptions(), SweepOptions(), SweepTimes()
+    assert (compact.rules(), compact.rebatch()) == (MergeRules(), RebatchSettings())
+    assert (sweep.grace_s * 1000, sweep.margin_s * 1000) == (times.grace_ms, times.margin_ms)
+
+
+@pytest.mark.parametrize("name", JOB_NAMES)
+def test_every_option_is_explained(name: str) -> None:
+    job = job_named(name)
+    assert job.name == name
+    for one in options_of(job.options):
+        assert one.info.help.endswith("."), one.name
+        assert one.info.title or not one.info.in_form, one.name
+        assert one.info.metavar or one.plain_type is bool or not one.info.flag, one.name
+
+
+@pytest.mark.parametrize("name", STORAGE_JOBS)
+def test_a_job_is_found_by_the_name_and_the_command_that_it_declares(name: str) -> None:
+    module, command = STORAGE_JOBS[name]
+    job = job_named(name)
+    assert (job.name, job.command, module.rpartition(".")[2]) == (name, command, name)
+    assert job.help
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sample_percent": 101}, "option sample_percent of job verify cannot be 101"),
+        ({"sample_percent": "0"}, "option sample_percent of job verify cannot be '0'"),
+        ({"seed": "x"}, "option seed of job verify cannot be 'x'"),
+        ({"sample": 1}, "no option 'sample': there are topic, sample_percent, seed"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_wherever_it_comes_from(
+    given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SettingsError, match=words):
+        parsed("verify", VerifyOptions, given)
+
+
+def test_options_that_are_left_empty_have_their_defaults() -> None:
+    given = {"topic": "", "sample_percent": None, "seed": "7"}
+    assert parsed("verify", VerifyOptions, given) == VerifyOptions(seed=7)
+
+
+def damage(offset: int) -> Damage:
+    place = Place(stream_id=1, topic="t", partition=0, start_offset=offset, end_offset=offset + 1)
+    return lost(place, f"data/{offset}")
+
+
+def test_results_add_up_by_their_fields() -> None:
+    one = VerifyResult(objects=1, bytes=2, damages=(damage(5),))
+    more = VerifyResult(objects=3, damages=(damage(4),), failures=("x",))
+    both = one.plus(more)
+    assert both == more.plus(one)
+    assert (both.objects, both.bytes, both.failures) == (4, 2, ("x",))
+    assert [found.place.start_offset for found in both.damages] == [4, 5]
+    empty = VerifyResult()
+    assert {name.name for name in fields(empty)} >= set(empty.as_fields()) - {"damages_count"}
+    assert empty.plus(one) == one
+
+
+def test_a_job_that_failed_in_part_says_so() -> None:
+    CompactTopicsResult(partitions=3).check()
+    failed = CompactTopicsResult(failures=("a-0: lost", "b-1: lost", "c-2: lost"))
+    with pytest.raises(JobIncomplete, match=r"^left as it is: a-0: lost; and 2 more$"):
+        failed.check()
