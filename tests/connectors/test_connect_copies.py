@@ -1,6 +1,8 @@
 """A Delta table's changes, and topics, into topics: each once."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from connectors.runtime.errors import BadInput, InputChanged, InputLost
 from connectors.runtime.kafka_clients import Cluster
 from tests.support.broker_process import BrokerProcess
 from tests.support.connect_runs import ConnectFile, committed, values
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("connectors")  # they share a broker
 WITH_FEED = {"delta.enableChangeDataFeed": "true"}
@@ -150,6 +153,94 @@ def test_a_topic_is_copied_as_it_is(broker: BrokerProcess, tmp_path: Path) -> No
     assert len(values(broker.bootstrap, "copy-of-orders")) == 1200
 
 
+def of(file: ConnectFile, topic: str) -> ConnectFile:
+    """The same copy of another topic."""
+    file.path.write_text(file.path.read_text().replace('["orders"]', f'["{topic}"]'))
+    return file
+
+
+@pytest.mark.slow
+def test_a_compacted_topic_is_copied_with_what_is_left_of_it(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Offsets that are gone, at the end too, and tombstones neither stop the copy nor repeat it."""
+    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    Cluster({"bootstrap.servers": broker.bootstrap}).create_topic("states", 1, configs)
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": "states"}
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    for kind in ("kept", "aborted", "kept"):
+        producer.begin_transaction()
+        for n in range(400):
+            value = None if n % 7 == 0 else f"{kind} {n}".encode()
+            producer.produce("states", value, b"%d" % (n % 50))
+        assert producer.flush(30) == 0  # an abort drops what was not sent
+        producer.commit_transaction(30) if kind == "kept" else producer.abort_transaction(30)
+    file = of(
+        copy(broker, tmp_path / "states", 'sink.topic = "copy-of-states"\nsink.partitions = 1'),
+        "states",
+    )
+
+    def compact() -> int:
+        command = [sys.executable, "-m", "broker.cli", "compact-topic", "states", "--json"]
+        path = f"file:{broker.folder}/data/store"
+        subprocess.run([*command, "--path", path], check=True, timeout=90, capture_output=True)
+        return len(committed(broker.bootstrap, "states"))
+
+    assert wait_until(lambda: compact() <= 50, 90)
+    first = committed(broker.bootstrap, "states")
+    assert (first[-1].offset() or 0) > 1000 > len(first)
+    assert file.opened().run().records == len(first)
+    assert file.opened().plan().works == ()
+    for n in range(3):
+        producer.begin_transaction()
+        producer.produce("states", b"later %d" % n, b"%d" % n)
+        producer.commit_transaction(30)
+    assert wait_until(lambda: compact() <= 52, 90)
+    assert file.opened().run().records == 3
+    assert file.opened().plan().works == ()
+    later = [(m.key(), m.value()) for m in committed(broker.bootstrap, "states")[-3:]]
+    assert [(m.key(), m.value()) for m in committed(broker.bootstrap, "copy-of-states")] == [
+        *((m.key(), m.value()) for m in first),
+        *later,
+    ]
+
+
+def test_a_copy_ends_before_a_transaction_that_is_open(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    Cluster({"bootstrap.servers": broker.bootstrap}).create_topic("open", 1, {})
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    slow = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "slow"})
+    slow.init_transactions(30)
+
+    def write(value: bytes) -> None:
+        producer.produce("open", value)
+        assert producer.flush(30) == 0
+
+    write(b"before")
+    file = of(
+        copy(broker, tmp_path / "open", 'sink.topic = "copy-of-open"\nsink.partitions = 1'), "open"
+    )
+    slow.begin_transaction()
+    slow.produce("open", b"in it")
+    assert slow.flush(30) == 0
+    write(b"behind")
+    assert file.opened().run().records == 1
+    assert file.opened().run().records == 0
+    slow.commit_transaction(30)
+    assert file.opened().run().records == 2
+    slow.begin_transaction()
+    slow.produce("open", b"never")
+    assert slow.flush(30) == 0
+    write(b"last")
+    assert file.opened().run().records == 0
+    slow.abort_transaction(30)
+    assert file.opened().run().records == 1
+    assert file.opened().plan().works == ()
+    assert values(broker.bootstrap, "copy-of-open") == [b"before", b"in it", b"behind", b"last"]
+
+
 @pytest.mark.parametrize("on_error", ["fail", "skip", "dead_letter"])
 def test_a_record_that_is_too_large_for_the_target_is_what_on_error_says(
     broker: BrokerProcess, tmp_path: Path, on_error: str
@@ -163,8 +254,7 @@ def test_a_record_that_is_too_large_for_the_target_is_what_on_error_says(
         producer.produce(topic, b"x" * size)
     assert producer.flush(30) == 0
     more = f'sink.topic = "{target}"\nsink.partitions = 1\nsink.on_error = "{on_error}"'
-    file = copy(broker, tmp_path / f"copy-{on_error}", more)
-    file.path.write_text(file.path.read_text().replace('["orders"]', f'["{topic}"]'))
+    file = of(copy(broker, tmp_path / f"copy-{on_error}", more), topic)
     place = f"topic {topic}, partition 0, offset 1"
     if on_error == "fail":
         with pytest.raises(BadInput, match=rf"{place}: a record of 9000 bytes .* set on_error"):
@@ -190,8 +280,8 @@ def test_a_topic_that_was_cut_is_refused(broker: BrokerProcess, tmp_path: Path) 
     for n in range(10):
         producer.produce("again", b"%d" % n)
     producer.flush()
-    file = copy(broker, tmp_path / "again", 'sink.topic = "target"\nsink.partitions = 1')
-    file.path.write_text(file.path.read_text().replace('["orders"]', '["again"]'))
+    sink = 'sink.topic = "target"\nsink.partitions = 1'
+    file = of(copy(broker, tmp_path / "again", sink), "again")
     assert file.opened().run().records == 10
     for n in range(10, 20):
         producer.produce("again", b"%d" % n)
