@@ -39,7 +39,7 @@ $(STAMP): requirements/build.txt requirements/dev.txt pyproject.toml scripts/pre
 	@$(PIP) --require-hashes -r requirements/build.txt
 	@$(PIP) --require-hashes --no-build-isolation -r requirements/dev.txt
 	@$(PIP) --no-deps --no-build-isolation -e .
-	@$(BIN)/python -c "from lake.spark import spark_session; spark_session().stop()"
+	@$(BIN)/python -c "from lakehead.lake.spark import spark_session; spark_session().stop()"
 	@touch $(STAMP)
 	@echo "Ready: $(BIN)/lakehead --help"
 
@@ -92,7 +92,7 @@ bench-cluster: $(STAMP) ## Clusters of many nodes: failover, moves, idleness, sc
 bench-coordination: $(STAMP) ## Heartbeats, rebalances and commits of many groups on one node; ONLY=part, QUICK=1 for short runs
 	@$(BIN)/python -m bench.coordination
 
-bench-lake: $(STAMP) ## Spark's reads beside its Kafka source, lake.scan, materialise; ONLY=part, QUICK=1 for short runs, TOPIC_GB=10
+bench-lake: $(STAMP) ## Spark's reads beside its Kafka source, lakehead.scan, materialise; ONLY=part, QUICK=1 for short runs, TOPIC_GB=10
 	@$(BIN)/python -m bench.lake
 
 bench-storage: $(STAMP) ## The storage engine alone, beside fio and the like; ONLY=part, QUICK=1 for short runs
@@ -162,7 +162,7 @@ changes: $(STAMP) ## Row changes of a living PostgreSQL become Delta tables whil
 trials: $(STAMP) ## Short runs of chaos, of changes (apt: postgresql, wal2json) and of aws-day on an emulator, as tests
 	@SLOW=1 $(BIN)/python -m pytest -q --timeout 1800 tests/checker tests/changes tests/aws_day
 
-equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lake.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
+equality: $(STAMP) ## Spark's Kafka source on Apache Kafka, our source, lakehead.scan and tables give the same rows; SEEDS=2, RECORDS=1200, or at size: GB=1
 	@$(BIN)/python -m tests.equality $(if $(GB),--gb $(GB),--seeds $(or $(SEEDS),2) --records $(or $(RECORDS),1200))
 
 clients: $(STAMP) ## Every pair of confluent-kafka, kafka-python, aiokafka, kafkajs, franz-go, Java and kcat in every codec; Spark's Kafka source and sink; an application of Kafka Streams (npm, Go, JDK 17: cached; apt: kcat)

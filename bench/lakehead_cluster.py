@@ -45,7 +45,7 @@ class ClusterNode:
             f"node {node_id}",
             [
                 *place.under,
-                *(sys.executable, "-m", "broker.cli", "start", "--node.id", str(node_id)),
+                *(sys.executable, "-m", "lakehead", "start", "--node.id", str(node_id)),
                 *("--host", place.host, "--port", str(place.port)),
                 *("--data", str(folder / "data"), "--metrics.port", str(self.metrics_port)),
                 *flags,

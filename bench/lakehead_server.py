@@ -29,7 +29,7 @@ def lakehead_server(
     command = [
         sys.executable,
         *under,
-        *("-m", "broker.cli", "start"),
+        *("-m", "lakehead", "start"),
         *("--data", str(folder / "data"), "--port", str(port), "--maintain.tables", "false"),
         *flags,
     ]

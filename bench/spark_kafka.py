@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.maven import Artefact, MissingTool, jars_folder
-from lake.spark import spark_session
+from lakehead.lake.spark import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,7 @@ def spark_with_kafka(
 ) -> "SparkSession":
     """Return a new Spark session that has `format("kafka")`, with Lakehead's source and Delta.
 
-    Raises MissingTool as `spark_kafka_jars`, SettingsError as `lake.spark.spark_session`.
+    Raises MissingTool as `spark_kafka_jars`, SettingsError as `lakehead.lake.spark.spark_session`.
     """
     # Not spark.jars: that is how Delta's come. In local mode the driver's class path is all.
     jars = {"spark.driver.extraClassPath": f"{spark_kafka_jars()}/*"}

@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from bench import workloads
 from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
-from lake.spark import spark_session
+from lakehead.lake.spark import spark_session
 
 TOPIC = "documents"
 RECORD_BYTES = 1024

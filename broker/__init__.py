@@ -1,3 +1,1 @@
-"""Kafka protocol server: turns Kafka requests into operations on streams of `storage`."""
-
-__version__ = "0.1.0"
+"""Kafka protocol server: turns Kafka requests into operations on streams of `lakehead.storage`."""

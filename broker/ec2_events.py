@@ -18,9 +18,9 @@ from typing import Protocol, TypeAlias
 
 import structlog
 
-from storage.aws.instance import MetadataUnanswered, ScheduledEvent
-from storage.aws.volumes import instance_metadata
-from storage.clock import Clock
+from lakehead.storage.aws.instance import MetadataUnanswered, ScheduledEvent
+from lakehead.storage.aws.volumes import instance_metadata
+from lakehead.storage.clock import Clock
 
 POLL_S = 30.0
 LEAD_S = 600.0
@@ -33,7 +33,7 @@ Drain: TypeAlias = Callable[[bool], Awaitable[str]]
 
 
 class Calendar(Protocol):
-    """The metadata service of an instance; `storage.aws.instance.InstanceMetadata`."""
+    """The metadata service of an instance; `lakehead.storage.aws.instance.InstanceMetadata`."""
 
     async def scheduled_events(self) -> tuple[ScheduledEvent, ...]:
         """Return what is scheduled and not over. Raises MetadataUnanswered."""
@@ -104,7 +104,7 @@ def drain_by_command(path: str, node_ids: Sequence[int]) -> Drain:
     async def drain(is_draining: bool) -> str:
         undo = () if is_draining else ("--undo",)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "broker.cli", "drain", *map(str, node_ids)),
+            *(sys.executable, "-m", "lakehead", "drain", *map(str, node_ids)),
             *(f"--path={path}", *undo),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,

@@ -19,10 +19,10 @@ from typing import Protocol
 
 import structlog
 
-from storage.aws.instance import Instance, MetadataUnanswered, Notice
-from storage.aws.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle, machine_lifecycle
-from storage.aws.volumes import instance_metadata
-from storage.errors import SettingsError
+from lakehead.storage.aws.instance import Instance, MetadataUnanswered, Notice
+from lakehead.storage.aws.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle, machine_lifecycle
+from lakehead.storage.aws.volumes import instance_metadata
+from lakehead.storage.errors import SettingsError
 
 POLL_S = 3.0
 """AWS advises five seconds; of two minutes, every one counts."""
@@ -31,7 +31,7 @@ _log = structlog.get_logger("broker.ec2")
 
 
 class Announcements(Protocol):
-    """The metadata service of an instance; `storage.aws.instance.InstanceMetadata`."""
+    """The metadata service of an instance; `lakehead.storage.aws.instance.InstanceMetadata`."""
 
     async def instance(self) -> Instance:
         """Return who this machine is. Raises SettingsError where it is not on EC2."""

@@ -2,18 +2,18 @@
 changes.
 
 `metadata.version` is the feature level of the cluster: which records of the metadata may be written
-(`storage.metadata.additions`). Its numbers are Lakehead's own. `transaction.version` says how
-clients take part in transactions, and stays at the level of the release.
+(`lakehead.storage.metadata.additions`). Its numbers are Lakehead's own. `transaction.version` says
+how clients take part in transactions, and stays at the level of the release.
 """
 
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storage.errors import SettingsError
-from storage.format.feature_level import LOWEST_LEVEL, METADATA_VERSION, NEWEST_LEVEL
-from storage.metadata.records import FeatureLevel, NodeSecret, Record
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.format.feature_level import LOWEST_LEVEL, METADATA_VERSION, NEWEST_LEVEL
+from lakehead.storage.metadata.records import FeatureLevel, NodeSecret, Record
+from lakehead.storage.metadata.state import ClusterState, NodeState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,53 +13,57 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from broker import api
-from broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCatalog
-from broker.catalog.internal_topic import InternalTopic
-from broker.catalog.partition_leaders import PartitionLeaders
-from broker.cluster.admission import refuse_meta_address, refuse_other_cluster
-from broker.cluster.advertised_address import check_advertised_address
-from broker.cluster.inquiries import Inquiries
-from broker.cluster.leaving import hand_over_all
-from broker.cluster.loads import LoadMeter, Traffic
-from broker.cluster.namesake import refuse_namesake
-from broker.cluster.network import PeerNetwork, TcpNetwork
-from broker.cluster.peers import Peers
-from broker.cluster.session import Session
-from broker.configs.entries import BrokerValues, broker_values
-from broker.configs.table_places import TablePlaces
-from broker.controller.controller import Controller, ControllerSettings
-from broker.controller.recovery import Recoveries
-from broker.coordinator.group.coordinator import GroupCoordinator
-from broker.coordinator.transaction.coordinator import TransactionCoordinator
-from broker.coordinator.transaction.markers import MarkerSender
-from broker.coordinator.transaction.transactions import Transactions
-from broker.maintenance.beside import MaintenanceBeside
-from broker.maintenance.tables_beside import TablesBeside, is_lake_installed, tables_keeping
-from broker.network.dispatcher import Dispatcher
-from broker.network.listeners import Listeners
-from broker.network.request_memory import RequestMemory
-from broker.network.server import Server
-from broker.observability.health import health
-from broker.observability.page import ObservabilityPage
-from broker.partition.cold_reads import ColdReads
-from broker.partition.fetch_session import FetchSessions
-from broker.partition.topic import TopicRegistry
-from broker.producer_ids import ProducerIds
-from broker.settings import Settings
-from storage.clock import Clock, SystemClock
-from storage.errors import LakeheadError
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState
-from storage.object_store import ObjectStore, check_store, open_store
-from storage.object_store.counted import CountedStore
-from storage.stream.engine import NodeIdentity, StreamEngine
-from storage.stream.left_logs import LeftLogs
-from storage.tasks import TaskScope
-from storage.wal import WalOwner, WriteAheadLog, open_wal
-from storage.wal.address import locate_wal, public_address
-from storage.wal.deadline import OnStuck
-from storage.wal.holder import HostProcesses, host_name
+from lakehead.broker import api
+from lakehead.broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCatalog
+from lakehead.broker.catalog.internal_topic import InternalTopic
+from lakehead.broker.catalog.partition_leaders import PartitionLeaders
+from lakehead.broker.cluster.admission import refuse_meta_address, refuse_other_cluster
+from lakehead.broker.cluster.advertised_address import check_advertised_address
+from lakehead.broker.cluster.inquiries import Inquiries
+from lakehead.broker.cluster.leaving import hand_over_all
+from lakehead.broker.cluster.loads import LoadMeter, Traffic
+from lakehead.broker.cluster.namesake import refuse_namesake
+from lakehead.broker.cluster.network import PeerNetwork, TcpNetwork
+from lakehead.broker.cluster.peers import Peers
+from lakehead.broker.cluster.session import Session
+from lakehead.broker.configs.entries import BrokerValues, broker_values
+from lakehead.broker.configs.table_places import TablePlaces
+from lakehead.broker.controller.controller import Controller, ControllerSettings
+from lakehead.broker.controller.recovery import Recoveries
+from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
+from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
+from lakehead.broker.coordinator.transaction.markers import MarkerSender
+from lakehead.broker.coordinator.transaction.transactions import Transactions
+from lakehead.broker.maintenance.beside import MaintenanceBeside
+from lakehead.broker.maintenance.tables_beside import (
+    TablesBeside,
+    is_lake_installed,
+    tables_keeping,
+)
+from lakehead.broker.network.dispatcher import Dispatcher
+from lakehead.broker.network.listeners import Listeners
+from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.broker.network.server import Server
+from lakehead.broker.observability.health import health
+from lakehead.broker.observability.page import ObservabilityPage
+from lakehead.broker.partition.cold_reads import ColdReads
+from lakehead.broker.partition.fetch_session import FetchSessions
+from lakehead.broker.partition.topic import TopicRegistry
+from lakehead.broker.producer_ids import ProducerIds
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import Clock, SystemClock
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import ObjectStore, check_store, open_store
+from lakehead.storage.object_store.counted import CountedStore
+from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal
+from lakehead.storage.wal.address import locate_wal, public_address
+from lakehead.storage.wal.deadline import OnStuck
+from lakehead.storage.wal.holder import HostProcesses, host_name
 
 EXPIRY_S = 600.0
 STOP_REPORT_S = 5.0

@@ -12,15 +12,15 @@ from functools import partial
 
 import uvloop
 
-from broker.ec2_events import Ec2Events, drain_by_command
-from broker.ec2_notices import Ec2Notices
-from broker.forced_end import ForcedEnd
-from broker.node import NodeFailed, start_node
-from broker.observability.event_log import configure_logs
-from broker.service_watchdog import feed_watchdog
-from broker.settings import Settings
-from broker.stop_signals import StopSignals
-from storage.tasks import TaskScope, log_failure
+from lakehead.broker.ec2_events import Ec2Events, drain_by_command
+from lakehead.broker.ec2_notices import Ec2Notices
+from lakehead.broker.forced_end import ForcedEnd
+from lakehead.broker.node import NodeFailed, start_node
+from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.service_watchdog import feed_watchdog
+from lakehead.broker.settings import Settings
+from lakehead.broker.stop_signals import StopSignals
+from lakehead.storage.tasks import TaskScope, log_failure
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _TOP_PAD = 16 << 20

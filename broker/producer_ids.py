@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import ProducerIdBlock, Record
-from storage.metadata.state import ClusterState
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import ProducerIdBlock, Record
+from lakehead.storage.metadata.state import ClusterState
 
 BLOCK = 1000
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.configs.definition import Effect
-from broker.configs.kafka_table import KAFKA_CONFIGS
-from broker.protocol.errors import KafkaError
-from broker.settings import GIB, KIB, MIB, Settings
-from storage.errors import SettingsError
+from lakehead.broker.configs.definition import Effect
+from lakehead.broker.configs.kafka_table import KAFKA_CONFIGS
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import GIB, KIB, MIB, Settings
+from lakehead.storage.errors import SettingsError
 
 ENVIRONMENT_PREFIX = "LAKEHEAD_"
 

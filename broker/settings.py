@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.errors import SettingsError
-from storage.stream.settings import StorageSettings
-from storage.upkeep.configs import BROKER_DEFAULTS, CLEANER_MEMORY
-from storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.upkeep.configs import BROKER_DEFAULTS, CLEANER_MEMORY
+from lakehead.storage.wal.block_settings import BlockWalSettings
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -6,21 +6,21 @@ What runs it is `lakehead connect run` and Airflow's `LakeheadConnectOperator`.
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from connectors.pipelines.intake import Intake
-from connectors.pipelines.plan import Plan
-from connectors.pipelines.topic_copy import TopicCopy
-from connectors.runtime.config_file import dotted
-from connectors.runtime.figures import ConnectFigures, Progress
-from connectors.runtime.kafka_clients import KafkaConfig, checked_config
-from connectors.runtime.records import Position
-from connectors.runtime.source import Source
-from connectors.runtime.stop import Stop
-from connectors.settings import ConnectorSettings
-from connectors.sources.delta.settings import DeltaSettings
-from connectors.sources.files.settings import FilesSettings
-from connectors.sources.topics import TopicsSettings
-from storage.clock import Clock
-from storage.errors import SettingsError
+from lakehead.connectors.pipelines.intake import Intake
+from lakehead.connectors.pipelines.plan import Plan
+from lakehead.connectors.pipelines.topic_copy import TopicCopy
+from lakehead.connectors.runtime.config_file import dotted
+from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.kafka_clients import KafkaConfig, checked_config
+from lakehead.connectors.runtime.records import Position
+from lakehead.connectors.runtime.source import Source
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.connectors.settings import ConnectorSettings
+from lakehead.connectors.sources.delta.settings import DeltaSettings
+from lakehead.connectors.sources.files.settings import FilesSettings
+from lakehead.connectors.sources.topics import TopicsSettings
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import SettingsError
 
 
 class Pipeline(Protocol):
@@ -99,9 +99,9 @@ class Connector:
 
 def _opened(settings: FilesSettings | DeltaSettings, clock: Clock, stop: Stop) -> Source:
     if isinstance(settings, FilesSettings):
-        from connectors.sources.files.source import FilesSource
+        from lakehead.connectors.sources.files.source import FilesSource
 
         return FilesSource(settings, clock, stop.wait)
-    from connectors.sources.delta.source import DeltaSource
+    from lakehead.connectors.sources.delta.source import DeltaSource
 
     return DeltaSource(settings)

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from connectors.runtime.dead_letters import OnError
-from connectors.runtime.settings import Name, RunSettings
-from connectors.sources.delta.settings import DeltaSettings
-from connectors.sources.files.settings import FilesSettings
-from connectors.sources.topics import TopicsSettings
+from lakehead.connectors.runtime.dead_letters import OnError
+from lakehead.connectors.runtime.settings import Name, RunSettings
+from lakehead.connectors.sources.delta.settings import DeltaSettings
+from lakehead.connectors.sources.files.settings import FilesSettings
+from lakehead.connectors.sources.topics import TopicsSettings
 
 
 class TopicSinkSettings(

@@ -11,8 +11,8 @@ from datetime import timedelta
 
 from airflow.sdk import Param
 
-from connectors.airflow.dag_settings import CLUSTER, TOPIC, approval, lakehead_dag
-from connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.connectors.airflow.dag_settings import CLUSTER, TOPIC, approval, lakehead_dag
+from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
 with lakehead_dag(
     "lakehead_backfill",

@@ -11,7 +11,7 @@ others find done.
 
 from datetime import timedelta
 
-from connectors.airflow.dag_settings import (
+from lakehead.connectors.airflow.dag_settings import (
     CLUSTER,
     DRY_RUN,
     ON_RUNNER,
@@ -19,7 +19,7 @@ from connectors.airflow.dag_settings import (
     job_form,
     lakehead_dag,
 )
-from connectors.airflow.operators.mapped import lakehead_job
+from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
 FORM = job_form("compact")
 

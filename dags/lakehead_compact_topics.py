@@ -7,7 +7,7 @@ long enough (`max.compaction.lag.ms`), gets to a mapped task. Safe beside nodes 
 
 from datetime import timedelta
 
-from connectors.airflow.dag_settings import (
+from lakehead.connectors.airflow.dag_settings import (
     CLUSTER,
     DRY_RUN,
     ON_RUNNER,
@@ -15,7 +15,7 @@ from connectors.airflow.dag_settings import (
     job_form,
     lakehead_dag,
 )
-from connectors.airflow.operators.mapped import lakehead_job
+from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
 FORM = job_form("compact_topics")
 

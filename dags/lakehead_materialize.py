@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from airflow.sdk import Param
 
-from connectors.airflow.dag_settings import (
+from lakehead.connectors.airflow.dag_settings import (
     CLUSTER,
     DRY_RUN,
     ON_RUNNER,
@@ -21,7 +21,7 @@ from connectors.airflow.dag_settings import (
     TOPICS,
     lakehead_dag,
 )
-from connectors.airflow.operators.mapped import lakehead_job
+from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
 with lakehead_dag(
     "lakehead_materialize",

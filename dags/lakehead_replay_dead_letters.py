@@ -12,8 +12,8 @@ still cannot be a row stays a dead letter.
 
 from datetime import timedelta
 
-from connectors.airflow.dag_settings import CLUSTER, TOPIC, approval, lakehead_dag
-from connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.connectors.airflow.dag_settings import CLUSTER, TOPIC, approval, lakehead_dag
+from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
 with lakehead_dag(
     "lakehead_replay_dead_letters",

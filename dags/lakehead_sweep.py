@@ -7,8 +7,8 @@ behind.
 
 from datetime import timedelta
 
-from connectors.airflow.dag_settings import CLUSTER, DRY_RUN, job_form, lakehead_dag
-from connectors.airflow.operators.mapped import lakehead_job
+from lakehead.connectors.airflow.dag_settings import CLUSTER, DRY_RUN, job_form, lakehead_dag
+from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
 FORM = job_form("sweep")
 

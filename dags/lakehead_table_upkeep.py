@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from airflow.sdk import Param
 
-from connectors.airflow.dag_settings import CLUSTER, DRY_RUN, TOPICS, lakehead_dag
-from connectors.airflow.operators.mapped import lakehead_job
+from lakehead.connectors.airflow.dag_settings import CLUSTER, DRY_RUN, TOPICS, lakehead_dag
+from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
 with lakehead_dag(
     "lakehead_table_upkeep",

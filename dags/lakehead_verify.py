@@ -9,8 +9,14 @@ By hand, for one topic or for a part of all objects, whenever you want to know.
 
 from datetime import timedelta
 
-from connectors.airflow.dag_settings import CLUSTER, ON_RUNNER, RUNNER, job_form, lakehead_dag
-from connectors.airflow.operators.mapped import lakehead_job
+from lakehead.connectors.airflow.dag_settings import (
+    CLUSTER,
+    ON_RUNNER,
+    RUNNER,
+    job_form,
+    lakehead_dag,
+)
+from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
 FORM = job_form("verify")
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import typer
 
-from broker.cli.app import app
-from broker.cli.sections import sections, shown_default
-from broker.configs.broker_table import BROKER_CONFIGS
-from broker.observability.measures import SUBJECTS
-from broker.observability.table_metrics import TABLE_MEASURES
-from broker.setting_sources import Setting
-from connectors.airflow.jobs import JOB_NAMES, job_named
 from docs.kafka_compatibility import compatibility_page
-from lake.source.option_table import options_table
-from storage.jobs.options import options_of
+from lakehead.broker.cli.app import app
+from lakehead.broker.cli.sections import sections, shown_default
+from lakehead.broker.configs.broker_table import BROKER_CONFIGS
+from lakehead.broker.observability.measures import SUBJECTS
+from lakehead.broker.observability.table_metrics import TABLE_MEASURES
+from lakehead.broker.setting_sources import Setting
+from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
+from lakehead.lake.source.option_table import options_table
+from lakehead.storage.jobs.options import options_of
 
 FOLDER = Path(__file__).parent
 _NOTE = "<!-- Made from code by `make docs`. -->\n\n"

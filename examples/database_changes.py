@@ -8,8 +8,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from broker.testing import running_broker
-from lake.jobs.declared_tables import DeclaredTables
+from lakehead.broker.testing import running_broker
+from lakehead.lake.jobs.declared_tables import DeclaredTables
 
 DECLARED = {
     "lakehead.table.enable": "true",

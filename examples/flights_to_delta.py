@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from broker.testing import running_broker
-from lake.jobs.declared_tables import DeclaredTables
-from lake.notebook import Cluster
+from lakehead.broker.testing import running_broker
+from lakehead.lake.jobs.declared_tables import DeclaredTables
+from lakehead.lake.notebook import Cluster
 
 FLIGHTS = 20_000
 DECLARED = {

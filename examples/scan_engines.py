@@ -9,8 +9,8 @@ import random
 import duckdb
 import polars as pl
 
-import lake
-from broker.testing import running_broker
+import lakehead
+from lakehead.broker.testing import running_broker
 
 CITIES = ("Oslo", "Lima", "Pune", "Kyiv")
 
@@ -34,7 +34,7 @@ def main() -> None:
         path = broker.path
 
         # DuckDB takes a scan as a table, by the name of the variable, as often as it likes.
-        scan = lake.scan(path, "readings", columns=["key", "value"])
+        scan = lakehead.scan(path, "readings", columns=["key", "value"])
         connection = duckdb.connect()
         connection.register("readings", scan)
         warmest = connection.sql(
@@ -46,7 +46,7 @@ def main() -> None:
         print("warmest, by DuckDB:", warmest[0])
 
         # Polars makes a frame of it; of a topic that does not fit into memory, batch by batch.
-        frame = pl.DataFrame(lake.scan(path, "readings", columns=["key", "value"], copy=True))
+        frame = pl.DataFrame(lakehead.scan(path, "readings", columns=["key", "value"], copy=True))
         celsius = pl.col("value").cast(pl.String).str.json_path_match("$.celsius")
         means = (
             frame.with_columns(city=pl.col("key").cast(pl.String))
@@ -57,8 +57,12 @@ def main() -> None:
         print("means, by Polars:", dict(means.iter_rows()))
 
         # Bounds are applied before anything is fetched: here the last record of each partition.
-        ends = lake.catalog_tables(path).partitions.to_pandas().set_index("partition")["end_offset"]
-        newest = lake.scan(
+        ends = (
+            lakehead.catalog_tables(path)
+            .partitions.to_pandas()
+            .set_index("partition")["end_offset"]
+        )
+        newest = lakehead.scan(
             path, "readings", starting_offsets={p: max(end - 1, 0) for p, end in ends.items()}
         )
         print("newest, by pandas:", newest.read_all().to_pandas()["offset"].tolist())

@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from broker.testing import running_broker
-from lake.spark import spark_session
+from lakehead.broker.testing import running_broker
+from lakehead.lake.spark import spark_session
 
 
 def words(lines: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""`lake.scan_async`: a scan for code on an event loop, which it never blocks."""
+"""`lakehead.scan_async`: a scan for code on an event loop, which it never blocks."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from typing import ParamSpec, Self
 
 import pyarrow as pa
 
-from lake.errors import ScanClosed
-from lake.topic_scan import Scan, scan
+from lakehead.lake.errors import ScanClosed
+from lakehead.lake.topic_scan import Scan, scan
 
 P = ParamSpec("P")
 
@@ -16,12 +16,12 @@ P = ParamSpec("P")
 class AsyncScan:
     """Records of a topic as an asynchronous iterator of Arrow batches: one pass over them.
 
-        async with lake.scan_async(path, "orders") as batches:
+        async with lakehead.scan_async(path, "orders") as batches:
             async for batch in batches:
 
     It plans at the first use, and plans, fetches and decodes in a thread of its own. A wait that
-    is cancelled loses nothing: the next one gets its batch. What is raised is what `lake.scan` and
-    its passes raise.
+    is cancelled loses nothing: the next one gets its batch. What is raised is what `lakehead.scan`
+    and its passes raise.
     """
 
     def __init__(self, plan: Callable[[], Scan]) -> None:
@@ -84,4 +84,4 @@ def _asynchronous(plan: Callable[P, Scan]) -> Callable[P, AsyncScan]:
 
 
 scan_async = _asynchronous(scan)
-"""Read a topic as `lake.scan` does, with its arguments, from a coroutine."""
+"""Read a topic as `lakehead.scan` does, with its arguments, from a coroutine."""

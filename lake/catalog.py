@@ -8,14 +8,14 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lake.errors import DataLoss
-from storage.clock import SystemClock
-from storage.errors import SettingsError, UnknownTopic
-from storage.format.stream_object import AbortedTransaction
-from storage.metadata.extents import Extent
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState, TopicState
-from storage.object_store import ObjectStore
+from lakehead.lake.errors import DataLoss
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError, UnknownTopic
+from lakehead.storage.format.stream_object import AbortedTransaction
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import ClusterState, TopicState
+from lakehead.storage.object_store import ObjectStore
 
 
 class TopicPartition(NamedTuple):

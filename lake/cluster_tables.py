@@ -1,6 +1,6 @@
 """Tables about a cluster, as Arrow tables: what its metadata log says, and how its tables are.
 
-    tables = lake.catalog_tables("s3://bucket/prefix")
+    tables = lakehead.catalog_tables("s3://bucket/prefix")
     topics = tables.topics
     duckdb.sql("FROM topics"); polars.DataFrame(topics)
 
@@ -14,14 +14,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.catalog import Catalog
-from lake.jobs.table_status import TableStatus, table_statuses
-from lake.store_reader import StoreReader, store_reader
-from lake.tables.ddl import parse_schema
-from storage.clock import SystemClock
-from storage.metadata.state import NodeState, ObjectState, StreamState, TopicState
-from storage.metadata.table_declaration import PREFIX, is_declared
-from storage.object_store import ObjectStore
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.jobs.table_status import TableStatus, table_statuses
+from lakehead.lake.store_reader import StoreReader, store_reader
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.state import NodeState, ObjectState, StreamState, TopicState
+from lakehead.storage.metadata.table_declaration import PREFIX, is_declared
+from lakehead.storage.object_store import ObjectStore
 
 OFFSETS_FOR = "offsets_for"
 
@@ -116,7 +116,7 @@ class CatalogTables:
 
         Raises what reading objects raises.
         """
-        from lake.group_offsets import read_groups
+        from lakehead.lake.group_offsets import read_groups
 
         rows = []
         for group in read_groups(self._reader, self._catalog):
@@ -167,7 +167,7 @@ class CatalogTables:
 
         Raises UnknownTopic, and what reading objects raises.
         """
-        from lake.offsets import Bounds, Position, start_offsets
+        from lakehead.lake.offsets import Bounds, Position, start_offsets
 
         names = topics or [name for name in self._catalog.topics() if not name.startswith("__")]
         logs = [log for name in names for log in self._catalog.partitions(name)]

@@ -8,20 +8,20 @@ of all partitions side by side.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lake.catalog import Catalog, PartitionLog
-from lake.store_reader import ObjectReader
-from storage.errors import CorruptObject, ObjectNotFound
-from storage.format.partition_state import (
+from lakehead.lake.catalog import Catalog, PartitionLog
+from lakehead.lake.store_reader import ObjectReader
+from lakehead.storage.errors import CorruptObject, ObjectNotFound
+from lakehead.storage.format.partition_state import (
     PackedState,
     decode_packed,
     open_transactions,
     union_of_aborted,
 )
-from storage.format.producer_headers import StateBatch, parse_producer_headers
-from storage.format.record_batch import NO_PRODUCER_ID
-from storage.format.stream_object import ObjectIndex
-from storage.format.transaction_index import TransactionIndex
-from storage.metadata.extents import Extent
+from lakehead.storage.format.producer_headers import StateBatch, parse_producer_headers
+from lakehead.storage.format.record_batch import NO_PRODUCER_ID
+from lakehead.storage.format.stream_object import ObjectIndex
+from lakehead.storage.format.transaction_index import TransactionIndex
+from lakehead.storage.metadata.extents import Extent
 
 _INDEXES_MAX = 32
 _LOOKS_MAX = 5

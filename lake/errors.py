@@ -1,6 +1,6 @@
-"""Errors of reading a lake, beside those of `storage.errors`."""
+"""Errors of reading a lake, beside those of `lakehead.storage.errors`."""
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 
 class DataLoss(LakeheadError):

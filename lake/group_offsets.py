@@ -10,13 +10,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lake.catalog import Catalog
-from lake.committed import committed_now
-from lake.decode.decoder import RecordDecoder
-from lake.moved_ranges import plan_moved
-from lake.planner import OffsetRange
-from lake.record_reader import read_records
-from lake.store_reader import StoreReader
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.committed import committed_now
+from lakehead.lake.decode.decoder import RecordDecoder
+from lakehead.lake.moved_ranges import plan_moved
+from lakehead.lake.planner import OffsetRange
+from lakehead.lake.record_reader import read_records
+from lakehead.lake.store_reader import StoreReader
 
 OFFSETS_TOPIC = "__consumer_offsets"
 

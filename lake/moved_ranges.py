@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lake.catalog import Catalog, PartitionLog
-from lake.errors import DataLoss
-from lake.planner import ByteRange, OffsetRange, Split, needed_objects, plan_splits
-from lake.store_reader import Fetched, ObjectReader
-from storage.errors import ObjectNotFound
-from storage.format.stream_object import ObjectIndex
+from lakehead.lake.catalog import Catalog, PartitionLog
+from lakehead.lake.errors import DataLoss
+from lakehead.lake.planner import ByteRange, OffsetRange, Split, needed_objects, plan_splits
+from lakehead.lake.store_reader import Fetched, ObjectReader
+from lakehead.storage.errors import ObjectNotFound
+from lakehead.storage.format.stream_object import ObjectIndex
 
 _LOOKS_MAX = 5
 

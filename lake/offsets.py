@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from lake.catalog import PartitionLog, TopicPartition
-from lake.errors import DataLoss
-from lake.moved_ranges import find_indexes
-from lake.planner import OffsetRange, plan_splits
-from lake.store_reader import ObjectReader
-from storage.errors import SettingsError
+from lakehead.lake.catalog import PartitionLog, TopicPartition
+from lakehead.lake.errors import DataLoss
+from lakehead.lake.moved_ranges import find_indexes
+from lakehead.lake.planner import OffsetRange, plan_splits
+from lakehead.lake.store_reader import ObjectReader
+from lakehead.storage.errors import SettingsError
 
 _SEARCHES_AT_ONCE = 16
 
@@ -80,9 +80,9 @@ def offset_for_timestamp(reader: ObjectReader, log: PartitionLog, timestamp: int
     Index items that hold only older records are not fetched.
     """
     # The kernels take a moment to load, and most plans have no use for them.
-    from lake.decode.decoder import RecordDecoder
-    from lake.decode.invalid import PassedOver
-    from lake.record_reader import read_records
+    from lakehead.lake.decode.decoder import RecordDecoder
+    from lakehead.lake.decode.invalid import PassedOver
+    from lakehead.lake.record_reader import read_records
 
     log = replace(log, aborted=())
     for extent in log.extents:

@@ -8,12 +8,12 @@ range covers whole items of an object's index, and its offsets say which of thei
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lake.catalog import PartitionLog, TopicPartition
-from lake.errors import DataLoss
-from storage.errors import CorruptObject
-from storage.format.stream_object import AbortedTransaction, IndexItem, ObjectIndex
-from storage.format.transaction_index import TransactionIndex
-from storage.metadata.extents import Extent
+from lakehead.lake.catalog import PartitionLog, TopicPartition
+from lakehead.lake.errors import DataLoss
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.stream_object import AbortedTransaction, IndexItem, ObjectIndex
+from lakehead.storage.format.transaction_index import TransactionIndex
+from lakehead.storage.metadata.extents import Extent
 
 SPLIT_BYTES = 64 * 1024 * 1024
 SPLIT_BYTES_MIN = 8 * 1024 * 1024

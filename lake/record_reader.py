@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from lake.decode.decoder import Abort, BlockRange, RecordDecoder
-from lake.moved_ranges import read_moved
-from lake.planner import ByteRange
-from lake.store_reader import Fetched, ObjectReader
+from lakehead.lake.decode.decoder import Abort, BlockRange, RecordDecoder
+from lakehead.lake.moved_ranges import read_moved
+from lakehead.lake.planner import ByteRange
+from lakehead.lake.store_reader import Fetched, ObjectReader
 
 
 def read_records(

@@ -17,19 +17,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lake.catalog import Catalog, open_metadata
-from lake.planner import ByteRange
-from lake.store_reader import Fetched, StoreReader
-from storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
-from storage.format.stream_object import ObjectIndex, read_index
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CommitObjects
-from storage.metadata.state import ClusterState, NodeState
-from storage.object_store import ObjectStore
-from storage.stream.recovery import uncommitted
-from storage.tasks import task_group
-from storage.wal.object import WalName, is_tombstone_size, sealed_object, wal_key
-from storage.wal.object.names import node_prefix
+from lakehead.lake.catalog import Catalog, open_metadata
+from lakehead.lake.planner import ByteRange
+from lakehead.lake.store_reader import Fetched, StoreReader
+from lakehead.storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
+from lakehead.storage.format.stream_object import ObjectIndex, read_index
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CommitObjects
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.object_store import ObjectStore
+from lakehead.storage.stream.recovery import uncommitted
+from lakehead.storage.tasks import task_group
+from lakehead.storage.wal.object import WalName, is_tombstone_size, sealed_object, wal_key
+from lakehead.storage.wal.object.names import node_prefix
 
 _IN_CLUSTER = "object:"
 _LOOKS_MAX = 20

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lake.spark_archive import archive_options
-from lake.spark_jars import delta_jars, s3a_jars, worker_environment, write_file
-from storage.errors import SettingsError
+from lakehead.lake.spark_archive import archive_options
+from lakehead.lake.spark_jars import delta_jars, s3a_jars, worker_environment, write_file
+from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from storage.errors import SettingsError
+from lakehead.installation import ROOT
+from lakehead.storage.errors import SettingsError
 
 _S3A_RELEASE = "hadoop-3.5.0-s3a"
 # For Hadoop 3.5.0, which pyspark 4.2.0 ships: what hadoop-aws was built with.
@@ -126,8 +127,7 @@ def worker_environment() -> Iterator[None]:
     """Environment for the JVM's birth: it starts Python workers with this Python and these
     packages.
     """
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     wanted = {
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

@@ -2,8 +2,8 @@
 
 import os
 
-from storage.errors import SettingsError
-from storage.object_store.s3.settings import parse_uri
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.object_store.s3.settings import parse_uri
 
 _S3A = "spark.hadoop.fs.s3a"
 _SDK_CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"

@@ -1,7 +1,7 @@
 """A Spark SQL shell in which every topic is a view, and the cluster itself a few more.
 
-See `lake.sql_views` for the views. Queries read the objects in place; each statement sees what lies
-in objects when it begins.
+See `lakehead.lake.sql_views` for the views. Queries read the objects in place; each statement sees
+what lies in objects when it begins.
 """
 
 import contextlib
@@ -12,18 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
-from lake.decode.invalid import Mode
-from lake.source.option_decoding import Undecodable
-from lake.spark import cache_folder, spark_session
-from lake.sql_direct import Rows, run_direct
-from lake.sql_local import LocalRows, read_small
-from lake.sql_output import OutputFormat, write_rows
-from lake.sql_places import may_name_delta, wants_s3, with_places
-from lake.sql_statements import split_statements
-from lake.sql_timing import StatementTiming
-from lake.sql_views import TopicViews, ViewSource
-from storage.clock import SystemClock
-from storage.errors import LakeheadError
+from lakehead.lake.decode.invalid import Mode
+from lakehead.lake.source.option_decoding import Undecodable
+from lakehead.lake.spark import cache_folder, spark_session
+from lakehead.lake.sql_direct import Rows, run_direct
+from lakehead.lake.sql_local import LocalRows, read_small
+from lakehead.lake.sql_output import OutputFormat, write_rows
+from lakehead.lake.sql_places import may_name_delta, wants_s3, with_places
+from lakehead.lake.sql_statements import split_statements
+from lakehead.lake.sql_timing import StatementTiming
+from lakehead.lake.sql_views import TopicViews, ViewSource
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import LakeheadError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,8 +56,8 @@ def run_sql(
     `topic` (schema inferred from a sample) or `topic=DDL` (`orders=id BIGINT, name STRING`). A
     value that cannot be decoded ends its statement, or with `undecodable` = `null` is a row of
     NULLs whose `_error` says why. So does a batch that no reader can read, and a record whose time
-    no column holds; both are left out or NULL with another `mode` (see `lake.scan`). `output` is
-    `table`, `csv` or `json` (one object a line), to `out` (stdout). `delta` makes Delta tables
+    no column holds; both are left out or NULL with another `mode` (see `lakehead.scan`). `output`
+    is `table`, `csv` or `json` (one object a line), to `out` (stdout). `delta` makes Delta tables
     readable too: ``SELECT * FROM delta.`/path` ``, and `s3` those in S3 (None: where `execute`
     names one, or a topic has one and Spark's jars for it have been fetched). `timing` writes to
     stderr where the time of each statement went, and of Spark's stop, which is waited for then.

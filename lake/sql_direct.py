@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, TimestampType
 
-from lake.sql_views import TopicViews
+from lakehead.lake.sql_views import TopicViews
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake.sql_views import ViewSource
+from lakehead.lake.sql_views import ViewSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ OFFSETS_MAX = 50_000
 """A topic with more offsets is not small: about what one worker decodes while it starts."""
 
 FETCHED_BYTES_MAX = 8 << 20
-"""As `lake.planner.SPLIT_BYTES_MIN`: what Spark would give to a single task."""
+"""As `lakehead.lake.planner.SPLIT_BYTES_MIN`: what Spark would give to a single task."""
 
 HELD_BYTES_MAX = 32 << 20
 """Of all views of a statement, as Arrow. Spark keeps up to 48 MiB as a local relation

@@ -4,14 +4,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lake.jobs.table_due import declared_tables
-from lake.spark import cache_folder, has_s3a
-from lake.spark_jars import are_s3a_jars_here
-from lake.spark_s3 import s3a_settings, spark_place
-from lake.sql_statements import backquoted
-from lake.store_reader import store_reader
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import TableDeclaration
+from lakehead.lake.jobs.table_due import declared_tables
+from lakehead.lake.spark import cache_folder, has_s3a
+from lakehead.lake.spark_jars import are_s3a_jars_here
+from lakehead.lake.spark_s3 import s3a_settings, spark_place
+from lakehead.lake.sql_statements import backquoted
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import TableDeclaration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,7 @@
 A topic's view has the columns of the data source `lakehead`. A topic that declares what its values
 are (`lakehead.table.value.format`, with a table or without) has their fields as columns instead,
 with `_topic`, `_partition`, `_offset`, `_timestamp` and `_key` beside them, and its bytes under
-`<topic>__raw`. `lakehead.topics` and its like are the tables of `lake.catalog_tables`.
+`<topic>__raw`. `lakehead.topics` and its like are the tables of `lakehead.catalog_tables`.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
-from lake.catalog import Catalog
-from lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
-from lake.decode.invalid import Mode, checked_mode
-from lake.source.option_decoding import Undecodable
-from lake.source.splits import SplitPartition
-from lake.spark import CATALOG_DATABASE
-from lake.sql_statements import Call, find_calls
-from lake.store_reader import store_reader
-from lake.tables.ddl import parse_schema, to_ddl
-from storage.errors import LakeheadError, SettingsError
-from storage.metadata.table_declaration import PREFIX
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
+from lakehead.lake.decode.invalid import Mode, checked_mode
+from lakehead.lake.source.option_decoding import Undecodable
+from lakehead.lake.source.splits import SplitPartition
+from lakehead.lake.spark import CATALOG_DATABASE
+from lakehead.lake.sql_statements import Call, find_calls
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.ddl import parse_schema, to_ddl
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.metadata.table_declaration import PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.types import StructType
 
-    from lake.source.data_source import LakeheadDataSource
-    from lake.sql_local import LocalRows
+    from lakehead.lake.source.data_source import LakeheadDataSource
+    from lakehead.lake.sql_local import LocalRows
 
 RAW_SUFFIX = "__raw"
 
@@ -216,7 +216,7 @@ class ViewSource:
 
     @property
     def is_about_cluster(self) -> bool:
-        """Whether its rows are about the cluster: a table of `lake.catalog_tables`."""
+        """Whether its rows are about the cluster: a table of `lakehead.catalog_tables`."""
         return "catalog" in self.options
 
     def read_with(self, columns: Sequence[str], schema: "StructType") -> Sequence[str]:
@@ -258,7 +258,7 @@ class ViewSource:
     def _data_source(self) -> "LakeheadDataSource":
         from pyspark.sql.datasource import CaseInsensitiveDict
 
-        from lake.source.data_source import LakeheadDataSource
+        from lakehead.lake.source.data_source import LakeheadDataSource
 
         return LakeheadDataSource(CaseInsensitiveDict({"path": self.path, **self.options}))
 

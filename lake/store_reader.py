@@ -15,12 +15,12 @@ from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from lake.catalog import Catalog
-from lake.planner import ByteRange
-from storage.errors import ObjectNotFound
-from storage.format.stream_object import ObjectIndex, read_index
-from storage.object_store import Buffer, ObjectStore, open_retrying_store
-from storage.tasks import task_group
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.planner import ByteRange
+from lakehead.storage.errors import ObjectNotFound
+from lakehead.storage.format.stream_object import ObjectIndex, read_index
+from lakehead.storage.object_store import Buffer, ObjectStore, open_retrying_store
+from lakehead.storage.tasks import task_group
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class StoreReader:
         # Only what reads records needs Arrow: planners start quicker without.
         import numpy as np
 
-        from lake.decode.memory import empty
+        from lakehead.lake.decode.memory import empty
 
         waiting: deque[tuple[_Piece, memoryview, Future[None]]] = deque()
         pieces = _pieces(ranges)

@@ -1,4 +1,6 @@
-"""`lake.scan`: a topic as Arrow batches, without Spark. For pandas, Polars, DuckDB and pyarrow."""
+"""`lakehead.scan`: a topic as Arrow batches, without Spark. For pandas, Polars, DuckDB and
+pyarrow.
+"""
 
 import threading
 import weakref
@@ -7,20 +9,20 @@ from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
 
-from lake.catalog import TopicPartition
-from lake.committed import committed
-from lake.decode.columns import arrow_schema, chosen_columns
-from lake.decode.decoder import RecordDecoder
-from lake.decode.invalid import ByMode, Mode, checked_mode
-from lake.errors import ScanClosed
-from lake.moved_ranges import plan_moved, read_moved
-from lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
-from lake.planner import ByteRange
-from lake.record_reader import decode_all
-from lake.snapshot import Snapshot, Snapshots
-from lake.store_reader import StoreReader, store_reader
-from storage.errors import ObjectNotFound, SettingsError
-from storage.object_store import ObjectStore
+from lakehead.lake.catalog import TopicPartition
+from lakehead.lake.committed import committed
+from lakehead.lake.decode.columns import arrow_schema, chosen_columns
+from lakehead.lake.decode.decoder import RecordDecoder
+from lakehead.lake.decode.invalid import ByMode, Mode, checked_mode
+from lakehead.lake.errors import ScanClosed
+from lakehead.lake.moved_ranges import plan_moved, read_moved
+from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position, resolve
+from lakehead.lake.planner import ByteRange
+from lakehead.lake.record_reader import decode_all
+from lakehead.lake.snapshot import Snapshot, Snapshots
+from lakehead.lake.store_reader import StoreReader, store_reader
+from lakehead.storage.errors import ObjectNotFound, SettingsError
+from lakehead.storage.object_store import ObjectStore
 
 Offsets = str | Mapping[int, int]
 Tail = Literal["objects", "wal"]
@@ -28,7 +30,7 @@ _LOOKS_MAX = 5
 
 
 class Scan:
-    """Records of a topic, as Arrow batches: what `lake.scan` returns.
+    """Records of a topic, as Arrow batches: what `lakehead.scan` returns.
 
     Each iteration, `read_all` and query of an engine is a pass of its own over the same records.
     An engine takes it as a table by Arrow's PyCapsule interface: `duckdb.sql("FROM orders")` where
@@ -174,8 +176,8 @@ def scan(
     exclusive. Timestamps (milliseconds since the epoch) win over offsets: from the first record at
     or after one, to before the first at or after the other. What lies in objects at the time of
     this call is read, with `tail="wal"` also what is acknowledged in the WAL objects of nodes (see
-    `lake.snapshot`); nothing is fetched before the first batch is asked for. Of transactions only
-    what was committed is there; the end is before the first that is open.
+    `lakehead.lake.snapshot`); nothing is fetched before the first batch is asked for. Of
+    transactions only what was committed is there; the end is before the first that is open.
 
     Columns are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
     timestampType and, with `include_headers`, headers. Only those in `columns` are decoded. Keys
@@ -184,7 +186,7 @@ def scan(
 
     `mode` is what becomes of a batch that no reader can read, and of a record whose time the column
     cannot hold: `FAILFAST` raises InvalidRecord in the pass, `DROPMALFORMED` leaves it out,
-    `PERMISSIVE` has nulls in its place (see `lake.decode.invalid`).
+    `PERMISSIVE` has nulls in its place (see `lakehead.lake.decode.invalid`).
 
     Raises SettingsError (no cluster there, unknown column or mode, a tail that lies elsewhere),
     UnknownTopic, DataLoss (an offset that

@@ -2,6 +2,6 @@
 `pyspark_*` when any Python source is asked for, so this one imports next to nothing.
 """
 
-from lake.source.data_source import LakeheadDataSource as DefaultSource
+from lakehead.lake.source.data_source import LakeheadDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from numba import config, njit, types
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 T = TypeVar("T")
 DUTY_PAUSE_S = 1.0

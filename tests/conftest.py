@@ -1,7 +1,9 @@
 """What every test gets: which tests share a worker when several run at once, and an S3 server."""
 
 import os
+import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,20 @@ TARGETS = {
 # How fast the machine is decides nothing.
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")
+
+
+class ShortNames(MetaPathFinder):
+    """Refuses the names of folders at the top of a checkout, which are parts of `lakehead`: a test
+    that names a module by the short one would change a copy of it that nothing else uses.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name in {"broker", "connectors", "lake", "storage"}:
+            raise ImportError(f"{name} is imported as lakehead.{name}")
+
+
+sys.meta_path.insert(0, ShortNames())
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for the groups

@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from bench.process import ServerFailed
-from broker.protocol.api import schema
-from broker.protocol.frame import encode_request
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.frame import encode_request
+from lakehead.broker.protocol.messages import entity
 
 ASKED_TIMES = 300
 SESSION_MS = 45_000

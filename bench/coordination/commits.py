@@ -13,9 +13,9 @@ from bench.figures import Figure
 from bench.lakehead_server import lakehead_server
 from bench.maven import MissingTool
 from bench.process import ServerProcess
-from broker.protocol.api import schema
-from broker.protocol.frame import encode_request
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.frame import encode_request
+from lakehead.broker.protocol.messages import entity
 
 PART = "commits"
 CONSUMERS = 100

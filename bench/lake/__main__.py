@@ -1,4 +1,5 @@
-"""`make bench-lake`: Spark's reads, `lake.scan` and the jobs, over topics of a gigabyte and more.
+"""`make bench-lake`: Spark's reads, `lakehead.scan` and the jobs, over topics of a gigabyte and
+more.
 
 `bench.parts` says which variables of the environment choose parts and places.
 """

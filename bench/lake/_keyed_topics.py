@@ -13,8 +13,8 @@ import numpy.typing as npt
 from crc32c import crc32c
 
 from bench.lake._topics import OBJECT_BYTES, T0, Written
-from storage.format.partition_state import PartitionState
-from storage.format.record_batch import ATTRIBUTES_POSITION
+from lakehead.storage.format.partition_state import PartitionState
+from lakehead.storage.format.record_batch import ATTRIBUTES_POSITION
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
-from storage.format.partition_state import PartitionState
-from storage.format.record_batch import ATTRIBUTES_POSITION
+from lakehead.storage.format.partition_state import PartitionState
+from lakehead.storage.format.record_batch import ATTRIBUTES_POSITION
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import HEADER, TestRecord, encode_batch
 

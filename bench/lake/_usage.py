@@ -101,8 +101,8 @@ def _kind(process: psutil.Process) -> str:
         ("kafka.Kafka", "Kafka's JVM"),
         ("SparkSubmit", "Spark's JVM"),
         ("pyspark.daemon", "Python worker"),
-        ("broker.cli materialize", "materialize"),
-        ("broker.cli", "Lakehead"),
+        ("lakehead materialize", "materialize"),
+        ("lakehead", "Lakehead"),
         ("multiprocessing.spawn", "the job"),
     ):
         if part in command:

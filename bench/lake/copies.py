@@ -40,12 +40,12 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
 
 
 def _measure(store: Path, shape: Shape, written: Written) -> dict[str, float]:
-    import lake
+    import lakehead
 
     place = str(store)
     objects = sorted(path for path in (store / "data").rglob("*") if path.is_file())
-    scanned = _cpu(lambda: _consume(lake.scan(place, TOPIC)))
-    gathered = _cpu(lambda: _consume(lake.scan(place, TOPIC, copy=True)))
+    scanned = _cpu(lambda: _consume(lakehead.scan(place, TOPIC)))
+    gathered = _cpu(lambda: _consume(lakehead.scan(place, TOPIC, copy=True)))
     bodies = [path.read_bytes() for path in objects]
     steps = {
         "out of the page cache (preadv)": _cpu(lambda: asyncio.run(_fetch(store, objects))),
@@ -54,9 +54,9 @@ def _measure(store: Path, shape: Shape, written: Written) -> dict[str, float]:
     }
     if shape.codec != "none":
         steps["inflating, the codec alone"] = codec_seconds(shape, written)
-    batches = list(lake.scan(place, TOPIC, copy=True))
+    batches = list(lakehead.scan(place, TOPIC, copy=True))
     return steps | {
-        "lake.scan in all": scanned,
+        "lakehead.scan in all": scanned,
         "gathering values (copy=True), more than that": gathered - scanned,
         "an Arrow stream through a socket": _cpu(lambda: _send(batches)),
     }
@@ -78,7 +78,7 @@ def _consume(batches: object) -> None:
 
 
 async def _fetch(root: Path, objects: Sequence[Path]) -> None:
-    from storage.object_store import FileStore
+    from lakehead.storage.object_store import FileStore
 
     store = FileStore(root)
     target = memoryview(bytearray(PIECE))

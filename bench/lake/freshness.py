@@ -119,7 +119,7 @@ class Follower:
         self._log = folder / "materialize.log"
 
     def __enter__(self) -> None:
-        command = [sys.executable, "-m", "broker.cli", "materialize", "--follow"]
+        command = [sys.executable, "-m", "lakehead", "materialize", "--follow"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, "--path", str(self._folder / "data"), *self._flags],

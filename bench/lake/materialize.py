@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.figures import Figure
 from bench.lake._topics import MIB, Shape, orders, write_topic
 from bench.lake._usage import ProcessWatch
-from lake.tables.values.decoder import ValueFormat
+from lakehead.lake.tables.values.decoder import ValueFormat
 from tests.support.lake_cluster import LakeCluster
 
 PART = "materialize"
@@ -50,8 +50,8 @@ def run(folder: Path, quick: bool) -> Sequence[Figure]:
 
 
 def _materialize(place: Path, topic: str, value_format: ValueFormat) -> tuple[float, int]:
-    from lake.jobs.materialize import materialize
-    from lake.jobs.table_settings import MaterializeSettings
+    from lakehead.lake.jobs.materialize import materialize
+    from lakehead.lake.jobs.table_settings import MaterializeSettings
 
     settings = MaterializeSettings(
         path=str(place / "store"),

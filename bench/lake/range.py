@@ -13,9 +13,9 @@ from pathlib import Path
 from bench.figures import Figure
 from bench.lake._topics import GIB, T0, Shape, write_topic
 from bench.lake._usage import ProcessWatch
-from storage.clock import SystemClock
-from storage.object_store import FileStore
-from storage.object_store.counted import CountedStore
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.object_store.counted import CountedStore
 from tests.support.lake_cluster import LakeCluster
 
 PART = "range"
@@ -63,10 +63,10 @@ def _figure(name: str, value: float, whole: float, unit: str) -> Figure:
 
 def _read(store: Path, **bounds: int) -> tuple[float, int, int]:
     """Scan, the plan included; return seconds, bytes that the store was asked for, records."""
-    import lake
+    import lakehead
 
     counted = CountedStore(FileStore(store), clock=SystemClock())
     began = time.perf_counter()
-    with lake.scan(counted, TOPIC, **bounds) as scan:  # type: ignore[arg-type]
+    with lakehead.scan(counted, TOPIC, **bounds) as scan:  # type: ignore[arg-type]
         rows = sum(batch.num_rows for batch in scan)
     return time.perf_counter() - began, counted.stats.get.bytes, rows

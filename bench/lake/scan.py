@@ -1,4 +1,4 @@
-"""`lake.scan` on one core: from objects in the page cache to Arrow, beside the codec alone.
+"""`lakehead.scan` on one core: from objects in the page cache to Arrow, beside the codec alone.
 
 A process of its own for each topic, kept on one core. What counts is the CPU time of the process,
 all its threads and the kernel's part among it; wall time is shown too, and is no more than that
@@ -109,14 +109,14 @@ def _figures(shape: Shape, written: Written, times: ScanTimes) -> list[Figure]:
 
 
 def _measure(store: str, shape: Shape, written: Written) -> ScanTimes:
-    import lake
+    import lakehead
 
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:1])
     walls, cpus = [], []
     for _ in range(ROUNDS + 1):
         wall, cpu = time.perf_counter(), time.process_time()
-        rows = sum(batch.num_rows for batch in lake.scan(store, TOPIC))
+        rows = sum(batch.num_rows for batch in lakehead.scan(store, TOPIC))
         walls.append(time.perf_counter() - wall)
         cpus.append(time.process_time() - cpu)
         if rows != written.records:

@@ -105,9 +105,9 @@ def _materialize(folder: Path, topic: str) -> float:
     """Bring the table up, and return in how many seconds."""
     import time
 
-    from lake.jobs.declared_tables import ROUND_BYTES
-    from lake.jobs.materialize import materialize
-    from lake.jobs.table_settings import MaterializeSettings
+    from lakehead.lake.jobs.declared_tables import ROUND_BYTES
+    from lakehead.lake.jobs.materialize import materialize
+    from lakehead.lake.jobs.table_settings import MaterializeSettings
 
     settings = MaterializeSettings(
         path=str(folder / "store"),

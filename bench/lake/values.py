@@ -69,7 +69,7 @@ def run(_folder: Path, quick: bool) -> Sequence[Figure]:
 
 def _topics(made: Sequence[bytes]) -> Mapping[str, tuple[Any, Sequence[bytes]]]:
     """The same orders in each format, with what declares it."""
-    from lake.tables.values.decoder import ValueSpec
+    from lakehead.lake.tables.values.decoder import ValueSpec
 
     rows = [json.loads(each) for each in made]
     compact = [_json(row) for row in rows]
@@ -89,7 +89,7 @@ def _seconds(spec: Any, values: Sequence[bytes]) -> float:
     """Median CPU seconds of decoding all values in one batch."""
     import pyarrow as pa
 
-    from lake.tables.values.formats import open_decoder
+    from lakehead.lake.tables.values.formats import open_decoder
 
     key = _json({"order_id": 1})
     arrays = [pa.array([key] * len(values), pa.binary()), pa.array(values, pa.binary())]
@@ -124,7 +124,7 @@ def _avro(rows: Sequence[Any]) -> list[bytes]:
 def _protobuf(rows: Sequence[Any]) -> list[bytes]:
     from google.protobuf.message_factory import GetMessageClass
 
-    from lake.tables.values.protobuf_schema import compile_proto, message_named
+    from lakehead.lake.tables.values.protobuf_schema import compile_proto, message_named
 
     made = GetMessageClass(message_named(compile_proto(PROTO), "Order"))
     present = ({name: each for name, each in row.items() if each is not None} for row in rows)

@@ -16,7 +16,7 @@ from statistics import median
 
 from bench.figures import Figure
 from bench.storage.fio import FioResult, sequential_writes
-from storage.wal import BlockWal, BlockWalSettings, open_wal
+from lakehead.storage.wal import BlockWal, BlockWalSettings, open_wal
 
 PART = "block WAL"
 MIB = 1024 * 1024

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures import Figure
-from storage.format.object_writer import ObjectWriter
-from storage.format.stream_object import StreamInfo
-from storage.object_store import MemoryStore
-from storage.stream.index_cache import IndexCache
-from storage.tasks import TaskScope
+from lakehead.storage.format.object_writer import ObjectWriter
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.index_cache import IndexCache
+from lakehead.storage.tasks import TaskScope
 
 PART = "index lookup"
 MIB = 1 << 20

@@ -18,15 +18,15 @@ from pathlib import Path
 from crc32c import crc32c
 
 from bench.figures import Figure
-from storage.clock import SystemClock
-from storage.format.checkpoint import Checkpoint, Columns, encode
-from storage.format.columns import Flags, Longs, Texts, Words
-from storage.format.feature_level import BASE_LEVEL
-from storage.metadata.catalog_tables import catalog_tables
-from storage.metadata.layout import checkpoint_key
-from storage.metadata.log import MetadataLog, Plan
-from storage.metadata.log_reader import in_steps
-from storage.metadata.records import (
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.checkpoint import Checkpoint, Columns, encode
+from lakehead.storage.format.columns import Flags, Longs, Texts, Words
+from lakehead.storage.format.feature_level import BASE_LEVEL
+from lakehead.storage.metadata.catalog_tables import catalog_tables
+from lakehead.storage.metadata.layout import checkpoint_key
+from lakehead.storage.metadata.log import MetadataLog, Plan
+from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.records import (
     ClusterCreated,
     CommitObjects,
     CommittedObject,
@@ -38,8 +38,8 @@ from storage.metadata.records import (
     Record,
     RegisterNode,
 )
-from storage.metadata.state import ClusterState
-from storage.object_store import FileStore
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import FileStore
 
 PART = "metadata"
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

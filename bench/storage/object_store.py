@@ -17,8 +17,8 @@ import obstore
 from bench.figures import Figure
 from bench.maven import MissingTool
 from bench.s3_server import NotBuilt, running_server
-from storage.object_store import S3Store
-from storage.object_store.s3.client import object_client
+from lakehead.storage.object_store import S3Store
+from lakehead.storage.object_store.s3.client import object_client
 
 PART = "S3 store"
 KIB = 1024

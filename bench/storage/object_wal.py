@@ -23,14 +23,14 @@ from bench.lakehead_server import lakehead_server
 from bench.maven import MissingTool
 from bench.s3_server import NotBuilt, S3Server, running_server
 from bench.storage.block_wal import Clocked
-from storage.clock import SystemClock
-from storage.format.stream_object import StreamInfo
-from storage.object_store import MemoryStore, ObjectMeta, ObjectStore, open_store
-from storage.object_store.protocol import Buffer, Owns, every_key
-from storage.tasks import TaskScope
-from storage.wal import ObjectWal, ObjectWalSettings, WalOwner
-from storage.wal.object import BatchingSettings
-from storage.wal.protocol import WalFloor
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.object_store import MemoryStore, ObjectMeta, ObjectStore, open_store
+from lakehead.storage.object_store.protocol import Buffer, Owns, every_key
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import ObjectWal, ObjectWalSettings, WalOwner
+from lakehead.storage.wal.object import BatchingSettings
+from lakehead.storage.wal.protocol import WalFloor
 
 PART = "object WAL"
 MIB = 1024 * 1024

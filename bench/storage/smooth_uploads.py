@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures import Figure
-from storage.clock import SystemClock
-from storage.metadata.records import CreateStream, CreateTopic
-from storage.object_store import FileStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import WalOwner, WriteAheadLog, open_wal
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.records import CreateStream, CreateTopic
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal
 
 PART = "smooth uploads"
 MIB = 1 << 20

@@ -21,16 +21,16 @@ import numpy as np
 from crc32c import crc32c
 
 from bench.figures import Figure
-from storage.clock import SystemClock
-from storage.compaction.job import Compaction, CompactionSettings
-from storage.format.batch_writer import encode_batch
-from storage.format.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, patch
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CreateStream, CreateTopic
-from storage.object_store import open_store
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal, WalOwner, WriteAheadLog
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.compaction.job import Compaction, CompactionSettings
+from lakehead.storage.format.batch_writer import encode_batch
+from lakehead.storage.format.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, patch
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CreateStream, CreateTopic
+from lakehead.storage.object_store import open_store
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
 
 PART = "compaction by keys"
 GOAL_MB_PER_S = 300.0

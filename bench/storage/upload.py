@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.figures import Figure
-from storage.clock import SystemClock
-from storage.metadata.records import CreateStream, CreateTopic
-from storage.object_store import MemoryStore
-from storage.object_store.protocol import Buffer
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal, WalOwner, WriteAheadLog
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.records import CreateStream, CreateTopic
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
 
 PART = "upload"
 MIB, GIB = 1 << 20, 1 << 30

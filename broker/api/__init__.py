@@ -2,7 +2,7 @@
 
 import pkgutil
 
-from broker.protocol.api import Registry, load_registry
+from lakehead.broker.protocol.api import Registry, load_registry
 
 
 def registry() -> Registry:

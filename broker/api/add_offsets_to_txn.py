@@ -7,12 +7,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.catalog import OFFSETS_TOPIC
-from broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.catalog import OFFSETS_TOPIC
+from lakehead.broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=25, name="AddOffsetsToTxn", versions=(0, 4))
 

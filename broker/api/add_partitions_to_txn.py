@@ -14,13 +14,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.node_requests import is_stranger
-from broker.api.turns import Turns
-from broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer, TopicPartition
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.api.node_requests import is_stranger
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.coordinator.transaction.messages import (
+    CLIENT_VERSION_1,
+    Producer,
+    TopicPartition,
+)
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), is_at_once=True)
 

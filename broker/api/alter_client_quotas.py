@@ -9,12 +9,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.quota_rules import check_entity, check_quota
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.records import ClientQuota
+from lakehead.broker.api.quota_rules import check_entity, check_quota
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.records import ClientQuota
 
 API = Api(key=49, name="AlterClientQuotas", versions=(0, 1), is_at_once=True)
 

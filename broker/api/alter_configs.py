@@ -7,8 +7,14 @@ v2: flexible. Configs that are not named go back to their defaults. Resources ar
 
 from typing import Any
 
-from broker.api.config_changes import Changes, Configs, Definitions, answer_changes, refused
-from broker.protocol.api import Api, RequestContext
+from lakehead.broker.api.config_changes import (
+    Changes,
+    Configs,
+    Definitions,
+    answer_changes,
+    refused,
+)
+from lakehead.broker.protocol.api import Api, RequestContext
 
 API = Api(key=33, name="AlterConfigs", versions=(0, 2), is_at_once=True)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.catalog.reassignment import Judged, judge_reassignments
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.records import Record
-from storage.metadata.state import ClusterState
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.catalog.reassignment import Judged, judge_reassignments
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.records import Record
+from lakehead.storage.metadata.state import ClusterState
 
 API = Api(key=45, name="AlterPartitionReassignments", versions=(0, 1), is_at_once=True)
 

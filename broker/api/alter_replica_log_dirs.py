@@ -8,10 +8,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.describe_log_dirs import log_dir
-from broker.api.turns import Turns
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.messages import entity
+from lakehead.broker.api.describe_log_dirs import log_dir
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=34, name="AlterReplicaLogDirs", versions=(1, 2))
 

@@ -4,7 +4,7 @@
 
 A version that is not served is answered in version 0 with error 35 and the whole list, so that the
 client can come back with one that is (KIP-511); the response header is always version 0, since the
-client does not know more yet. Features are those of `broker.features`.
+client does not know more yet. Features are those of `lakehead.broker.features`.
 """
 
 from types import ModuleType
@@ -12,9 +12,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.features import features
-from broker.protocol.api import Api, RequestContext, schema
-from broker.protocol.messages import entity
+from lakehead.broker.features import features
+from lakehead.broker.protocol.api import Api, RequestContext, schema
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=18, name="ApiVersions", versions=(0, 4))
 

@@ -1,12 +1,13 @@
-"""BrokerHeartbeat, key 63, version 0: what nodes tell each other; see `broker.cluster.heartbeat`.
+"""BrokerHeartbeat, key 63, version 0: what nodes tell each other; see
+`lakehead.broker.cluster.heartbeat`.
 
 Not listed in ApiVersions: clients have no use for it. Left out: the log directories of versions 1
 and 2, of which a node has none.
 """
 
-from broker.cluster.heartbeat import decode_heartbeat, encode_answer
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.frame import RequestHeader
+from lakehead.broker.cluster.heartbeat import decode_heartbeat, encode_answer
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.frame import RequestHeader
 
 API = Api(key=63, name="BrokerHeartbeat", versions=(0, 0), is_internal=True)
 

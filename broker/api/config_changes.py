@@ -12,20 +12,20 @@ from typing import Any, TypeAlias
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
-from broker.api.logger_levels import change_levels
-from broker.api.turns import Turns
-from broker.configs.broker_table import BROKER_CONFIGS
-from broker.configs.definition import ConfigDefinition, Effect
-from broker.configs.group_table import known_group_config, parse_group_configs
-from broker.configs.table_places import TablePlaces
-from broker.configs.topic_table import known_topic_config, parse_topic_configs
-from broker.partition.topic import is_valid_name
-from broker.protocol.api import RequestContext
-from broker.protocol.errors import KafkaError, error_code, error_message
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.records import (
+from lakehead.broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from lakehead.broker.api.logger_levels import change_levels
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.configs.broker_table import BROKER_CONFIGS
+from lakehead.broker.configs.definition import ConfigDefinition, Effect
+from lakehead.broker.configs.group_table import known_group_config, parse_group_configs
+from lakehead.broker.configs.table_places import TablePlaces
+from lakehead.broker.configs.topic_table import known_topic_config, parse_topic_configs
+from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.protocol.api import RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.records import (
     BrokerConfig,
     GroupConfig,
     Record,
@@ -33,9 +33,9 @@ from storage.metadata.records import (
     TakeTable,
     TopicConfig,
 )
-from storage.metadata.state import ClusterState
-from storage.metadata.table_declaration import PREFIX
-from storage.upkeep.configs import ALL_BROKERS
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.upkeep.configs import ALL_BROKERS
 
 TABLE_PATH = f"{PREFIX}path"
 _RESOURCE_STEPS = 4

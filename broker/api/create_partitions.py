@@ -9,12 +9,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import are_too_many, check_more_partitions, too_many_partitions
-from broker.api.turns import Turns
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code, error_message
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.api.topic_rules import are_too_many, check_more_partitions, too_many_partitions
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=37, name="CreatePartitions", versions=(0, 3), is_at_once=True)
 

@@ -12,20 +12,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import (
+from lakehead.broker.api.topic_rules import (
     TopicRequest,
     are_too_many,
     check_collision,
     check_new_topic,
     too_many_partitions,
 )
-from broker.api.turns import Turns
-from broker.configs.entries import broker_values, topic_entries
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code, error_message
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.state import ClusterState
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.configs.entries import broker_values, topic_entries
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.state import ClusterState
 
 API = Api(key=19, name="CreateTopics", versions=(2, 7))
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=21, name="DeleteRecords", versions=(0, 2))
 

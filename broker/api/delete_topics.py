@@ -8,12 +8,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.partition.topic import Topic
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code, error_message
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=20, name="DeleteTopics", versions=(1, 6))
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.quota_rules import Component, check_filter, is_selected
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError
-from broker.protocol.messages import entity
+from lakehead.broker.api.quota_rules import Component, check_filter, is_selected
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=48, name="DescribeClientQuotas", versions=(0, 1), is_at_once=True)
 

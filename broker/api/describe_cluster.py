@@ -7,10 +7,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER
-from broker.catalog.leaders import controller_id
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.messages import entity
+from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER
+from lakehead.broker.catalog.leaders import controller_id
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=60, name="DescribeCluster", versions=(0, 2))
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
-from broker.api.describe_log_dirs import log_dir
-from broker.api.logger_levels import logger_entries
-from broker.api.turns import Turns
-from broker.configs.entries import (
+from lakehead.broker.api.config_resources import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from lakehead.broker.api.describe_log_dirs import log_dir
+from lakehead.broker.api.logger_levels import logger_entries
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.configs.entries import (
     ConfigEntry,
     broker_entries,
     broker_values,
@@ -22,11 +22,11 @@ from broker.configs.entries import (
     shared_entries,
     topic_entries,
 )
-from broker.partition.topic import is_valid_name
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code, error_message
-from broker.protocol.messages import entity
-from storage.upkeep.configs import ALL_BROKERS
+from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.upkeep.configs import ALL_BROKERS
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.coordinator.group.coordinator import GroupDescription
-from broker.coordinator.group.messages import GroupState
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError
-from broker.protocol.messages import entity
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.coordinator.group.coordinator import GroupDescription
+from lakehead.broker.coordinator.group.messages import GroupState
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=15, name="DescribeGroups", versions=(0, 6))
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.messages import entity
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=35, name="DescribeLogDirs", versions=(1, 4))
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import METADATA_TOPIC
-from broker.catalog.leaders import controller_id
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.messages import entity
+from lakehead.broker.api.topic_rules import METADATA_TOPIC
+from lakehead.broker.catalog.leaders import controller_id
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=55, name="DescribeQuorum", versions=(0, 2), is_at_once=True)
 

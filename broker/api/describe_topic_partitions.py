@@ -8,14 +8,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
-from broker.api.turns import Turns
-from broker.catalog.leaders import leader_of, replicas_of
-from broker.partition.topic import is_valid_name
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.messages import entity
-from storage.metadata.state import ClusterState, TopicState
-from storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.catalog.leaders import leader_of, replicas_of
+from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.metadata.state import ClusterState, TopicState
+from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
 
 API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0))
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=50, name="DescribeUserScramCredentials", versions=(0, 0), is_at_once=True)
 

@@ -11,14 +11,14 @@ from typing import Any
 import structlog
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.catalog.reassignment import Judged, Place, judge_elections
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.records import Record
-from storage.metadata.state import ClusterState
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.catalog.reassignment import Judged, Place, judge_elections
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.records import Record
+from lakehead.storage.metadata.state import ClusterState
 
 API = Api(key=43, name="ElectLeaders", versions=(0, 2), is_at_once=True)
 

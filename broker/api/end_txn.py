@@ -10,17 +10,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.transaction.messages import (
+from lakehead.broker.coordinator.transaction.messages import (
     CLIENT_VERSION_1,
     CLIENT_VERSION_2,
     NO_EPOCH,
     NO_PRODUCER_ID,
     Producer,
 )
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=26, name="EndTxn", versions=(0, 5))
 

@@ -22,16 +22,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import STEPS_AT_ONCE, elements_max
-from broker.catalog.leaders import hint_for
-from broker.network.connection import Connection
-from broker.network.slot import Slot
-from broker.partition.fetch_session import FetchPlan, Wanted
-from broker.partition.partition import Partition
-from broker.partition.topic import Topic
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, MalformedFrame, error_code
-from broker.protocol.fetch import (
+from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
+from lakehead.broker.catalog.leaders import hint_for
+from lakehead.broker.network.connection import Connection
+from lakehead.broker.network.slot import Slot
+from lakehead.broker.partition.fetch_session import FetchPlan, Wanted
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, MalformedFrame, error_code
+from lakehead.broker.protocol.fetch import (
     TOPIC_IDS,
     FetchPartition,
     FetchRequest,
@@ -39,12 +39,12 @@ from broker.protocol.fetch import (
     ResponseWriter,
     parse,
 )
-from broker.protocol.frame import RequestHeader
-from broker.protocol.node_endpoints import NodeEndpoint
-from broker.protocol.produce import TopicKey
-from storage.errors import StorageError
-from storage.format.record_batch import iter_headers, read_header
-from storage.memory_pool import PoolWait
+from lakehead.broker.protocol.frame import RequestHeader
+from lakehead.broker.protocol.node_endpoints import NodeEndpoint
+from lakehead.broker.protocol.produce import TopicKey
+from lakehead.storage.errors import StorageError
+from lakehead.storage.format.record_batch import iter_headers, read_header
+from lakehead.storage.memory_pool import PoolWait
 
 API = Api(key=1, name="Fetch", versions=(4, 18), is_at_once=True)
 

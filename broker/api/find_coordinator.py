@@ -9,13 +9,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.state import NodeState
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.state import NodeState
 
 API = Api(key=10, name="FindCoordinator", versions=(0, 6))
 

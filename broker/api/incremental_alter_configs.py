@@ -8,10 +8,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.config_changes import Changes, Configs, Definitions, answer_changes, refused
-from broker.configs.definition import ConfigType, split_list
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError
+from lakehead.broker.api.config_changes import (
+    Changes,
+    Configs,
+    Definitions,
+    answer_changes,
+    refused,
+)
+from lakehead.broker.configs.definition import ConfigType, split_list
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError
 
 API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), is_at_once=True)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.transaction.coordinator import InitRequest
-from broker.coordinator.transaction.messages import NO_EPOCH, NO_PRODUCER_ID, Producer
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity, milliseconds
-from storage.errors import LakeheadError
+from lakehead.broker.coordinator.transaction.coordinator import InitRequest
+from lakehead.broker.coordinator.transaction.messages import NO_EPOCH, NO_PRODUCER_ID, Producer
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity, milliseconds
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=22, name="InitProducerId", versions=(0, 6))
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.messages import JoinRequest, JoinResult
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError
-from broker.protocol.messages import entity, milliseconds
+from lakehead.broker.coordinator.group.messages import JoinRequest, JoinResult
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.messages import entity, milliseconds
 
 API = Api(key=11, name="JoinGroup", versions=(0, 9))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.config_resources import (
+from lakehead.broker.api.config_resources import (
     BROKER,
     BROKER_LOGGER,
     CLIENT_METRICS,
@@ -16,8 +16,8 @@ from broker.api.config_resources import (
     RESOURCE_TYPES,
     TOPIC,
 )
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=74, name="ListConfigResources", versions=(0, 1))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=16, name="ListGroups", versions=(0, 5))
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.partition.partition import Partition
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11))
 

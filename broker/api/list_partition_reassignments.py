@@ -9,11 +9,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.catalog.leaders import leader_of, replicas_of
-from broker.catalog.reassignment import is_moving
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.messages import entity
-from storage.metadata.state import ClusterState, TopicState
+from lakehead.broker.catalog.leaders import leader_of, replicas_of
+from lakehead.broker.catalog.reassignment import is_moving
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.metadata.state import ClusterState, TopicState
 
 API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0))
 

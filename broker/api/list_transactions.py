@@ -8,12 +8,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.transaction.messages import Transaction, TransactionState
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity
-from broker.protocol.patterns import InvalidPattern, Pattern
-from storage.errors import LakeheadError
+from lakehead.broker.coordinator.transaction.messages import Transaction, TransactionState
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.broker.protocol.patterns import InvalidPattern, Pattern
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=66, name="ListTransactions", versions=(0, 2))
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.configs.definition import ConfigType
-from broker.configs.entries import ConfigEntry, ConfigSource
-from broker.observability.event_log import LEVELS, level_word, set_level
-from broker.protocol.errors import KafkaError
+from lakehead.broker.configs.definition import ConfigType
+from lakehead.broker.configs.entries import ConfigEntry, ConfigSource
+from lakehead.broker.observability.event_log import LEVELS, level_word, set_level
+from lakehead.broker.protocol.errors import KafkaError
 
 _ROOT = "root"
 _SET, _DELETE = 0, 1

@@ -5,8 +5,8 @@ auto-creation flag · 5 offline replicas · 7 leader epoch · 8 authorized opera
 12 topics by id · 13 top-level error.
 
 Every node answers alike, from the metadata log. Storage is shared, so replicas say little: who is
-preferred as leader, and who leads (see `broker.catalog.leaders`). Racks are those of the nodes, so
-clients that know theirs can choose.
+preferred as leader, and who leads (see `lakehead.broker.catalog.leaders`). Racks are those of the
+nodes, so clients that know theirs can choose.
 """
 
 from functools import partial
@@ -15,16 +15,16 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPICS
-from broker.api.topic_rules import check_collision
-from broker.api.turns import Turns
-from broker.catalog.leaders import controller_id, leader_of, live_nodes, replicas_of
-from broker.partition.topic import Topic, is_valid_name
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPICS
+from lakehead.broker.api.topic_rules import check_collision
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.catalog.leaders import controller_id, leader_of, live_nodes, replicas_of
+from lakehead.broker.partition.topic import Topic, is_valid_name
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
 
 API = Api(key=3, name="Metadata", versions=(0, 13))
 

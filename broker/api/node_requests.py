@@ -1,6 +1,6 @@
 """What only nodes may ask of nodes."""
 
-from broker.protocol.api import RequestContext
+from lakehead.broker.protocol.api import RequestContext
 
 
 def is_stranger(context: RequestContext) -> bool:

@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.network.deferred import Deferred
-from broker.partition.topic import Topic
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity, milliseconds
-from storage.errors import LakeheadError
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.network.deferred import Deferred
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.messages import entity, milliseconds
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=8, name="OffsetCommit", versions=(2, 10), is_at_once=True)
 

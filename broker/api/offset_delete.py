@@ -7,11 +7,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.subscriptions import CONSUMER, Subscriptions
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.coordinator.group.subscriptions import CONSUMER, Subscriptions
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=47, name="OffsetDelete", versions=(0, 0), is_at_once=True)
 

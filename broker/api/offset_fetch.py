@@ -11,13 +11,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.coordinator.group.live_group import TopicPartition
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.coordinator.group.live_group import TopicPartition
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 API = Api(key=9, name="OffsetFetch", versions=(1, 10))
 

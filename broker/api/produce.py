@@ -11,10 +11,10 @@ of its records, what the transaction's coordinator says (who is asked for every 
 acks, and the batch itself. Each batch is checked, given its offsets, patched in
 place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
 the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
-partition that is about to be led here (`broker.catalog.arrivals`), the question whether it is in
-the request's transaction (`broker.api.transaction_inquiry`), what is compressed again
-(`broker.partition.codec_change`), and records that are looked into
-(`broker.partition.record_checks`), unless they are few.
+partition that is about to be led here (`lakehead.broker.catalog.arrivals`), the question whether
+it is in the request's transaction (`lakehead.broker.api.transaction_inquiry`), what is compressed
+again (`lakehead.broker.partition.codec_change`), and records that are looked into
+(`lakehead.broker.partition.record_checks`), unless they are few.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.transaction_inquiry import TransactionInquiry
-from broker.api.turns import STEPS_AT_ONCE, elements_max
-from broker.catalog.leaders import hint_for
-from broker.network.connection import Connection
-from broker.network.slot import Slot
-from broker.partition.codec_change import change_codec
-from broker.partition.partition import Partition
-from broker.partition.record_checks import (
+from lakehead.broker.api.transaction_inquiry import TransactionInquiry
+from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
+from lakehead.broker.catalog.leaders import hint_for
+from lakehead.broker.network.connection import Connection
+from lakehead.broker.network.slot import Slot
+from lakehead.broker.partition.codec_change import change_codec
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.partition.record_checks import (
     RECORDS_INLINE_MAX,
     RecordsRefused,
     check_records,
     check_records_aside,
     walked_inline,
 )
-from broker.partition.topic import Topic
-from broker.partition.validation import check_contents, check_form, is_marked_transactional
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.frame import RequestHeader
-from broker.protocol.node_endpoints import NodeEndpoint
-from broker.protocol.produce import (
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.validation import check_contents, check_form, is_marked_transactional
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.frame import RequestHeader
+from lakehead.broker.protocol.node_endpoints import NodeEndpoint
+from lakehead.broker.protocol.produce import (
     PartitionData,
     PartitionResult,
     ProduceRequest,
@@ -52,8 +52,14 @@ from broker.protocol.produce import (
     encode,
     parse,
 )
-from storage.errors import StorageError, WalFull
-from storage.format.record_batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, read_header, stamp
+from lakehead.storage.errors import StorageError, WalFull
+from lakehead.storage.format.record_batch import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    read_header,
+    stamp,
+)
 
 API = Api(key=0, name="Produce", versions=(3, 13), advertised_from=0, is_at_once=True)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.errors import KafkaError
-from storage.metadata.state import QuotaEntity
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.metadata.state import QuotaEntity
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = frozenset({USER, CLIENT_ID, IP})

@@ -8,10 +8,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.messages import SyncRequest, SyncResult
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError
-from broker.protocol.messages import entity
+from lakehead.broker.coordinator.group.messages import SyncRequest, SyncResult
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.messages import entity
 
 API = Api(key=14, name="SyncGroup", versions=(0, 5), is_at_once=True)
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from broker.configs.table_places import TablePlaces
-from broker.configs.topic_table import parse_topic_configs
-from broker.partition.topic import is_valid_name
-from broker.protocol.errors import KafkaError
-from broker.settings import Settings
-from storage.metadata.state import ClusterState
-from storage.metadata.topic_names import may_collide, unified_name
+from lakehead.broker.configs.table_places import TablePlaces
+from lakehead.broker.configs.topic_table import parse_topic_configs
+from lakehead.broker.partition.topic import is_valid_name
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.topic_names import may_collide, unified_name
 
 METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls its metadata log; a topic of this name would only confuse."""

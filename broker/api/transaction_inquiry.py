@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from broker.partition.partition import Partition
-from broker.partition.verification import Verification
-from broker.protocol.errors import KafkaError
-from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.partition.verification import Verification
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 ADDING_SINCE = 12
 """First version of Produce whose partitions are added to the transaction (KIP-890)."""

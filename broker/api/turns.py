@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from broker.protocol.api import Api
-from broker.protocol.decode import ELEMENTS_MAX
+from lakehead.broker.protocol.api import Api
+from lakehead.broker.protocol.decode import ELEMENTS_MAX
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 STEPS_AT_ONCE = 250
 """Elements of a request that are looked at in one turn: about a millisecond's work."""

@@ -12,16 +12,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.turns import Turns
-from broker.catalog import OFFSETS_TOPIC
-from broker.coordinator.group.coordinator import TransactionalMember
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.transaction.messages import Producer
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.format.record_batch import NO_SEQUENCE
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.catalog import OFFSETS_TOPIC
+from lakehead.broker.coordinator.group.coordinator import TransactionalMember
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.transaction.messages import Producer
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.format.record_batch import NO_SEQUENCE
 
 API = Api(key=28, name="TxnOffsetCommit", versions=(0, 5), is_at_once=True)
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code, error_message
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.records import Record, RetireNode
-from storage.metadata.state import ClusterState
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.records import Record, RetireNode
+from lakehead.storage.metadata.state import ClusterState
 
 API = Api(key=64, name="UnregisterBroker", versions=(0, 0))
 

@@ -2,8 +2,9 @@
 
 v1: kinds of upgrade, and trying out. v2: one error for all features. `metadata.version` may be
 raised to what every live node supports, and is never lowered: records of the level may have been
-written. Other features stay at the level of the release (see `broker.features`): setting one to
-just that is taken. Everything else is refused with INVALID_UPDATE_VERSION, and nothing is changed.
+written. Other features stay at the level of the release (see `lakehead.broker.features`): setting
+one to just that is taken. Everything else is refused with INVALID_UPDATE_VERSION, and nothing is
+changed.
 """
 
 import random
@@ -12,14 +13,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.features import Levels, features, raised
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import error_code, error_message
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError, SettingsError
-from storage.format.feature_level import METADATA_VERSION
-from storage.metadata.records import Record
-from storage.metadata.state import ClusterState
+from lakehead.broker.features import Levels, features, raised
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import error_code, error_message
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.format.feature_level import METADATA_VERSION
+from lakehead.storage.metadata.records import Record
+from lakehead.storage.metadata.state import ClusterState
 
 API = Api(key=57, name="UpdateFeatures", versions=(0, 2))
 

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.node_requests import is_stranger
-from broker.api.turns import Turns
-from broker.catalog.catalog import OFFSETS_TOPIC
-from broker.partition.partition import Partition
-from broker.protocol.api import Api, RequestContext
-from broker.protocol.errors import KafkaError, error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
+from lakehead.broker.api.node_requests import is_stranger
+from lakehead.broker.api.turns import Turns
+from lakehead.broker.catalog.catalog import OFFSETS_TOPIC
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2))
 

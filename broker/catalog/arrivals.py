@@ -9,9 +9,9 @@ first that asks, and then no more until it has come.
 
 from collections.abc import Callable
 
-from broker.partition.topic import Topic
-from storage.clock import Clock
-from storage.metadata.state import ClusterState, StreamState
+from lakehead.broker.partition.topic import Topic
+from lakehead.storage.clock import Clock
+from lakehead.storage.metadata.state import ClusterState, StreamState
 
 WAIT_S = 0.5
 

@@ -12,23 +12,23 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import structlog
 from kio.schema.errors import ErrorCode
 
-from broker.catalog.arrivals import Arrivals
-from broker.catalog.duties import EVERYTHING, News, news_of
-from broker.catalog.leaders import leader_of
-from broker.catalog.leadership import Leadership
-from broker.catalog.placement import as_assigned, new_streams, spread
-from broker.configs.entries import broker_values, record_rules
-from broker.partition.partition import Partition
-from broker.partition.producer_table import LIMITS
-from broker.partition.topic import Topic, TopicRegistry, is_valid_name
-from broker.protocol.errors import KafkaError
-from broker.settings import Settings
-from storage.clock import Clock
-from storage.errors import TopicExists
-from storage.metadata.records import CreateTopic, DeleteTopic, Entry, Record
-from storage.metadata.state import ClusterState
-from storage.stream.engine import StreamEngine
-from storage.tasks import TaskScope
+from lakehead.broker.catalog.arrivals import Arrivals
+from lakehead.broker.catalog.duties import EVERYTHING, News, news_of
+from lakehead.broker.catalog.leaders import leader_of
+from lakehead.broker.catalog.leadership import Leadership
+from lakehead.broker.catalog.placement import as_assigned, new_streams, spread
+from lakehead.broker.configs.entries import broker_values, record_rules
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.partition.producer_table import LIMITS
+from lakehead.broker.partition.topic import Topic, TopicRegistry, is_valid_name
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import TopicExists
+from lakehead.storage.metadata.records import CreateTopic, DeleteTopic, Entry, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.tasks import TaskScope
 
 PARTITIONS_MAX = 100_000
 _YIELD_EVERY = 250

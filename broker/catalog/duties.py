@@ -8,9 +8,9 @@ had open may be opened once its WAL is recovered.
 from enum import Enum, auto
 from typing import NamedTuple
 
-from storage.metadata import records as r
-from storage.metadata.records import Entry
-from storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.records import Entry
+from lakehead.storage.metadata.state import ClusterState, StreamState
 
 
 class Duty(Enum):

@@ -1,7 +1,7 @@
 """An internal topic as its coordinator sees it."""
 
-from broker.catalog.catalog import TopicCatalog
-from broker.partition.partition import Partition
+from lakehead.broker.catalog.catalog import TopicCatalog
+from lakehead.broker.partition.partition import Partition
 
 
 class InternalTopic:

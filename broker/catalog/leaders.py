@@ -8,9 +8,9 @@ node. Those that live are in sync.
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from broker.partition.topic import Topic
-from broker.protocol.node_endpoints import NodeEndpoint
-from storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.protocol.node_endpoints import NodeEndpoint
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 
 
 class Leader(NamedTuple):

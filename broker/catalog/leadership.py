@@ -12,16 +12,16 @@ from itertools import islice
 
 import structlog
 
-from broker.catalog.duties import Duty, News, duty_of
-from broker.partition.partition import open_partition
-from broker.partition.producer_table import ProducerLimits
-from broker.partition.topic import Topic, TopicRegistry
-from storage.clock import Clock
-from storage.errors import EntryRejected, LakeheadError, OutcomeUnknown
-from storage.metadata.state import ClusterState
-from storage.stream.engine import StreamEngine
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope, task_group
+from lakehead.broker.catalog.duties import Duty, News, duty_of
+from lakehead.broker.partition.partition import open_partition
+from lakehead.broker.partition.producer_table import ProducerLimits
+from lakehead.broker.partition.topic import Topic, TopicRegistry
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import EntryRejected, LakeheadError, OutcomeUnknown
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope, task_group
 
 LOADS_MAX = 16
 """Partitions whose producer states are read at once."""

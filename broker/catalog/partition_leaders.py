@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection
 from typing import TypeAlias
 
-from broker.catalog.leaders import leader_of
-from storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.broker.catalog.leaders import leader_of
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 
 TopicPartition: TypeAlias = tuple[str, int]
 

@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from broker.catalog.leaders import live_nodes
-from broker.protocol.errors import KafkaError
-from storage.metadata.records import AssignStreams, CreateStream, Record
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.broker.catalog.leaders import live_nodes
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.metadata.records import AssignStreams, CreateStream, Record
+from lakehead.storage.metadata.state import ClusterState, NodeState
 
 
 def new_streams(

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from broker.catalog.leaders import leader_of
-from broker.catalog.placement import first_willing, spread, willing_nodes
-from broker.protocol.errors import KafkaError
-from storage.metadata.records import AssignStreams, CloseStream, Record
-from storage.metadata.state import ClusterState, StreamState
-from storage.stream.left_logs import reaches
+from lakehead.broker.catalog.leaders import leader_of
+from lakehead.broker.catalog.placement import first_willing, spread, willing_nodes
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.metadata.records import AssignStreams, CloseStream, Record
+from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.stream.left_logs import reaches
 
 Place = tuple[str, int]
 """A partition: topic name and index."""

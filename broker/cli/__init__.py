@@ -1,6 +1,6 @@
 """The `lakehead` command: one module per command, put together in `app`, started by `process`."""
 
-from broker.cli.app import main
-from broker.cli.process import run
+from lakehead.broker.cli.app import main
+from lakehead.broker.cli.process import run
 
 __all__ = ["main", "run"]

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from broker import __version__
-from broker.cli.commands import LazyGroup
-from broker.open_files import raise_open_file_limit
-from storage.errors import LakeheadError
+from lakehead.broker.cli.commands import LazyGroup
+from lakehead.broker.open_files import raise_open_file_limit
+from lakehead.installation import VERSION
+from lakehead.storage.errors import LakeheadError
 
 app = typer.Typer(
     name="lakehead",
@@ -33,7 +33,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"lakehead {__version__}")
+        typer.echo(f"lakehead {VERSION}")
         raise typer.Exit
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     except LakeheadError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:
-        from broker.cli.extras import missing_extra
+        from lakehead.broker.cli.extras import missing_extra
 
         missing = missing_extra(error)
         if missing is None:

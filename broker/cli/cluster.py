@@ -8,11 +8,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState
-from storage.object_store import ObjectStore, open_retrying_store
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import ObjectStore, open_retrying_store
 
 T = TypeVar("T")
 

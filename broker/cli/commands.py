@@ -13,12 +13,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from storage.jobs import STORAGE_JOBS
+from lakehead.storage.jobs import STORAGE_JOBS
 
 _JOB = "job:"
 
-# The module of broker.cli and the function in it, or the Typer with commands of its own; or the
-# module that declares a job.
+# The module of lakehead.broker.cli and the function in it, or the Typer with commands of its own;
+# or the module that declares a job.
 _PLACES = {
     "start": "start.start",
     "demo": "demo.demo",
@@ -84,11 +84,11 @@ def _built(name: str, place: str) -> Any:
 
 def _function(place: str) -> Any:
     module, _, attribute = place.partition(".")
-    return getattr(import_module(f"broker.cli.{module}"), attribute)
+    return getattr(import_module(f"lakehead.broker.cli.{module}"), attribute)
 
 
 def _job_command(place: str) -> Any:
-    from broker.cli.jobs import job_command
+    from lakehead.broker.cli.jobs import job_command
 
     return job_command(place.removeprefix(_JOB))
 

@@ -18,15 +18,15 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from broker.cli.listing import JsonOption, show_fields, show_rows
-from broker.stop_signals import StopSignals
-from storage.clock import SystemClock
+from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.stop_signals import StopSignals
+from lakehead.storage.clock import SystemClock
 
 if TYPE_CHECKING:
-    from connectors.connector import Connector
-    from connectors.pipelines.plan import Plan
-    from connectors.runtime.figures import Progress as Told
-    from connectors.runtime.records import Position
+    from lakehead.connectors.connector import Connector
+    from lakehead.connectors.pipelines.plan import Plan
+    from lakehead.connectors.runtime.figures import Progress as Told
+    from lakehead.connectors.runtime.records import Position
 
 _FORCED = (
     "ended at once by a second signal; the next run finds out what was committed, and reads the "
@@ -128,9 +128,9 @@ def positions(file: FileArgument, as_json: JsonOption = False) -> None:
 
 
 def _connector(file: Path, tell: Callable[["Told"], None]) -> "Connector":
-    from connectors.connector import Connector
-    from connectors.runtime.config_file import load_settings
-    from connectors.settings import ConnectorSettings
+    from lakehead.connectors.connector import Connector
+    from lakehead.connectors.runtime.config_file import load_settings
+    from lakehead.connectors.settings import ConnectorSettings
 
     settings = load_settings(file, ConnectorSettings)
     return Connector(settings, SystemClock(), name=str(file), on_progress=tell)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress, TaskID
 
-from broker.cli.cluster import holds_cluster, load_state, run
-from broker.cli.demonstration.answers import (
+from lakehead.broker.cli.cluster import holds_cluster, load_state, run
+from lakehead.broker.cli.demonstration.answers import (
     QUESTION,
     ask,
     check_equal,
@@ -24,13 +24,13 @@ from broker.cli.demonstration.answers import (
     reference,
     table_in_spark,
 )
-from broker.cli.demonstration.broker_process import running_broker
-from broker.cli.demonstration.dataset import DATASETS, messages, read_table
-from broker.cli.demonstration.loading import Loaded, load
-from broker.cli.demonstration.stage import Stage
-from broker.cli.extras import require_extras
-from storage.errors import LakeheadError, SettingsError
-from storage.metadata.table_declaration import default_table_uri
+from lakehead.broker.cli.demonstration.broker_process import running_broker
+from lakehead.broker.cli.demonstration.dataset import DATASETS, messages, read_table
+from lakehead.broker.cli.demonstration.loading import Loaded, load
+from lakehead.broker.cli.demonstration.stage import Stage
+from lakehead.broker.cli.extras import require_extras
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.metadata.table_declaration import default_table_uri
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +89,7 @@ def demo(
     Starts a broker of its own and stops it at the end. Leaves the data and says where.
     """
     require_extras("demo")
-    from lake.spark import check_java
+    from lakehead.lake.spark import check_java
 
     check_java()
     place = _fresh_place(folder, store, wal)
@@ -100,9 +100,9 @@ def demo(
 
 
 def _perform(stage: Stage, place: Place) -> None:
-    from lake.jobs.materialize import materialize
-    from lake.jobs.table_settings import MaterializeSettings
-    from lake.spark import spark_session
+    from lakehead.lake.jobs.materialize import materialize
+    from lakehead.lake.jobs.table_settings import MaterializeSettings
+    from lakehead.lake.spark import spark_session
 
     tables = {dataset.topic: read_table(dataset) for dataset in DATASETS}
     with _broker(stage, place) as address:
@@ -181,7 +181,7 @@ def _fresh_folder(wanted: Path | None) -> Path:
 
 
 def _stream(stage: Stage, address: str, tables: "dict[str, pd.DataFrame]") -> list[Loaded]:
-    from broker.cli.kafka_admin import KafkaAdmin
+    from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
     admin = KafkaAdmin(address)
     loaded = []
@@ -247,7 +247,7 @@ def _finish(stage: Stage, place: Place) -> None:
     python = shlex.quote(os.path.relpath(sys.executable))
     store = f"{_short(place.folder)}/store" if place.is_local else place.store
     snippet = (
-        "from lake.spark import spark_session; "
+        "from lakehead.lake.spark import spark_session; "
         "spark_session().read.format('lakehead').options("
         f"path='{store}', subscribe='weather').load().show(3)"
     )

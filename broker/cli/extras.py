@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "lake": (

@@ -10,14 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, read_state, run
-from broker.cli.listing import JsonOption, show_rows
-from broker.cli.nodes import tell_nodes
-from broker.features import Levels, features, raised, supported
-from storage.errors import SettingsError
-from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
-from storage.metadata.records import Record
-from storage.metadata.state import ClusterState
+from lakehead.broker.cli.cluster import (
+    DEFAULT_PATH,
+    PathOption,
+    open_cluster,
+    open_log,
+    read_state,
+    run,
+)
+from lakehead.broker.cli.listing import JsonOption, show_rows
+from lakehead.broker.cli.nodes import tell_nodes
+from lakehead.broker.features import Levels, features, raised, supported
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
+from lakehead.storage.metadata.records import Record
+from lakehead.storage.metadata.state import ClusterState
 
 app = typer.Typer(
     no_args_is_help=True, help="Show the feature level of a cluster, or raise it after an update."

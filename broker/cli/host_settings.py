@@ -15,16 +15,16 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.cluster import open_cluster, open_log, run
-from broker.cli.nodes import leads
-from broker.cli.rolling.host_plan import Host
-from broker.cli.rolling.host_state import Expected, nodes_of
-from broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
-from broker.setting_sources import load, without_effect
-from broker.settings import Settings
-from broker.supervisor.placement import node_commands
-from storage.errors import LakeheadError, SettingsError
-from storage.metadata.state import ClusterState
+from lakehead.broker.cli.cluster import open_cluster, open_log, run
+from lakehead.broker.cli.nodes import leads
+from lakehead.broker.cli.rolling.host_plan import Host
+from lakehead.broker.cli.rolling.host_state import Expected, nodes_of
+from lakehead.broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
+from lakehead.broker.setting_sources import load, without_effect
+from lakehead.broker.settings import Settings
+from lakehead.broker.supervisor.placement import node_commands
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.metadata.state import ClusterState
 
 _SERVICE = "lakehead.service"
 _OF_SUPERVISOR = frozenset(

@@ -1,4 +1,6 @@
-"""The commands of jobs: each is made from the declaration of its job (`storage.jobs.job`)."""
+"""The commands of jobs: each is made from the declaration of its job
+(`lakehead.storage.jobs.job`).
+"""
 
 import inspect
 import json
@@ -9,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.listing import JsonOption, show_fields, show_rows
-from broker.cli.maintain import ConfigOption, settings_of
-from broker.cli.progress import ByteProgress
-from broker.configs.entries import upkeep_defaults
-from storage.jobs.job import DamageFound, Job, JobContext, Report, Runner, run_inline
-from storage.jobs.options import BrokerDefaults, Option, options_of, parsed
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.cli.maintain import ConfigOption, settings_of
+from lakehead.broker.cli.progress import ByteProgress
+from lakehead.broker.configs.entries import upkeep_defaults
+from lakehead.storage.jobs.job import DamageFound, Job, JobContext, Report, Runner, run_inline
+from lakehead.storage.jobs.options import BrokerDefaults, Option, options_of, parsed
 
 _ProcessesOption = Annotated[
     int, typer.Option("--processes", min=1, metavar="N", help="How many work at once.")
@@ -126,7 +128,7 @@ def _run(job: Job[Any, Any], given: dict[str, Any]) -> None:
 def _runner(processes: int) -> Runner:
     if processes == 1:
         return run_inline
-    from lake.jobs.local_pool import run_items
+    from lakehead.lake.jobs.local_pool import run_items
 
     return partial(run_items, processes=processes)
 

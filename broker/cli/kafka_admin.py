@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 _CONNECT_S = 5.0
 _ANSWER_S = 30.0

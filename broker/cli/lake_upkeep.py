@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from broker.cli.cluster import load_state, run, store_uri
-from storage.errors import LakeheadError
-from storage.metadata.table_declaration import is_declared
+from lakehead.broker.cli.cluster import load_state, run, store_uri
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.table_declaration import is_declared
 
 if TYPE_CHECKING:
-    from lake.jobs.declared_tables import TableOutcome
-    from lake.jobs.table_upkeep import UpkeepResult
+    from lakehead.lake.jobs.declared_tables import TableOutcome
+    from lakehead.lake.jobs.table_upkeep import UpkeepResult
 
 _PAUSE_S = 10.0
 _log = structlog.get_logger("broker.maintenance")
@@ -38,7 +38,7 @@ class TableTurn:
         """What went wrong, by topic. A table that another process writes is left to that one."""
         if not (self.tables or self.files):
             return []
-        from lake.jobs.table_lease import TableTaken
+        from lakehead.lake.jobs.table_lease import TableTaken
 
         found = {}
         every: list[TableOutcome | UpkeepResult] = [*self.tables, *self.files]
@@ -57,7 +57,7 @@ def keep_tables(path: str, *, dry_run: bool) -> TableTurn:
     turn = TableTurn()
     if not has_tables(path):
         return turn
-    from lake.jobs.declared_tables import DeclaredTables
+    from lakehead.lake.jobs.declared_tables import DeclaredTables
 
     tables = DeclaredTables(store_uri(path))
     try:
@@ -92,7 +92,7 @@ def _keep(path: str, stopped: threading.Event) -> None:
 
 
 def _follow(path: str, stopped: threading.Event) -> None:
-    from lake.jobs.declared_tables import DeclaredTables
+    from lakehead.lake.jobs.declared_tables import DeclaredTables
 
     tables = DeclaredTables(store_uri(path))
     try:

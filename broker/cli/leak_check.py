@@ -3,10 +3,10 @@
 A running node does the same by itself. The command is for a cluster that is down, or a look before.
 """
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.listing import JsonOption, show_fields
-from storage.errors import SettingsError
-from storage.jobs.sweep import find_leaks
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.listing import JsonOption, show_fields
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.sweep import find_leaks
 
 
 def leak_check(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:

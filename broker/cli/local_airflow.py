@@ -13,15 +13,15 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import holds_cluster, run, store_uri
-from broker.cli.demonstration.airflow_home import USER, AirflowHome, free_port
-from broker.cli.demonstration.airflow_process import running_airflow
-from broker.cli.demonstration.broker_process import running_broker
-from broker.cli.demonstration.stage import Stage
-from broker.cli.demonstration.trickle import make_topics, trickling
-from broker.cli.extras import require_extras
-from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
-from storage.errors import LakeheadError, SettingsError
+from lakehead.broker.cli.cluster import holds_cluster, run, store_uri
+from lakehead.broker.cli.demonstration.airflow_home import USER, AirflowHome, free_port
+from lakehead.broker.cli.demonstration.airflow_process import running_airflow
+from lakehead.broker.cli.demonstration.broker_process import running_broker
+from lakehead.broker.cli.demonstration.stage import Stage
+from lakehead.broker.cli.demonstration.trickle import make_topics, trickling
+from lakehead.broker.cli.extras import require_extras
+from lakehead.broker.supervisor.lifeline import is_supervised, stop_with_supervisor
+from lakehead.storage.errors import LakeheadError, SettingsError
 
 _PORT = 8080
 _UPLOAD_AGE_MS = 2_000

@@ -13,18 +13,18 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
-from broker.cli.lake_upkeep import TableTurn, keep_tables, kept_tables
-from broker.cli.listing import JsonOption, show_fields, show_rows
-from broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
-from broker.maintenance.maintainer import Maintainer, MaintenanceFigures
-from broker.maintenance.tables_beside import is_lake_installed
-from broker.observability.event_log import configure_logs
-from broker.setting_sources import load
-from broker.settings import Settings
-from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
-from storage.clock import SystemClock
-from storage.errors import SettingsError
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, run
+from lakehead.broker.cli.lake_upkeep import TableTurn, keep_tables, kept_tables
+from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
+from lakehead.broker.maintenance.maintainer import Maintainer, MaintenanceFigures
+from lakehead.broker.maintenance.tables_beside import is_lake_installed
+from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.setting_sources import load
+from lakehead.broker.settings import Settings
+from lakehead.broker.supervisor.lifeline import is_supervised, stop_with_supervisor
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
 
 _NICENESS = 5
 """Of maintenance beside nodes: they go first."""

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.listing import JsonOption, show_fields, show_rows
-from broker.cli.progress import ByteProgress
-from broker.cli.table_engine import Engine, MergeEngineOption
-from broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
-from storage.errors import LakeheadError, SettingsError
-from storage.metadata.table_declaration import default_table_uri
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.broker.cli.progress import ByteProgress
+from lakehead.broker.cli.table_engine import Engine, MergeEngineOption
+from lakehead.broker.cli.table_metrics import MetricsOption, check_metrics, shown_metrics
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.metadata.table_declaration import default_table_uri
 
 if TYPE_CHECKING:
-    from lake.jobs.backfill import Beginning
-    from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-    from lake.jobs.table_upkeep import UpkeepResult
-    from storage.jobs.job import Runner
+    from lakehead.lake.jobs.backfill import Beginning
+    from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+    from lakehead.lake.jobs.table_upkeep import UpkeepResult
+    from lakehead.storage.jobs.job import Runner
 
 
 class ValueFormat(StrEnum):
@@ -175,7 +175,7 @@ def materialize(
     Safe to run again at any moment, to kill, and to run twice at once: the table itself records how
     far it got. What a broker has not uploaded yet comes with the next run.
     """
-    from lake.jobs.declared_tables import DeclaredTables, declares_table
+    from lakehead.lake.jobs.declared_tables import DeclaredTables, declares_table
 
     store, names = store_uri(path), topics or []
     if not follow:
@@ -305,8 +305,8 @@ def _materialize_as_told(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    from lake.jobs.materialize import materialize as run_job
-    from lake.jobs.table_settings import MaterializeSettings
+    from lakehead.lake.jobs.materialize import materialize as run_job
+    from lakehead.lake.jobs.table_settings import MaterializeSettings
 
     settings = MaterializeSettings(
         path=store,
@@ -341,8 +341,8 @@ def _runner(spark: bool, engine: Engine = Engine.DELTA_RS, store: str = "") -> "
     """Tasks of Spark, in the session that MERGE is to use as well if that is Spark's."""
     if not spark:
         return None
-    from lake.jobs.spark_runner import spark_runner
-    from lake.spark import spark_session
+    from lakehead.lake.jobs.spark_runner import spark_runner
+    from lakehead.lake.spark import spark_session
 
     merges = engine is Engine.SPARK
     return spark_runner(spark_session(delta=merges, s3a=merges and store.startswith("s3:")))

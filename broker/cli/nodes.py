@@ -12,15 +12,22 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, open_cluster, open_log, read_state, run
-from broker.cli.listing import JsonOption, moment, show_rows
-from broker.cluster.heartbeat import Heartbeat, HeartbeatAnswer
-from broker.cluster.namesake import ask_once
-from broker.cluster.network import TcpNetwork
-from broker.protocol.node_proof import NodeProof
-from storage.errors import SettingsError
-from storage.metadata.records import DrainNode, Record
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.broker.cli.cluster import (
+    DEFAULT_PATH,
+    PathOption,
+    open_cluster,
+    open_log,
+    read_state,
+    run,
+)
+from lakehead.broker.cli.listing import JsonOption, moment, show_rows
+from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatAnswer
+from lakehead.broker.cluster.namesake import ask_once
+from lakehead.broker.cluster.network import TcpNetwork
+from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.records import DrainNode, Record
+from lakehead.storage.metadata.state import ClusterState, NodeState
 
 NOBODY = -1
 """The node id in a heartbeat of somebody who is no node."""

@@ -6,8 +6,8 @@ import threading
 from contextlib import suppress
 from typing import NoReturn
 
-from broker.cli.app import main
-from broker.forced_end import end_now
+from lakehead.broker.cli.app import main
+from lakehead.broker.forced_end import end_now
 
 
 def run() -> NoReturn:

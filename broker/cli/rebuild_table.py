@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.listing import JsonOption, show_fields
-from broker.cli.materialize import DryRunOption, WaitOption, WorkersOption
-from broker.cli.progress import ByteProgress
-from broker.cli.table_engine import Engine, MergeEngineOption
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.listing import JsonOption, show_fields
+from lakehead.broker.cli.materialize import DryRunOption, WaitOption, WorkersOption
+from lakehead.broker.cli.progress import ByteProgress
+from lakehead.broker.cli.table_engine import Engine, MergeEngineOption
 
 
 def rebuild_table(
@@ -33,7 +33,7 @@ def rebuild_table(
     Readers have the old table until the new one takes its place in one commit. Safe to run again at
     any moment, and to kill: what is made already is used.
     """
-    from lake.jobs.declared_tables import DeclaredTables
+    from lakehead.lake.jobs.declared_tables import DeclaredTables
 
     tables = DeclaredTables(
         store_uri(path), topics=[topic], workers=workers, wait_s=wait, engine=engine.value

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from broker.observability.event_log import configure_logs
-from broker.supervisor.lifeline import is_supervised, stop_with_supervisor
+from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.supervisor.lifeline import is_supervised, stop_with_supervisor
 
 _BOOTSTRAP = "127.0.0.1:9092"
 
@@ -69,8 +69,8 @@ def registry(
 
     Schemas are in a compacted topic of the cluster, so any number of registries may serve it.
     """
-    from connectors.schema_registry.server import run
-    from connectors.schema_registry.settings import (
+    from lakehead.connectors.schema_registry.server import run
+    from lakehead.connectors.schema_registry.settings import (
         RegistrySettings,
         read_client_settings,
         read_users,

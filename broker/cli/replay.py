@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.listing import JsonOption, show_fields
-from broker.cli.materialize import WaitOption
-from broker.cli.table_engine import Engine, MergeEngineOption
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.listing import JsonOption, show_fields
+from lakehead.broker.cli.materialize import WaitOption
+from lakehead.broker.cli.table_engine import Engine, MergeEngineOption
 
 
 def replay(
@@ -25,7 +25,7 @@ def replay(
     Those that can be rows go into the table and leave TABLE__dlq; the others stay there. Safe to
     run again at any moment, and to kill.
     """
-    from lake.jobs.declared_tables import DeclaredTables
+    from lakehead.lake.jobs.declared_tables import DeclaredTables
 
     tables = DeclaredTables(store_uri(path), topics=[topic], wait_s=wait, engine=engine.value)
     try:

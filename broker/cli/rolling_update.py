@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from broker.cli.cluster import open_cluster, open_log, run
-from broker.cli.listing import JsonOption, show_rows
-from broker.cli.rolling.conductor import Conductor, Figures
-from broker.cli.rolling.host_plan import HostPlan, Step, check_data, check_hosts, read_plan
-from broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
-from broker.cli.rolling.terraform import Terraform
-from storage.errors import SettingsError
+from lakehead.broker.cli.cluster import open_cluster, open_log, run
+from lakehead.broker.cli.listing import JsonOption, show_rows
+from lakehead.broker.cli.rolling.conductor import Conductor, Figures
+from lakehead.broker.cli.rolling.host_plan import HostPlan, Step, check_data, check_hosts, read_plan
+from lakehead.broker.cli.rolling.members import MIN_READY_S, Members, MinReadyOption, Waits
+from lakehead.broker.cli.rolling.terraform import Terraform
+from lakehead.storage.errors import SettingsError
 
 _TIMEOUT_S = 900
 _RESOURCE = "aws_instance.host"

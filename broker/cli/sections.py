@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from broker.setting_sources import SETTINGS, Setting
+from lakehead.broker.setting_sources import SETTINGS, Setting
 
 # The first setting of each section, in the order of SETTINGS.
 _FIRST = {

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from broker.observability.event_log import configure_logs
-from broker.setting_sources import ENVIRONMENT_PREFIX
-from storage.aws.slots import WAIT_S, Slot, has_address, machine_slots
+from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.setting_sources import ENVIRONMENT_PREFIX
+from lakehead.storage.aws.slots import WAIT_S, Slot, has_address, machine_slots
 
 _ADDRESS = f"{ENVIRONMENT_PREFIX}ADVERTISED_HOST"
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
 
 
 class RowFormat(StrEnum):
@@ -109,8 +109,8 @@ def sql(
     Needs no broker: topics are read in place, from the object store. Without -e, statements come
     from the terminal or from a pipe, each ended by a semicolon.
     """
-    from lake.decode.invalid import checked_mode
-    from lake.sql import run_sql
+    from lakehead.lake.decode.invalid import checked_mode
+    from lakehead.lake.sql import run_sql
 
     status = run_sql(
         store_uri(path),

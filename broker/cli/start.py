@@ -1,6 +1,6 @@
 """`lakehead start`: run a broker in the foreground until it is told to stop.
 
-The flags are the settings of `broker.settings`, one each, under Kafka's names; dashes and
+The flags are the settings of `lakehead.broker.settings`, one each, under Kafka's names; dashes and
 underscores are taken for dots (`--message-max-bytes`).
 """
 
@@ -11,11 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.sections import sections, shown_default
-from broker.setting_sources import SETTINGS, Setting, load, unknown_variables, without_effect
-from broker.settings import Settings
-from broker.supervisor.lifeline import is_supervised
-from storage.errors import (
+from lakehead.broker.cli.sections import sections, shown_default
+from lakehead.broker.setting_sources import (
+    SETTINGS,
+    Setting,
+    load,
+    unknown_variables,
+    without_effect,
+)
+from lakehead.broker.settings import Settings
+from lakehead.broker.supervisor.lifeline import is_supervised
+from lakehead.storage.errors import (
     EntryRejected,
     Fenced,
     LakeheadError,
@@ -117,9 +123,9 @@ def _option(setting: Setting, panel: str) -> Any:
 
 def _serve(settings: Settings) -> None:
     """Run a node to its end. Of several on this machine, it says which one it is."""
-    from broker.process import run
-    from broker.supervisor.lifeline import stop_with_supervisor
-    from broker.supervisor.supervised_node import FENCED, UNAVAILABLE
+    from lakehead.broker.process import run
+    from lakehead.broker.supervisor.lifeline import stop_with_supervisor
+    from lakehead.broker.supervisor.supervised_node import FENCED, UNAVAILABLE
 
     if not is_supervised(os.environ):
         run(settings, on_ready=lambda address: _announce(address, settings))
@@ -137,8 +143,8 @@ def _serve(settings: Settings) -> None:
 
 def _supervise(settings: Settings, flags: Mapping[str, str | None], config: str | None) -> None:
     """Run several nodes to their end."""
-    from broker.supervisor.placement import node_commands
-    from broker.supervisor.service import run
+    from lakehead.broker.supervisor.placement import node_commands
+    from lakehead.broker.supervisor.service import run
 
     commands = node_commands(settings, flags, config)
     run(

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from broker.cli.cluster import store_uri
-from storage.clock import SystemClock
-from storage.errors import SettingsError
+from lakehead.broker.cli.cluster import store_uri
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
-    from lake.jobs.table_status import TableStatus
+    from lakehead.lake.jobs.table_status import TableStatus
 
 MetricsOption = Annotated[
     str | None,
@@ -38,9 +38,9 @@ def shown_metrics(path: str, address: str | None) -> Iterator[None]:
     if address is None:
         yield
         return
-    from broker.observability.table_metrics import served_tables
-    from lake.jobs.table_status import table_statuses
-    from lake.store_reader import store_reader
+    from lakehead.broker.observability.table_metrics import served_tables
+    from lakehead.lake.jobs.table_status import table_statuses
+    from lakehead.lake.store_reader import store_reader
 
     clock, reader = SystemClock(), store_reader(store_uri(path))
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.listing import JsonOption, show_rows
-from broker.cli.materialize import WaitOption
-from broker.cli.table_engine import Engine, EngineOption
-from storage.errors import SettingsError
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.listing import JsonOption, show_rows
+from lakehead.broker.cli.materialize import WaitOption
+from lakehead.broker.cli.table_engine import Engine, EngineOption
+from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
-    from lake.jobs.table_upkeep import Hold, TableTarget, UpkeepResult
+    from lakehead.lake.jobs.table_upkeep import Hold, TableTarget, UpkeepResult
 
 
 class Job(Protocol):
@@ -51,7 +51,7 @@ def optimize(
     (lakehead.table.optimize.interval.ms). Safe to kill at any moment. It needs the table's lease:
     where lakehead materialize --follow has it, that does it by itself.
     """
-    from lake.jobs.table_upkeep import optimize as run_job
+    from lakehead.lake.jobs.table_upkeep import optimize as run_job
 
     def job(target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "UpkeepResult":
         return run_job(target, hold, engine=engine.value, dry_run=dry_run)
@@ -82,7 +82,7 @@ def vacuum(
     table's lease, as optimize does. OTHERS are files below the table's root that are not known to
     be the table's: they stay. With --dry-run the names of both are shown.
     """
-    from lake.jobs.table_upkeep import vacuum as run_job
+    from lakehead.lake.jobs.table_upkeep import vacuum as run_job
 
     def job(target: "TableTarget", hold: "Hold", *, dry_run: bool) -> "UpkeepResult":
         return run_job(
@@ -126,8 +126,8 @@ def _run(
     path: str, topics: "Sequence[str]", job: "Job", *, wait: float, dry_run: bool
 ) -> "list[UpkeepResult]":
     """Do a job where it is due, or to the tables that are named, due or not."""
-    from lake.jobs.table_lease import TableLeases
-    from lake.jobs.table_upkeep import targets
+    from lakehead.lake.jobs.table_lease import TableLeases
+    from lakehead.lake.jobs.table_upkeep import targets
 
     results = []
     leases = TableLeases.open(store_uri(path))

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
-from broker.cli.listing import JsonOption, moment, show_rows
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import is_declared
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, store_uri
+from lakehead.broker.cli.listing import JsonOption, moment, show_rows
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import is_declared
 
 if TYPE_CHECKING:
-    from lake.jobs.table_status import TableStatus
+    from lakehead.lake.jobs.table_status import TableStatus
 
 TopicsArgument = Annotated[
     list[str] | None,
@@ -50,8 +50,8 @@ def list_tables(
     table cannot be read, why its last turn failed or pauses, or why it is late: behind by twice its
     freshness.
     """
-    from lake.jobs.table_status import table_statuses
-    from lake.store_reader import store_reader
+    from lakehead.lake.jobs.table_status import table_statuses
+    from lakehead.lake.store_reader import store_reader
 
     catalog = store_reader(store_uri(path)).open_catalog()
     for topic in topics or ():
@@ -66,7 +66,7 @@ def list_tables(
 
 
 def _plain(status: "TableStatus") -> dict[str, Any]:
-    from lake.cluster_tables import status_row
+    from lakehead.lake.cluster_tables import status_row
 
     row = status_row(status)
     last = row["last_commit"]

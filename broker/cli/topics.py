@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run
-from broker.cli.listing import JsonOption, show_fields, show_rows
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState, StreamState, TopicState
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run
+from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, create and delete topics.")
 
@@ -127,7 +127,7 @@ def create_topic(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a topic through a broker."""
-    from broker.cli.kafka_admin import KafkaAdmin
+    from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
     configs = dict(_pair(text) for text in config or ())
     KafkaAdmin(bootstrap).create_topic(name, partitions, configs)
@@ -144,7 +144,7 @@ def _pair(text: str) -> tuple[str, str]:
 @app.command("delete")
 def delete_topic(name: NameArgument, bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP) -> None:
     """Delete a topic and its records through a broker."""
-    from broker.cli.kafka_admin import KafkaAdmin
+    from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
     KafkaAdmin(bootstrap).delete_topic(name)
     typer.echo(f"deleted topic {name}")

@@ -4,8 +4,8 @@ nowhere.
 
 from ipaddress import ip_address
 
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState
 
 
 def refuse_other_cluster(state: ClusterState, wanted: str, store_uri: str) -> None:

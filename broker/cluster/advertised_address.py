@@ -4,12 +4,12 @@ from ipaddress import ip_address
 
 import structlog
 
-from broker.cluster.heartbeat import ERROR_OTHER_CLUSTER, Heartbeat
-from broker.cluster.namesake import ask_once
-from broker.cluster.network import PeerNetwork
-from broker.protocol.node_proof import NodeProof
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.broker.cluster.heartbeat import ERROR_OTHER_CLUSTER, Heartbeat
+from lakehead.broker.cluster.namesake import ask_once
+from lakehead.broker.cluster.network import PeerNetwork
+from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState, NodeState
 
 TIMEOUT_S = 2.0
 _log = structlog.get_logger("broker.cluster")

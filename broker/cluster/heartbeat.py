@@ -11,16 +11,16 @@ of the metadata log that the sender has, `want_fence` says that it does not serv
                     tags
 
 An answer says of itself who gives it (a port may have a new tenant) and how long ago the answering
-node knew all there was to know: see `broker.cluster.session`.
+node knew all there was to know: see `lakehead.broker.cluster.session`.
 """
 
 import struct
 
 import msgspec
 
-from broker.protocol.decode import Cursor
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.node_proof import NO_PROOF, NodeProof
+from lakehead.broker.protocol.decode import Cursor
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
 
 API_KEY, VERSION = 63, 0
 ERROR_NONE, ERROR_STALE_EPOCH, ERROR_OTHER_CLUSTER, ERROR_STRANGER = 0, 77, 104, 31

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from broker.cluster.network import PeerChannel, PeerNetwork
-from broker.protocol.api import schema
-from broker.protocol.decode import decode
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.frame import encode_request
-from broker.protocol.node_proof import NodeProof
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.broker.cluster.network import PeerChannel, PeerNetwork
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.decode import decode
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.frame import encode_request
+from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.storage.metadata.state import ClusterState, NodeState
 
 _CORRELATION_SIZE = 4
 

@@ -7,19 +7,19 @@ from typing import Protocol
 
 import structlog
 
-from broker.cluster.peers import Peers
-from storage.clock import Clock
-from storage.errors import StorageError
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import DrainNode, Record
-from storage.metadata.state import ClusterState
+from lakehead.broker.cluster.peers import Peers
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import StorageError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import DrainNode, Record
+from lakehead.storage.metadata.state import ClusterState
 
 _POLL_S = 0.1
 _log = structlog.get_logger("broker.cluster")
 
 
 class Leads(Protocol):
-    """What a node leads: `broker.catalog.leadership.Leadership`."""
+    """What a node leads: `lakehead.broker.catalog.leadership.Leadership`."""
 
     @property
     def held(self) -> Collection[int]: ...

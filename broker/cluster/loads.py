@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from broker.cluster.heartbeat import HOTTEST_MAX, NodeLoad
-from storage.clock import Clock
+from lakehead.broker.cluster.heartbeat import HOTTEST_MAX, NodeLoad
+from lakehead.storage.clock import Clock
 
 SAMPLE_S = 2.0
 _WINDOW_S = 10.0

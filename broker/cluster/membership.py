@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from broker.cluster.heartbeat import NodeLoad
-from storage.metadata.state import NodeState
+from lakehead.broker.cluster.heartbeat import NodeLoad
+from lakehead.storage.metadata.state import NodeState
 
 HANGS = 2 / 3
 """Of a session: how long a node that takes connections may be silent."""

@@ -2,12 +2,17 @@
 
 import asyncio
 
-from broker.cluster.heartbeat import Heartbeat, HeartbeatAnswer, decode_answer, encode_heartbeat
-from broker.cluster.network import PeerNetwork
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.node_proof import NO_PROOF, NodeProof
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState
+from lakehead.broker.cluster.heartbeat import (
+    Heartbeat,
+    HeartbeatAnswer,
+    decode_answer,
+    encode_heartbeat,
+)
+from lakehead.broker.cluster.network import PeerNetwork
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState
 
 ANSWER_TIMEOUT_S = 1.0
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.errors import MalformedFrame
 
 _LENGTH = struct.Struct(">i")
 _ANSWER_MAX = 1 << 20

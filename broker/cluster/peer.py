@@ -9,17 +9,17 @@ from typing import Protocol
 
 import structlog
 
-from broker.cluster.heartbeat import (
+from lakehead.broker.cluster.heartbeat import (
     Heartbeat,
     HeartbeatAnswer,
     decode_answer,
     encode_heartbeat,
 )
-from broker.cluster.network import PeerChannel, PeerNetwork
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.node_proof import NodeProof
-from storage.clock import Clock
-from storage.metadata.state import NodeState
+from lakehead.broker.cluster.network import PeerChannel, PeerNetwork
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.storage.clock import Clock
+from lakehead.storage.metadata.state import NodeState
 
 _log = structlog.get_logger("broker.cluster")
 

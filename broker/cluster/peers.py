@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from broker.cluster.heartbeat import (
+from lakehead.broker.cluster.heartbeat import (
     ERROR_NONE,
     ERROR_OTHER_CLUSTER,
     ERROR_STALE_EPOCH,
@@ -18,17 +18,17 @@ from broker.cluster.heartbeat import (
     HeartbeatAnswer,
     NodeLoad,
 )
-from broker.cluster.membership import HANGS, Membership, MembershipView
-from broker.cluster.network import PeerNetwork
-from broker.cluster.peer import PeerLine
-from broker.cluster.session import Session
-from broker.protocol.node_proof import NodeProof
-from storage.clock import Clock
-from storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import Entry
-from storage.metadata.state import ClusterState, NodeState
-from storage.tasks import TaskScope
+from lakehead.broker.cluster.membership import HANGS, Membership, MembershipView
+from lakehead.broker.cluster.network import PeerNetwork
+from lakehead.broker.cluster.peer import PeerLine
+from lakehead.broker.cluster.session import Session
+from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.storage.clock import Clock
+from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import Entry
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.cluster")
 

@@ -23,10 +23,10 @@ successor may have been started meanwhile, so the log itself, or who has read it
 import asyncio
 from collections.abc import Callable
 
-from storage.clock import Clock
-from storage.errors import StorageError
-from storage.metadata.log import MetadataLog
-from storage.tasks import TaskScope
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import StorageError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.tasks import TaskScope
 
 REQUEST_TIMEOUT_S = 1.0
 """A read waits this long for the metadata; then the other nodes have the word, or it is refused."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from broker.configs.definition import ConfigDefinition, ConfigType, Effect
-from broker.configs.kafka_table import KAFKA_CONFIGS
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.setting_sources import SETTINGS, Setting
+from lakehead.broker.configs.definition import ConfigDefinition, ConfigType, Effect
+from lakehead.broker.configs.kafka_table import KAFKA_CONFIGS
+from lakehead.broker.configs.topic_table import TOPIC_CONFIGS
+from lakehead.broker.setting_sources import SETTINGS, Setting
 
 _TYPES = {"bool": ConfigType.BOOLEAN, "int": ConfigType.LONG, "str": ConfigType.STRING}
 _READ_WHILE_RUNNING = frozenset(

@@ -4,10 +4,15 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from broker.configs.definition import ConfigDefinition, ConfigType
-from broker.protocol.errors import KafkaError
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import PREFIX, TABLE_CONFIGS, TableConfig, check_declaration
+from lakehead.broker.configs.definition import ConfigDefinition, ConfigType
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import (
+    PREFIX,
+    TABLE_CONFIGS,
+    TableConfig,
+    check_declaration,
+)
 
 
 def _definition(config: TableConfig) -> ConfigDefinition:

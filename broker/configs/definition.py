@@ -7,7 +7,7 @@ from enum import Enum, IntEnum
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.errors import KafkaError
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1

@@ -6,17 +6,17 @@ from enum import IntEnum
 
 from immutables import Map
 
-from broker.configs.broker_table import BROKER_CONFIGS, shown
-from broker.configs.definition import ConfigDefinition, ConfigType
-from broker.configs.group_table import GROUP_CONFIGS
-from broker.configs.kafka_log_table import THROTTLES
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.partition.record_rules import RecordRules
-from broker.setting_sources import SETTINGS
-from broker.settings import Settings
-from storage.format.compression import CODEC_NAMES
-from storage.metadata.state import ClusterState
-from storage.upkeep.configs import ALL_BROKERS, BROKER_DEFAULTS, UpkeepDefaults
+from lakehead.broker.configs.broker_table import BROKER_CONFIGS, shown
+from lakehead.broker.configs.definition import ConfigDefinition, ConfigType
+from lakehead.broker.configs.group_table import GROUP_CONFIGS
+from lakehead.broker.configs.kafka_log_table import THROTTLES
+from lakehead.broker.configs.topic_table import TOPIC_CONFIGS
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.setting_sources import SETTINGS
+from lakehead.broker.settings import Settings
+from lakehead.storage.format.compression import CODEC_NAMES
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.upkeep.configs import ALL_BROKERS, BROKER_DEFAULTS, UpkeepDefaults
 
 _SETTINGS = {setting.name: setting for setting in SETTINGS}
 _CODECS = {"producer": None, "uncompressed": 0, **{name: n for n, name in CODEC_NAMES.items()}}

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from broker.configs.definition import INT_MAX, ConfigDefinition, ConfigType, Effect
-from broker.protocol.errors import KafkaError
+from lakehead.broker.configs.definition import INT_MAX, ConfigDefinition, ConfigType, Effect
+from lakehead.broker.protocol.errors import KafkaError
 
 _NOTE = "Kept: groups of this kind are not served yet."
 _OFFSET_RESETS = frozenset({"earliest", "latest"})

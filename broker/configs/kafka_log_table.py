@@ -2,8 +2,8 @@
 in `topic_table`.
 """
 
-from broker.configs.definition import Effect
-from broker.configs.table import Group
+from lakehead.broker.configs.definition import Effect
+from lakehead.broker.configs.table import Group
 
 LOG_CONFIGS = (
     Group(

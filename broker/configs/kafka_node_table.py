@@ -2,8 +2,8 @@
 groups of kinds that are not served.
 """
 
-from broker.configs.definition import Effect
-from broker.configs.table import Group
+from lakehead.broker.configs.definition import Effect
+from lakehead.broker.configs.table import Group
 
 NODE_CONFIGS = (
     Group(

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from broker.configs.definition import ConfigDefinition
-from broker.configs.kafka_log_table import LOG_CONFIGS
-from broker.configs.kafka_node_table import NODE_CONFIGS
-from broker.configs.topic_table import TOPIC_CONFIGS
+from lakehead.broker.configs.definition import ConfigDefinition
+from lakehead.broker.configs.kafka_log_table import LOG_CONFIGS
+from lakehead.broker.configs.kafka_node_table import NODE_CONFIGS
+from lakehead.broker.configs.topic_table import TOPIC_CONFIGS
 
 _WITHOUT_DEFAULT = frozenset(
     ("log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from broker.configs.definition import ConfigDefinition, ConfigType, Effect
+from lakehead.broker.configs.definition import ConfigDefinition, ConfigType, Effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,13 @@ from urllib.parse import SplitResult, urlsplit
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.errors import KafkaError
-from broker.settings import Settings
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState
-from storage.metadata.table_declaration import PREFIX, default_table_uri
-from storage.metadata.table_paths import ANYWHERE, allowed_roots
-from storage.metadata.table_roots import TableRoots
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.table_declaration import PREFIX, default_table_uri
+from lakehead.storage.metadata.table_paths import ANYWHERE, allowed_roots
+from lakehead.storage.metadata.table_roots import TableRoots
 
 _PATH, _ENABLE = f"{PREFIX}path", f"{PREFIX}enable"
 _REGISTRY = f"{PREFIX}schema.registry.url"

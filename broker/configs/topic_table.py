@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
 
-from broker.configs.declared_table import DECLARED_TABLE_CONFIGS, check_table_configs
-from broker.configs.definition import LONG_MAX, ConfigDefinition, ConfigType, Effect
-from broker.protocol.errors import KafkaError
-from storage.upkeep.configs import UPKEEP_CONFIGS
+from lakehead.broker.configs.declared_table import DECLARED_TABLE_CONFIGS, check_table_configs
+from lakehead.broker.configs.definition import LONG_MAX, ConfigDefinition, ConfigType, Effect
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.upkeep.configs import UPKEEP_CONFIGS
 
 
 def _number(

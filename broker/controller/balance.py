@@ -15,8 +15,8 @@ All of it is done in steps, between which others have a turn.
 from bisect import bisect_right, insort
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
-from broker.cluster.heartbeat import NodeLoad
-from broker.controller.placement import STREAMS_AT_ONCE
+from lakehead.broker.cluster.heartbeat import NodeLoad
+from lakehead.broker.controller.placement import STREAMS_AT_ONCE
 
 MOVES_MAX = 5000
 """Moves of one plan."""

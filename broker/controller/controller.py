@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import structlog
 
-from broker.cluster.peers import Peers
-from broker.controller.plan import is_controller, is_lease_vacant, plan, unfenced_dead
-from broker.controller.situation import Situation
-from storage.clock import Clock
-from storage.errors import StorageError
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import AssignStreams, ControllerLease, FenceNode, Record
-from storage.metadata.state import ClusterState
-from storage.tasks import TaskScope
+from lakehead.broker.cluster.peers import Peers
+from lakehead.broker.controller.plan import is_controller, is_lease_vacant, plan, unfenced_dead
+from lakehead.broker.controller.situation import Situation
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import StorageError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import AssignStreams, ControllerLease, FenceNode, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.controller")
 

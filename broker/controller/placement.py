@@ -5,9 +5,9 @@ turn.
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.controller.situation import Situation
-from storage.metadata.state import ClusterState, StreamState
-from storage.stream.left_logs import reaches
+from lakehead.broker.controller.situation import Situation
+from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.stream.left_logs import reaches
 
 STREAMS_AT_ONCE = 1000
 """Streams that one step looks at: a few milliseconds' work."""

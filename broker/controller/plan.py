@@ -12,11 +12,11 @@ other work.
 from collections import defaultdict
 from collections.abc import Generator, Sequence
 
-from broker.controller.balance import balance
-from broker.controller.placement import STREAMS_AT_ONCE, Placement, survey
-from broker.controller.situation import Situation
-from storage.metadata.records import AssignStreams, ControllerLease, FenceNode, Record
-from storage.metadata.state import ClusterState
+from lakehead.broker.controller.balance import balance
+from lakehead.broker.controller.placement import STREAMS_AT_ONCE, Placement, survey
+from lakehead.broker.controller.situation import Situation
+from lakehead.storage.metadata.records import AssignStreams, ControllerLease, FenceNode, Record
+from lakehead.storage.metadata.state import ClusterState
 
 
 def is_lease_vacant(state: ClusterState, situation: Situation) -> bool:

@@ -12,11 +12,11 @@ from functools import partial
 
 import structlog
 
-from storage.errors import LakeheadError
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState, NodeState
-from storage.stream.left_logs import may_reach_device, reaches
-from storage.tasks import TaskScope
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.stream.left_logs import may_reach_device, reaches
+from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("broker.recovery")
 

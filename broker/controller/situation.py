@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.cluster.heartbeat import NodeLoad
+from lakehead.broker.cluster.heartbeat import NodeLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

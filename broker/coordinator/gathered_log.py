@@ -7,8 +7,8 @@ many clients, is one batch; what arrives alone waits for nothing but the end of 
 import asyncio
 from collections.abc import Sequence
 
-from broker.coordinator.log import CoordinatorLog, OnDone
-from storage.format.batch_writer import KeyValue
+from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
+from lakehead.storage.format.batch_writer import KeyValue
 
 
 class GatheredLog:

@@ -20,14 +20,19 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from broker.partition.partition import Plan
-from storage.clock import Clock
-from storage.errors import LakeheadError
-from storage.format.batch_writer import KeyValue, encode_batch
-from storage.format.control_batch import read_marker
-from storage.format.record_batch import TRANSACTIONAL, BatchHeader, iter_headers, read_header
-from storage.format.records import iter_kafka_records
-from storage.tasks import TaskScope
+from lakehead.broker.partition.partition import Plan
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.format.batch_writer import KeyValue, encode_batch
+from lakehead.storage.format.control_batch import read_marker
+from lakehead.storage.format.record_batch import (
+    TRANSACTIONAL,
+    BatchHeader,
+    iter_headers,
+    read_header,
+)
+from lakehead.storage.format.records import iter_kafka_records
+from lakehead.storage.tasks import TaskScope
 
 OnDone = Callable[[Exception | None], None]
 
@@ -41,7 +46,7 @@ _OBJECTS_MAX = 64
 
 
 class LogStream(Protocol):
-    """What is needed of a stream (`storage.stream.Stream`)."""
+    """What is needed of a stream (`lakehead.storage.stream.Stream`)."""
 
     @property
     def start_offset(self) -> int:
@@ -67,7 +72,7 @@ class LogStream(Protocol):
 
 
 class LogPartition(Protocol):
-    """What is needed of a partition (`broker.partition.Partition`)."""
+    """What is needed of a partition (`lakehead.broker.partition.Partition`)."""
 
     @property
     def stream(self) -> LogStream:

@@ -16,12 +16,12 @@ import numpy as np
 import structlog
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.log import CoordinatorLog, LogPartition
-from broker.partition.topic import Topic
-from broker.protocol.errors import KafkaError, error_code
-from storage.clock import Clock
-from storage.errors import LakeheadError
-from storage.tasks import TaskScope
+from lakehead.broker.coordinator.log import CoordinatorLog, LogPartition
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.protocol.errors import KafkaError, error_code
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.tasks import TaskScope
 
 _LOAD_WAIT_SECONDS = 5.0
 _log = structlog.get_logger(__name__)

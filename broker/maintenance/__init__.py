@@ -1,3 +1,3 @@
-"""Maintenance: the loop around `storage.upkeep`, which `lakehead maintain` and `lakehead start` run
-in a process of its own.
+"""Maintenance: the loop around `lakehead.storage.upkeep`, which `lakehead maintain` and `lakehead
+start` run in a process of its own.
 """

@@ -13,18 +13,18 @@ from collections.abc import Mapping
 
 import structlog
 
-from broker.configs.broker_table import shown
-from broker.configs.entries import upkeep_defaults
-from broker.setting_sources import SETTINGS
-from broker.settings import Settings
-from broker.supervisor.lifeline import SUPERVISOR
-from storage.clock import Clock
-from storage.compaction.merge_plan import MergeRules
-from storage.errors import LakeheadError
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState
-from storage.metadata.topic_names import INTERNAL_TOPICS
-from storage.upkeep.rules import DueWork, due_merges, due_of, is_compacted
+from lakehead.broker.configs.broker_table import shown
+from lakehead.broker.configs.entries import upkeep_defaults
+from lakehead.broker.setting_sources import SETTINGS
+from lakehead.broker.settings import Settings
+from lakehead.broker.supervisor.lifeline import SUPERVISOR
+from lakehead.storage.clock import Clock
+from lakehead.storage.compaction.merge_plan import MergeRules
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.storage.upkeep.rules import DueWork, due_merges, due_of, is_compacted
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0
 _LAG_S = 15.0
@@ -108,7 +108,7 @@ class MaintenanceBeside:
         self.runs += 1
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "broker.cli", "maintain", "--quiet", "--no-lake"),
+                *(sys.executable, "-m", "lakehead", "maintain", "--quiet", "--no-lake"),
                 *("--path", self._settings.store_uri),
                 stdin=asyncio.subprocess.DEVNULL,
                 env={**os.environ, **environment(self._settings)},

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from broker.configs.entries import upkeep_defaults
-from broker.maintenance.merging import merge_all
-from broker.settings import Settings
-from storage.clock import Clock
-from storage.compaction.merge_plan import MergeItem, MergeRules
-from storage.errors import LakeheadError
-from storage.jobs.compact import CompactResult
-from storage.metadata.log import MetadataLog
-from storage.object_store.protocol import ObjectStore
-from storage.upkeep.configs import UpkeepValues
-from storage.upkeep.retention import trim, trim_groups
-from storage.upkeep.rules import DueWork, due_in, due_merges
+from lakehead.broker.configs.entries import upkeep_defaults
+from lakehead.broker.maintenance.merging import merge_all
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import Clock
+from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.jobs.compact import CompactResult
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.upkeep.configs import UpkeepValues
+from lakehead.storage.upkeep.retention import trim, trim_groups
+from lakehead.storage.upkeep.rules import DueWork, due_in, due_merges
 
 _PAUSE_AFTER_FAILURE_S = 30.0
 _log = structlog.get_logger("broker.maintenance")
@@ -135,8 +135,8 @@ class Maintainer:
 
     async def _compact(self, work: DueWork) -> None:
         # Whoever only looks what is due needs no kernels.
-        from storage.compaction.job import Superseded
-        from storage.upkeep.partition_compaction import compact_partition
+        from lakehead.storage.compaction.job import Superseded
+        from lakehead.storage.upkeep.partition_compaction import compact_partition
 
         begun = self._clock.monotonic()
         try:

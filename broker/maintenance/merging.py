@@ -4,12 +4,12 @@ import random
 
 import structlog
 
-from storage.clock import Clock
-from storage.compaction.merge_plan import MergeItem
-from storage.errors import LakeheadError
-from storage.jobs.compact import CompactResult
-from storage.metadata.log import MetadataLog
-from storage.object_store.protocol import ObjectStore
+from lakehead.storage.clock import Clock
+from lakehead.storage.compaction.merge_plan import MergeItem
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.jobs.compact import CompactResult
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.protocol import ObjectStore
 
 _log = structlog.get_logger("broker.maintenance")
 
@@ -22,7 +22,7 @@ async def merge_all(
     rng: random.Random,
 ) -> tuple[CompactResult, int]:
     """Do what is due, and return figures and how many items failed: they are logged."""
-    from storage.compaction.merge import Merge  # its kernels are for those alone who merge
+    from lakehead.storage.compaction.merge import Merge  # its kernels are for those alone who merge
 
     figures, failures = CompactResult(), 0
     for item in items:

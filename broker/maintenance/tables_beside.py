@@ -15,13 +15,13 @@ from collections.abc import Callable
 
 import structlog
 
-from broker.maintenance.beside import environment, is_lowest
-from broker.settings import Settings
-from broker.supervisor.back_off import BackOff
-from storage.clock import Clock
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import TablesKeeping
-from storage.metadata.table_declaration import is_declared
+from lakehead.broker.maintenance.beside import environment, is_lowest
+from lakehead.broker.settings import Settings
+from lakehead.broker.supervisor.back_off import BackOff
+from lakehead.storage.clock import Clock
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import TablesKeeping
+from lakehead.storage.metadata.table_declaration import is_declared
 
 _STOP_S = 10.0
 """A turn of the process that takes longer is killed: it may be killed anywhere."""
@@ -119,7 +119,7 @@ class TablesBeside:
     async def _start(self) -> None:
         self._started_at = self._clock.monotonic()
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "broker.cli", "maintain", "--follow", "--tables-only"),
+            *(sys.executable, "-m", "lakehead", "maintain", "--follow", "--tables-only"),
             *("--quiet", "--path", self._settings.store_uri),
             stdin=asyncio.subprocess.DEVNULL,
             env={**os.environ, **environment(self._settings)},

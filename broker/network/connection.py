@@ -18,14 +18,14 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Protocol, cast
 
-from broker.network.request_memory import UNCHARGED_FRAME, Piece, frame_cost
-from broker.network.slot import Slot
-from broker.network.unsent import RATE_MIN, UnsentResponses
-from broker.protocol.frame import FRAME_MIN
-from storage.memory_pool import PoolWait
+from lakehead.broker.network.request_memory import UNCHARGED_FRAME, Piece, frame_cost
+from lakehead.broker.network.slot import Slot
+from lakehead.broker.network.unsent import RATE_MIN, UnsentResponses
+from lakehead.broker.protocol.frame import FRAME_MIN
+from lakehead.storage.memory_pool import PoolWait
 
 if TYPE_CHECKING:
-    from broker.network.server import Server
+    from lakehead.broker.network.server import Server
 
 FIRST_PIECE = 1 << 20
 """A longer frame is allocated in steps, as its bytes arrive."""

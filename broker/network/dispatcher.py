@@ -1,4 +1,6 @@
-"""From a whole frame to the module of `broker.api` that serves it, and back to the connection."""
+"""From a whole frame to the module of `lakehead.broker.api` that serves it, and back to the
+connection.
+"""
 
 import asyncio
 import inspect
@@ -9,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from broker.api.turns import elements_max, is_long
-from broker.network.connection import Connection
-from broker.network.deferred import Deferred
-from broker.network.slot import Slot
-from broker.protocol.api import Registry, RequestContext, Route
-from broker.protocol.decode import decode
-from broker.protocol.errors import MalformedFrame, UnsupportedVersion
-from broker.protocol.frame import RequestHeader, encode_response, read_header
-from broker.protocol.node_proof import NodeProof
+from lakehead.broker.api.turns import elements_max, is_long
+from lakehead.broker.network.connection import Connection
+from lakehead.broker.network.deferred import Deferred
+from lakehead.broker.network.slot import Slot
+from lakehead.broker.protocol.api import Registry, RequestContext, Route
+from lakehead.broker.protocol.decode import decode
+from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
+from lakehead.broker.protocol.frame import RequestHeader, encode_response, read_header
+from lakehead.broker.protocol.node_proof import NodeProof
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 DECODE_INLINE_MAX = 64 << 10
 """Longer control requests are decoded off the event loop, so that they hold up nobody else."""

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from broker.protocol.node_endpoints import Address
-from broker.settings import Settings
-from storage.errors import SettingsError
+from lakehead.broker.protocol.node_endpoints import Address
+from lakehead.broker.settings import Settings
+from lakehead.storage.errors import SettingsError
 
 MAIN = "PLAINTEXT"
 _LISTENER = re.compile(r"(?P<name>[A-Z][A-Z0-9_-]*)://(?P<host>[^:/\s]*):(?P<port>\d+)")
@@ -25,7 +25,7 @@ _PORT_MAX = 65535
 
 
 class Known(Protocol):
-    """A node as the metadata knows it; `storage.metadata.state.NodeState`."""
+    """A node as the metadata knows it; `lakehead.storage.metadata.state.NodeState`."""
 
     @property
     def node_id(self) -> int:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from broker.network.request_memory import BETWEEN_NODES
+from lakehead.broker.network.request_memory import BETWEEN_NODES
 
 if TYPE_CHECKING:
-    from broker.network.connection import Connection
+    from lakehead.broker.network.connection import Connection
 
 UNDECIDED_MAX = 16
 UNDECIDED_S = 1.0

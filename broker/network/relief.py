@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 import structlog
 
-from broker.network.connection import Connection
-from broker.network.request_memory import RequestMemory
-from storage.memory_pool import MemoryPool
+from lakehead.broker.network.connection import Connection
+from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.storage.memory_pool import MemoryPool
 
 PATIENCE_S = 5.0
 """A client that takes and sends next to nothing for so long may be cut off."""

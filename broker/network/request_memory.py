@@ -7,8 +7,8 @@ producers. Each part may be exceeded by one request, see `MemoryPool`.
 
 from collections.abc import Callable, Iterable
 
-from storage.memory_pool import MemoryPool, PoolWait
-from storage.stream.inflating import InflatedBatches
+from lakehead.storage.memory_pool import MemoryPool, PoolWait
+from lakehead.storage.stream.inflating import InflatedBatches
 
 Piece = bytes | bytearray | memoryview
 

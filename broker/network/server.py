@@ -7,16 +7,16 @@ from functools import partial
 
 import structlog
 
-from broker.configs.entries import BrokerValues
-from broker.network.connection import Connection, FrameHandler
-from broker.network.listeners import MAIN
-from broker.network.places import ConnectionPlaces
-from broker.network.relief import Relief
-from broker.network.request_memory import RequestMemory
-from broker.open_files import open_file_limit
-from broker.settings import Settings
-from storage.clock import Clock
-from storage.errors import SettingsError
+from lakehead.broker.configs.entries import BrokerValues
+from lakehead.broker.network.connection import Connection, FrameHandler
+from lakehead.broker.network.listeners import MAIN
+from lakehead.broker.network.places import ConnectionPlaces
+from lakehead.broker.network.relief import Relief
+from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.broker.open_files import open_file_limit
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import SettingsError
 
 TICK_S = 1.0
 LINGER_S = 1.0

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.network.request_memory import Piece
+from lakehead.broker.network.request_memory import Piece
 
 if TYPE_CHECKING:
-    from broker.network.connection import Connection
+    from lakehead.broker.network.connection import Connection
 
 
 class Slot:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, islice
 
-from broker.network.request_memory import Piece, RequestMemory
+from lakehead.broker.network.request_memory import Piece, RequestMemory
 
 WRITE_SIZE = 4 << 20
 """Given to the transport at once, which keeps all of it in memory until the last byte is taken."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 LEVELS: Mapping[str, int] = {
     "TRACE": logging.NOTSET,

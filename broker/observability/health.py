@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

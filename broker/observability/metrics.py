@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from broker.observability.measures import MEASURES, Measure
+from lakehead.broker.observability.measures import MEASURES, Measure
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 class NodeCollector:

@@ -16,12 +16,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from broker.observability.health import PROBES, health
-from broker.observability.metrics import NodeCollector
-from storage.errors import SettingsError
+from lakehead.broker.observability.health import PROBES, health
+from lakehead.broker.observability.metrics import NodeCollector
+from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 CONNECTIONS_MAX = 16

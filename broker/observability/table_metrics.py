@@ -10,16 +10,16 @@ from typing import NamedTuple, Protocol
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from storage.clock import Clock
-from storage.errors import LakeheadError, SettingsError
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import LakeheadError, SettingsError
 
 _KEPT_S = 10.0
 """For how long what was looked up is shown: looking reads the logs of all tables."""
 
 
 class Status(Protocol):
-    """What is known of a table: `lake.jobs.table_status.TableStatus`, which this side of the
-    program does not import. Its fields are those of `TABLE_MEASURES`.
+    """What is known of a table: `lakehead.lake.jobs.table_status.TableStatus`, which this side of
+    the program does not import. Its fields are those of `TABLE_MEASURES`.
     """
 
     @property

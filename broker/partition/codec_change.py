@@ -6,11 +6,11 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
-from broker.partition.record_rules import RecordRules
-from broker.protocol.errors import KafkaError
-from storage.format.recompression import recompressed
-from storage.format.record_batch import read_header
-from storage.stream.inflating import InflatedBatches
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.recompression import recompressed
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.stream.inflating import InflatedBatches
 
 INFLATED_SIZE_MAX = 64 * 1024 * 1024
 

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
-from storage.errors import StorageError
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
+from lakehead.storage.errors import StorageError
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
 
 _BUFFER_MAX = 4
 """A batch keeps at most this many times its own bytes in memory, of the read that brought it."""

@@ -10,10 +10,10 @@ from collections import OrderedDict
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.errors import KafkaError
-from broker.protocol.fetch import FetchPartition, FetchRequest, PartitionResult
-from broker.protocol.produce import TopicKey
-from storage.clock import Clock
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.fetch import FetchPartition, FetchRequest, PartitionResult
+from lakehead.broker.protocol.produce import TopicKey
+from lakehead.storage.clock import Clock
 
 EVICTION_S = 120.0
 FINAL_EPOCH = -1

@@ -13,22 +13,22 @@ from typing import NamedTuple
 import structlog
 from kio.schema.errors import ErrorCode
 
-from broker.partition.producer_state import ProducerStates
-from broker.partition.producer_table import LIMITS, ProducerLimits
-from broker.partition.topic import Topic
-from broker.partition.verification import Verification
-from broker.protocol.errors import KafkaError
-from storage.clock import Clock
-from storage.format.control_batch import Marker, encode_marker
-from storage.format.record_batch import (
+from lakehead.broker.partition.producer_state import ProducerStates
+from lakehead.broker.partition.producer_table import LIMITS, ProducerLimits
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.verification import Verification
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.clock import Clock
+from lakehead.storage.format.control_batch import Marker, encode_marker
+from lakehead.storage.format.record_batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     BatchHeader,
     patch,
     read_header,
 )
-from storage.format.stream_object import AbortedTransaction
-from storage.stream.stream import Stream
+from lakehead.storage.format.stream_object import AbortedTransaction
+from lakehead.storage.stream.stream import Stream
 
 NO_EPOCH = -1
 _RESTORED_INLINE = 256 * 1024

@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from broker.partition.producer_table import (
+from lakehead.broker.partition.producer_table import (
     LIMITS,
     WINDOW,
     ProducerEntry,
     ProducerLimits,
     ProducerTable,
 )
-from broker.partition.verification import Verifications
-from broker.protocol.errors import KafkaError
-from storage.format.control_batch import Marker
-from storage.format.partition_state import (
+from lakehead.broker.partition.verification import Verifications
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.control_batch import Marker
+from lakehead.storage.format.partition_state import (
     NONE,
     PackedState,
     PartitionState,
@@ -39,8 +39,8 @@ from storage.format.partition_state import (
     union_of_aborted,
     unpack_producer,
 )
-from storage.format.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
-from storage.format.transaction_index import ENTRY_SIZE, TransactionIndex
+from lakehead.storage.format.record_batch import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from lakehead.storage.format.transaction_index import ENTRY_SIZE, TransactionIndex
 
 SEQUENCE_MAX = 0x7FFFFFFF
 STRICT_MARKERS = 2

@@ -1,8 +1,9 @@
 """The producers of one partition: bounded, small in memory, and cheap to save.
 
 Most of many producers are idle. They are kept as packed records, as objects hold them (see
-`storage.format.partition_state`); those that have sent something since the last upload are values.
-A million producers are some 150 MB so, of which nothing is for the garbage collector to visit.
+`lakehead.storage.format.partition_state`); those that have sent something since the last upload
+are values. A million producers are some 150 MB so, of which nothing is for the garbage collector
+to visit.
 
 **Saving.** An upload takes the records that changed since the one before it, and a share of all
 others, which go round: `since` is where the last complete round began, so the states of all objects
@@ -25,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.format.partition_state import (
+from lakehead.storage.format.partition_state import (
     NONE,
     PackedState,
     ProducerBatch,
@@ -35,7 +36,7 @@ from storage.format.partition_state import (
     packed_times,
     unpack_producer,
 )
-from storage.format.record_batch import NO_SEQUENCE
+from lakehead.storage.format.record_batch import NO_SEQUENCE
 
 WINDOW = 5
 """Durable batches remembered for each producer."""

@@ -10,18 +10,18 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
-from broker.partition.record_keys import records_without_key
-from broker.partition.record_rules import RecordRules
-from broker.partition.record_validation import (
+from lakehead.broker.partition.record_keys import records_without_key
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.record_validation import (
     EVERY_TIME,
     MalformedRecord,
     TimeRange,
     places_out_of_time,
 )
-from broker.partition.topic import Topic
-from broker.protocol.errors import KafkaError
-from storage.format.record_batch import BatchHeader, read_header
-from storage.stream.inflating import InflatedBatches
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.record_batch import BatchHeader, read_header
+from lakehead.storage.stream.inflating import InflatedBatches
 
 INFLATED_SIZE_MAX = 64 * 1024 * 1024
 INFLATION_MAX = 16

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, LONGS, TABLE, compiled, inlined, results
+from lakehead.storage.kernel_compiler import BYTES, LONG, LONGS, TABLE, compiled, inlined, results
 
 FINE = 0
 CUT_SHORT = 1

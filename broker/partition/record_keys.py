@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from broker.partition.record_validation import needs_kernel
-from storage.format.records import read_varint
+from lakehead.broker.partition.record_validation import needs_kernel
+from lakehead.storage.format.records import read_varint
 
 _REFUSED_MAX = 1000
 """Records without a key that one response names: each is some hundred bytes of it."""
@@ -42,7 +42,7 @@ def records_without_key(records: memoryview, count: int) -> list[int]:
 
 def _by_kernel(records: memoryview, count: int) -> list[int]:
     """Do the same for very many records."""
-    from broker.partition import record_kernels as kernel
+    from lakehead.broker.partition import record_kernels as kernel
 
     missing = np.empty(_REFUSED_MAX, np.int64)
     fault, found = kernel.find_keyless(np.frombuffer(records, np.uint8), count, missing)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.format.record_batch import NO_TIMESTAMP, BatchHeader
-from storage.format.records import TIME_MAX, read_varint
+from lakehead.storage.format.record_batch import NO_TIMESTAMP, BatchHeader
+from lakehead.storage.format.records import TIME_MAX, read_varint
 
 _INT_SIZE_MAX = 5
 _PLACES_MAX = 1000
@@ -125,7 +125,7 @@ def _as_long(value: int) -> int:
 
 def _by_kernel(records: memoryview, header: BatchHeader, times: TimeRange) -> list[tuple[int, int]]:
     """Do as `places_out_of_time` for very many records."""
-    from broker.partition import record_kernels as kernel
+    from lakehead.broker.partition import record_kernels as kernel
 
     strange = np.empty((_PLACES_MAX, 2), np.int64)
     fault, place, number, found = kernel.check_all(

@@ -6,12 +6,12 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from broker.partition.record_rules import RecordRules
-from broker.protocol.errors import KafkaError
-from storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from broker.partition.partition import Partition
+    from lakehead.broker.partition.partition import Partition
 
 _NAME_MAX = 249
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

@@ -7,9 +7,9 @@ compacted topics, and for topics that want it (see `record_checks`).
 
 from kio.schema.errors import ErrorCode
 
-from broker.partition.record_rules import RecordRules
-from broker.protocol.errors import KafkaError
-from storage.format.record_batch import (
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.record_batch import (
     CODEC_MASK,
     CODECS,
     CONTROL,

@@ -1,8 +1,8 @@
 """What a Kafka API is to the broker: its key, its versions, its message classes, its header
 flavours.
 
-A module of `broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))` and has a
-function `handle(request, context)`, plain or `async`, that returns the response entity of the
+A module of `lakehead.broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))` and
+has a function `handle(request, context)`, plain or `async`, that returns the response entity of the
 request's version; or, for the two APIs that carry records, `start(frame, header, slot, context)`,
 which reads the frame itself.
 """
@@ -18,9 +18,9 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 if TYPE_CHECKING:
-    from broker.node import Node
-    from broker.protocol.node_endpoints import Address
-    from storage.metadata.state import NodeState
+    from lakehead.broker.node import Node
+    from lakehead.broker.protocol.node_endpoints import Address
+    from lakehead.storage.metadata.state import NodeState
 
 API_VERSIONS_KEY = 18
 
@@ -34,7 +34,7 @@ class Api:
     `advertised_from` is the first version that ApiVersions lists, where it is lower than what is
     served (Produce: KAFKA-18659). One that `is_internal` is not listed: nodes alone use it.
     One that `is_at_once` handles a request, or begins to, in one turn of the event loop, which a
-    lower limit of elements keeps short (`broker.api.turns`).
+    lower limit of elements keeps short (`lakehead.broker.api.turns`).
     """
 
     key: int

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
-from broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.errors import MalformedFrame
 
 ELEMENTS_MAX = 20_000
 """Most array elements in one request, where the caller allows no more: what a request costs in time

@@ -2,8 +2,8 @@
 
 from kio.schema.errors import ErrorCode
 
-from storage import errors as storage_errors
-from storage.errors import LakeheadError
+from lakehead.storage import errors as storage_errors
+from lakehead.storage.errors import LakeheadError
 
 
 class KafkaError(LakeheadError):

@@ -8,11 +8,11 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.protocol.decode import ELEMENTS_MAX, Cursor
-from broker.protocol.encode import compact_text, plain_text, uvarint
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
-from broker.protocol.produce import TopicKey
+from lakehead.broker.protocol.decode import ELEMENTS_MAX, Cursor
+from lakehead.broker.protocol.encode import compact_text, plain_text, uvarint
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
+from lakehead.broker.protocol.produce import TopicKey
 
 SESSIONS = 7
 FLEXIBLE = 12

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from kio.serial import entity_writer
 
-from broker.protocol.api import API_VERSIONS_KEY, Registry, Schema, schema
-from broker.protocol.decode import Cursor
-from broker.protocol.errors import MalformedFrame, UnsupportedVersion
-from broker.protocol.node_proof import NO_PROOF, NodeProof, proof_in_tags
+from lakehead.broker.protocol.api import API_VERSIONS_KEY, Registry, Schema, schema
+from lakehead.broker.protocol.decode import Cursor
+from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
+from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof, proof_in_tags
 
 FRAME_MIN = 8
 """Shortest frame: key, version and correlation id."""
@@ -27,7 +27,7 @@ _LENGTH = struct.Struct(">i")
 
 class RequestHeader(NamedTuple):
     """The header of a request; its body begins at `body` in the frame. `proof` is what nodes prove
-    with who they are (`broker.protocol.node_proof`).
+    with who they are (`lakehead.broker.protocol.node_proof`).
     """
 
     key: int

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.protocol.encode import compact_text, uvarint
+from lakehead.broker.protocol.encode import compact_text, uvarint
 
 _INT32 = struct.Struct(">i")
 

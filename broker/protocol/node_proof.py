@@ -16,7 +16,7 @@ import hmac
 import struct
 from dataclasses import dataclass
 
-from broker.protocol.decode import Cursor
+from lakehead.broker.protocol.decode import Cursor
 
 _TAG, _SIZE = 10_001, 16
 _HEAD = struct.Struct(">hhii")

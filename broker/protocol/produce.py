@@ -8,10 +8,10 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.protocol.decode import ELEMENTS_MAX, Cursor
-from broker.protocol.encode import compact_text, plain_text, uvarint
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
+from lakehead.broker.protocol.decode import ELEMENTS_MAX, Cursor
+from lakehead.broker.protocol.encode import compact_text, plain_text, uvarint
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.node_endpoints import NodeEndpoint, tagged_endpoints
 
 NO_TIMESTAMP = -1
 FLEXIBLE = 9

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 SUPERVISOR = "LAKEHEAD_SUPERVISOR"
 """Environment: the process id of the supervisor."""

@@ -12,9 +12,9 @@ import re
 import signal
 import sys
 
-from broker.supervisor.lifeline import SUPERVISOR
-from broker.supervisor.placement import NodeCommand
-from storage.tasks import TaskScope
+from lakehead.broker.supervisor.lifeline import SUPERVISOR
+from lakehead.broker.supervisor.placement import NodeCommand
+from lakehead.storage.tasks import TaskScope
 
 _READY = re.compile(r"lakehead is ready at (?P<address>\S+),")
 
@@ -68,7 +68,7 @@ class NodeProcess:
 async def launch(command: NodeCommand, scope: TaskScope) -> NodeProcess:
     """Start a process for a node. Raises OSError."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "broker.cli", *command.arguments),
+        *(sys.executable, "-m", "lakehead", *command.arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, SUPERVISOR: str(os.getpid())},

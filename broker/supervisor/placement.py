@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.configs.table_places import registries_with_own
-from broker.network.listeners import counted_up
-from broker.settings import Settings
-from storage.errors import SettingsError
+from lakehead.broker.configs.table_places import registries_with_own
+from lakehead.broker.network.listeners import counted_up
+from lakehead.broker.settings import Settings
+from lakehead.storage.errors import SettingsError
 
 _PORT_MAX = 65535
 

@@ -12,18 +12,18 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from broker.ec2_events import Ec2Events, drain_by_command
-from broker.ec2_notices import Ec2Notices
-from broker.observability.event_log import configure_logs
-from broker.service_watchdog import feed_watchdog
-from broker.settings import Settings
-from broker.stop_signals import StopSignals
-from broker.supervisor.node_process import launch
-from broker.supervisor.placement import NodeCommand, registry_command
-from broker.supervisor.supervised_node import Life, SupervisedNode
-from broker.supervisor.supervisor import Supervisor
-from storage.clock import Clock, SystemClock
-from storage.tasks import TaskScope
+from lakehead.broker.ec2_events import Ec2Events, drain_by_command
+from lakehead.broker.ec2_notices import Ec2Notices
+from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.service_watchdog import feed_watchdog
+from lakehead.broker.settings import Settings
+from lakehead.broker.stop_signals import StopSignals
+from lakehead.broker.supervisor.node_process import launch
+from lakehead.broker.supervisor.placement import NodeCommand, registry_command
+from lakehead.broker.supervisor.supervised_node import Life, SupervisedNode
+from lakehead.broker.supervisor.supervisor import Supervisor
+from lakehead.storage.clock import Clock, SystemClock
+from lakehead.storage.tasks import TaskScope
 
 REPORT_S = 10.0
 """The end waits so long for the auto-scaling group to hear that this machine is not healthy."""

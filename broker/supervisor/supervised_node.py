@@ -15,9 +15,9 @@ from typing import Protocol
 
 import structlog
 
-from broker.supervisor.back_off import SERVED_WELL_S, BackOff
-from broker.supervisor.placement import NodeCommand
-from storage.clock import Clock
+from lakehead.broker.supervisor.back_off import SERVED_WELL_S, BackOff
+from lakehead.broker.supervisor.placement import NodeCommand
+from lakehead.storage.clock import Clock
 
 _CLEAN = (0, -signal.SIGTERM)
 """Exit statuses of a process that was told to stop: it did, or it was too young to listen."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import structlog
 
-from broker.supervisor.placement import NodeCommand
-from broker.supervisor.supervised_node import Launch, OnUnhealthy, SupervisedNode
-from storage.clock import Clock
-from storage.errors import LakeheadError
-from storage.tasks import TaskScope, task_group
+from lakehead.broker.supervisor.placement import NodeCommand
+from lakehead.broker.supervisor.supervised_node import Launch, OnUnhealthy, SupervisedNode
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.tasks import TaskScope, task_group
 
 OTHERS_TIMEOUT_S = 60.0
 """A rolling restart waits this long for a node that is down, before it takes down another."""

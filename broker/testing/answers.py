@@ -3,7 +3,7 @@
 import os
 import select
 
-from storage.clock import Clock
+from lakehead.storage.clock import Clock
 
 
 class Answers:

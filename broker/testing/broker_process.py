@@ -17,10 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from broker.testing.answers import Answers
-from broker.testing.topic_records import Record, read_topic
-from storage.clock import Clock, SystemClock
-from storage.errors import LakeheadError
+from lakehead.broker.testing.answers import Answers
+from lakehead.broker.testing.topic_records import Record, read_topic
+from lakehead.installation import ROOT
+from lakehead.storage.clock import Clock, SystemClock
+from lakehead.storage.errors import LakeheadError
 
 _START_S = 30.0
 _STOP_S = 30.0
@@ -29,7 +30,6 @@ _PORTS = range(10_000, 32_000)
 """Below those that the system gives to outgoing connections, so that a killed broker finds its own
 free when it is started again."""
 _PORTS_TRIED = 50
-_ROOT = str(Path(__file__).resolve().parents[2])
 _DEFAULTS = {
     "wal": "object:",  # no file of its full size to begin with, and a kill loses nothing
     "maintain": "false",
@@ -77,7 +77,9 @@ class LakeheadBroker:
 
     @property
     def path(self) -> str:
-        """Where the cluster lies, as a URI: for `lake.scan`, Spark's `path`, commands' `--path`."""
+        """Where the cluster lies, as a URI: for `lakehead.scan`, Spark's `path`, commands'
+        `--path`.
+        """
         return self._settings.get("store") or f"file:{self.folder / 'data' / 'store'}"
 
     @property
@@ -122,8 +124,8 @@ class LakeheadBroker:
         self._end()
 
     def flush(self) -> None:
-        """Have everything that was acknowledged in objects now, where Spark and `lake.scan` read
-        it, instead of seconds later. Raises BrokerGone, LakeheadError.
+        """Have everything that was acknowledged in objects now, where Spark and `lakehead.scan`
+        read it, instead of seconds later. Raises BrokerGone, LakeheadError.
         """
         self._ask("upload", _ANSWER_S)
 
@@ -193,13 +195,13 @@ class LakeheadBroker:
         """Start a process; return what it says first."""
         self.folder.mkdir(parents=True, exist_ok=True)
         environment = {n: v for n, v in os.environ.items() if not n.startswith("LAKEHEAD_")}
-        paths = (_ROOT, environment.get("PYTHONPATH", ""))
+        paths = (str(ROOT), environment.get("PYTHONPATH", ""))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         settings = json.dumps({**self._settings, "port": str(port)})
         with (self.folder / "broker.log").open("ab") as log:
             process = subprocess.Popen(
                 # -P: a test's working folder may have modules with names like ours.
-                [sys.executable, "-P", "-m", "broker.testing.node_process", settings],
+                [sys.executable, "-P", "-m", "lakehead.broker.testing.node_process", settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,4 +1,4 @@
-"""The process of a test's broker: `python -m broker.testing.node_process SETTINGS`."""
+"""The process of a test's broker: `python -m lakehead.broker.testing.node_process SETTINGS`."""
 
 import sys
 
@@ -9,7 +9,7 @@ def main() -> int:
     # third of a broker's start.
     for name in ("hypothesis", "rich"):
         sys.modules[name] = None  # type: ignore[assignment]
-    from broker.testing.served_node import run
+    from lakehead.broker.testing.served_node import run
 
     return run(sys.argv[1])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from broker.testing.broker_process import LakeheadBroker
+    from lakehead.broker.testing.broker_process import LakeheadBroker
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +21,7 @@ def lakehead_broker(
     lakehead_settings: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
 ) -> "Iterator[LakeheadBroker]":
     """One running broker for all tests of the session (under xdist, of each worker)."""
-    from broker.testing.broker_process import LakeheadBroker
+    from lakehead.broker.testing.broker_process import LakeheadBroker
 
     with LakeheadBroker(tmp_path_factory.mktemp("lakehead"), lakehead_settings) as broker:
         yield broker
@@ -48,7 +48,7 @@ def lakehead_brokers(
     """Makes running brokers of the test's own, of given settings, which it may kill:
     `lakehead_brokers({"message.max.bytes": "2m"})`.
     """
-    from broker.testing.broker_process import LakeheadBroker
+    from lakehead.broker.testing.broker_process import LakeheadBroker
 
     with ExitStack() as stack:
 

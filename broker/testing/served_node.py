@@ -10,11 +10,11 @@ import sys
 
 import uvloop
 
-from broker.node import Node, start_node
-from broker.observability.event_log import configure_logs
-from broker.setting_sources import load
-from broker.settings import Settings
-from storage.errors import LakeheadError
+from lakehead.broker.node import Node, start_node
+from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.setting_sources import load
+from lakehead.broker.settings import Settings
+from lakehead.storage.errors import LakeheadError
 
 
 def run(given: str) -> int:

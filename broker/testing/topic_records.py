@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage.clock import Clock
+from lakehead.storage.clock import Clock
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -37,7 +37,7 @@ def read_topic(
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "group.id": "broker.testing",
+            "group.id": "lakehead.broker.testing",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,

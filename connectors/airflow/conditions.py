@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 if TYPE_CHECKING:
-    from lake.jobs.table_due import Lag
-    from storage.metadata.state import ClusterState, StreamState, TopicState
+    from lakehead.lake.jobs.table_due import Lag
+    from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
 
 
 class Verdict(NamedTuple):
@@ -57,7 +57,7 @@ class TopicOffset(msgspec.Struct, frozen=True, kw_only=True, tag="topic_offset")
         )
 
     def _wanted(self, partitions: int) -> dict[int, int]:
-        from storage.errors import SettingsError
+        from lakehead.storage.errors import SettingsError
 
         if isinstance(self.offsets, int):
             return dict.fromkeys(range(partitions), self.offsets)
@@ -155,7 +155,7 @@ def end_offsets(state: "ClusterState", topic: "TopicState") -> list[int]:
 
 def held_offsets(state: "ClusterState", topic: "TopicState") -> list[int]:
     """Return the offset of each partition below which its table holds the records."""
-    from storage.metadata.state import TableState
+    from lakehead.storage.metadata.state import TableState
 
     table = state.tables.get(topic.topic_id, TableState())
     return [table.end_offset(partition) for partition in range(len(topic.partitions))]
@@ -174,7 +174,7 @@ def of_its_topic(condition: Condition, state: "ClusterState") -> Condition:
 
 
 def _topic(state: "ClusterState", condition: "Condition") -> "TopicState":
-    from storage.errors import UnknownTopic
+    from lakehead.storage.errors import UnknownTopic
 
     name = condition.topic
     topic = state.topics.get(name)
@@ -189,8 +189,8 @@ def _topic(state: "ClusterState", condition: "Condition") -> "TopicState":
 
 
 def _declared(topic: "TopicState") -> None:
-    from storage.errors import SettingsError
-    from storage.metadata.table_declaration import is_declared
+    from lakehead.storage.errors import SettingsError
+    from lakehead.storage.metadata.table_declaration import is_declared
 
     if not is_declared(topic):
         raise SettingsError(
@@ -199,7 +199,7 @@ def _declared(topic: "TopicState") -> None:
 
 
 def _lag(state: "ClusterState", condition: "Condition") -> tuple["TopicState", "Lag"]:
-    from lake.jobs.table_due import lag_of
+    from lakehead.lake.jobs.table_due import lag_of
 
     topic = _topic(state, condition)
     _declared(topic)

@@ -13,8 +13,8 @@ from airflow.sdk import DAG, Param, Variable
 from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from connectors.airflow.jobs import job_named
-from storage.jobs.options import Option, options_of
+from lakehead.connectors.airflow.jobs import job_named
+from lakehead.storage.jobs.options import Option, options_of
 
 VARIABLE = "lakehead_dags"
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -127,7 +127,7 @@ The dry run says:
 - {{ name | replace('_', ' ') }}: {{ value }}
 {%- endfor %}
 """
-_CALLBACK = "connectors.airflow.deadlines.tell_missed"
+_CALLBACK = "lakehead.connectors.airflow.deadlines.tell_missed"
 
 
 class DagSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import get_args
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from storage.jobs.job import IfTaken
+from lakehead.storage.jobs.job import IfTaken
 
 _HOPELESS = frozenset(
     {
@@ -64,7 +64,7 @@ def airflow_error(error: Exception, *, if_taken: IfTaken = "retry") -> AirflowEx
 @contextmanager
 def airflow_errors(*, if_taken: IfTaken = "retry") -> Iterator[None]:
     """Turn errors of Lakehead's into Airflow's, without a traceback of ours around them."""
-    from storage.errors import LakeheadError
+    from lakehead.storage.errors import LakeheadError
 
     try:
         yield

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from storage.clock import Clock, SystemClock
-from storage.jobs.job import in_bytes
+from lakehead.storage.clock import Clock, SystemClock
+from lakehead.storage.jobs.job import in_bytes
 
 _EVERY_S = 5.0
 

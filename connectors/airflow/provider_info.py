@@ -2,7 +2,7 @@
 
 from typing import Any
 
-_HOOK = "connectors.airflow.hooks.lakehead"
+_HOOK = "lakehead.connectors.airflow.hooks.lakehead"
 _OPTIONAL_TEXT = {"type": ["string", "null"]}
 _PROTOCOLS = ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 _MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -82,22 +82,25 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [_of_ours(_HOOK)],
         "operators": [
             _of_ours(
-                "connectors.airflow.operators.connect",
-                "connectors.airflow.operators.job",
-                "connectors.airflow.operators.mapped",
-                "connectors.airflow.operators.tables",
+                "lakehead.connectors.airflow.operators.connect",
+                "lakehead.connectors.airflow.operators.job",
+                "lakehead.connectors.airflow.operators.mapped",
+                "lakehead.connectors.airflow.operators.tables",
             )
         ],
-        "sensors": [_of_ours("connectors.airflow.sensors.lakehead")],
+        "sensors": [_of_ours("lakehead.connectors.airflow.sensors.lakehead")],
         "triggers": [
-            _of_ours("connectors.airflow.triggers.condition", "connectors.airflow.triggers.growth")
+            _of_ours(
+                "lakehead.connectors.airflow.triggers.condition",
+                "lakehead.connectors.airflow.triggers.growth",
+            )
         ],
         "asset-uris": [
             {
                 "schemes": ["lakehead"],
-                "handler": "connectors.airflow.assets.lakehead.sanitize_uri",
+                "handler": "lakehead.connectors.airflow.assets.lakehead.sanitize_uri",
                 "to_openlineage_converter": (
-                    "connectors.airflow.lineage.datasets.asset_to_openlineage"
+                    "lakehead.connectors.airflow.lineage.datasets.asset_to_openlineage"
                 ),
             }
         ],

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from connectors.airflow.spark_secrets import executor_properties, submit_arguments
+from lakehead.connectors.airflow.spark_secrets import executor_properties, submit_arguments
 
 if TYPE_CHECKING:
-    from storage.jobs.job import Runner
+    from lakehead.storage.jobs.job import Runner
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,11 +49,11 @@ def opened_runner(settings: RunnerSettings, storage: Mapping[str, str]) -> Itera
     Raises AirflowFailException; the runner SettingsError (no Java, no Spark), SparkFailed.
     """
     if settings.name == "local":
-        from lake.jobs.local_pool import run_items
+        from lakehead.lake.jobs.local_pool import run_items
 
         yield partial(run_items, processes=settings.processes)
         return
-    from lake.jobs.spark_runner import SparkFailed, spark_errors, spark_runner
+    from lakehead.lake.jobs.spark_runner import SparkFailed, spark_errors, spark_runner
 
     start: Callable[[], Any] = partial(_started, settings, storage)
     if settings.name == "connect":
@@ -76,7 +76,7 @@ def opened_runner(settings: RunnerSettings, storage: Mapping[str, str]) -> Itera
 
 
 def _started(settings: RunnerSettings, storage: Mapping[str, str]) -> Any:
-    from lake.spark import spark_session
+    from lakehead.lake.spark import spark_session
 
     with executor_properties(storage) as properties, submit_arguments(properties):
         return spark_session(

@@ -23,12 +23,12 @@ def run(told: Mapping[str, Any]) -> dict[str, Any]:
     """
     from pyspark.sql import SparkSession
 
-    from connectors.airflow.jobs import checked_job, job_named
-    from connectors.airflow.jobs.chunks import Chunk
-    from connectors.airflow.progress import ProgressLines
-    from lake.jobs.spark_runner import spark_runner
-    from storage.jobs.job import JobContext, Unit, sum_of_fields
-    from storage.jobs.options import parsed
+    from lakehead.connectors.airflow.jobs import checked_job, job_named
+    from lakehead.connectors.airflow.jobs.chunks import Chunk
+    from lakehead.connectors.airflow.progress import ProgressLines
+    from lakehead.lake.jobs.spark_runner import spark_runner
+    from lakehead.storage.jobs.job import JobContext, Unit, sum_of_fields
+    from lakehead.storage.jobs.options import parsed
 
     session = SparkSession.builder.appName("lakehead").getOrCreate()
     try:
@@ -63,7 +63,7 @@ def run(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Run what the first argument says. Status 1 with one line on an error of ours."""
-    from storage.errors import LakeheadError
+    from lakehead.storage.errors import LakeheadError
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     _log.setLevel(logging.INFO)

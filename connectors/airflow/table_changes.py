@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import AssetAlias
 
-from connectors.airflow.assets.lakehead import table_asset
-from connectors.airflow.untold_commits import (
+from lakehead.connectors.airflow.assets.lakehead import table_asset
+from lakehead.connectors.airflow.untold_commits import (
     EventVersions,
     Maker,
     TaskKey,
@@ -16,7 +16,7 @@ from connectors.airflow.untold_commits import (
     first_version,
     share_of,
 )
-from storage.jobs.job import TableChange
+from lakehead.storage.jobs.job import TableChange
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -43,8 +43,8 @@ def add_events(context: Mapping[str, Any], lakehead_conn_id: str, change: TableC
     """Have the table's asset get an event of all that became visible and is in none yet. Raises
     TableUnavailable, and what Airflow raises.
     """
-    from lake.tables.delta_table import open_table
-    from lake.tables.table_history import commits_since, history_since
+    from lakehead.lake.tables.delta_table import open_table
+    from lakehead.lake.tables.table_history import commits_since, history_since
 
     table = open_table(change.uri)
     if table is None:
@@ -123,7 +123,7 @@ def _maker(own: TaskKey, task: TaskKey | None) -> Maker:
 
 def lineage_of(changes: Sequence[TableChange], *, path: str, bootstrap_servers: str) -> Any:
     """Return OpenLineage's `OperatorLineage`; None without that provider."""
-    from connectors.airflow.lineage import table_lineage
+    from lakehead.connectors.airflow.lineage import table_lineage
 
     return table_lineage(
         path=path,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from lake.tables.table_history import TableCommit
+    from lakehead.lake.tables.table_history import TableCommit
 
 Maker = Literal["own", "at_work", "succeeded", "ended", "unknown"]
 """The run that made a commit, to the task that looks: itself (any try of it), a task that may still
@@ -186,7 +186,7 @@ def _joined(
 
 
 def _extra(topic: str, group: Sequence["TableCommit"]) -> dict[str, Any]:
-    from connectors.airflow.assets.lakehead import events_extra
+    from lakehead.connectors.airflow.assets.lakehead import events_extra
 
     offsets: dict[int, tuple[int, int]] = {}
     versions: list[list[int]] = []

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping
 from itertools import islice
 
-from connectors.pipelines.plan import Plan
-from connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
-from connectors.runtime.dead_letters import DeadLetters
-from connectors.runtime.figures import ConnectFigures, Progress
-from connectors.runtime.kafka_clients import Cluster, KafkaConfig
-from connectors.runtime.positions import PositionTopic, default_topic
-from connectors.runtime.records import Position
-from connectors.runtime.source import Source
-from connectors.runtime.source_run import SourceRun
-from connectors.runtime.stop import Stop
-from connectors.settings import ConnectorSettings
-from storage.clock import Clock
+from lakehead.connectors.pipelines.plan import Plan
+from lakehead.connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
+from lakehead.connectors.runtime.dead_letters import DeadLetters
+from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig
+from lakehead.connectors.runtime.positions import PositionTopic, default_topic
+from lakehead.connectors.runtime.records import Position
+from lakehead.connectors.runtime.source import Source
+from lakehead.connectors.runtime.source_run import SourceRun
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.connectors.settings import ConnectorSettings
+from lakehead.storage.clock import Clock
 
 _SHOWN_BYTES = 200
 _TRIED_BATCHES = 3

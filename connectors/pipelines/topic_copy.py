@@ -2,23 +2,23 @@
 
 from collections.abc import Callable, Mapping
 
-from connectors.pipelines.plan import Plan
-from connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
-from connectors.runtime.config_file import dotted
-from connectors.runtime.dead_letters import DeadLetters
-from connectors.runtime.errors import KafkaFailed
-from connectors.runtime.figures import ConnectFigures, Progress
-from connectors.runtime.kafka_clients import Cluster, KafkaConfig, checked_config
-from connectors.runtime.positions import PositionTopic, default_topic
-from connectors.runtime.records import Position, Work
-from connectors.runtime.sink import Offsets, TopicPartition
-from connectors.runtime.sink_run import SinkRun
-from connectors.runtime.stop import Stop
-from connectors.settings import ConnectorSettings
-from connectors.sinks.topic import GroupOffsets, TargetPositions, TopicSink
-from connectors.sources.topics import TopicsSettings
-from storage.clock import Clock
-from storage.errors import SettingsError
+from lakehead.connectors.pipelines.plan import Plan
+from lakehead.connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
+from lakehead.connectors.runtime.config_file import dotted
+from lakehead.connectors.runtime.dead_letters import DeadLetters
+from lakehead.connectors.runtime.errors import KafkaFailed
+from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, checked_config
+from lakehead.connectors.runtime.positions import PositionTopic, default_topic
+from lakehead.connectors.runtime.records import Position, Work
+from lakehead.connectors.runtime.sink import Offsets, TopicPartition
+from lakehead.connectors.runtime.sink_run import SinkRun
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.connectors.settings import ConnectorSettings
+from lakehead.connectors.sinks.topic import GroupOffsets, TargetPositions, TopicSink
+from lakehead.connectors.sources.topics import TopicsSettings
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import SettingsError
 
 
 class TopicCopy:

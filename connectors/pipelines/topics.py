@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from connectors.runtime.dead_letters import OnError
-from connectors.runtime.errors import KafkaFailed
-from connectors.runtime.kafka_clients import Cluster, KafkaConfig
-from connectors.runtime.stop import Stop
-from connectors.runtime.transactions import Transactions
-from connectors.settings import ConnectorSettings
-from connectors.sources.delta.settings import DeltaSettings
-from storage.clock import Clock
+from lakehead.connectors.runtime.dead_letters import OnError
+from lakehead.connectors.runtime.errors import KafkaFailed
+from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.connectors.runtime.transactions import Transactions
+from lakehead.connectors.settings import ConnectorSettings
+from lakehead.connectors.sources.delta.settings import DeltaSettings
+from lakehead.storage.clock import Clock
 
 _CUT_TRANSACTION_S = 60.0
 _WHOLE_TRANSACTION_S = 900.0

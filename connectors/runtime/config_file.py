@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 T = TypeVar("T")
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from enum import StrEnum
 
-from connectors.runtime.errors import BadInput
-from connectors.runtime.figures import ConnectFigures
-from connectors.runtime.records import Letter, Record
-from connectors.runtime.transactions import RecordTooBig, Transactions
+from lakehead.connectors.runtime.errors import BadInput
+from lakehead.connectors.runtime.figures import ConnectFigures
+from lakehead.connectors.runtime.records import Letter, Record
+from lakehead.connectors.runtime.transactions import RecordTooBig, Transactions
 
 _LETTER_BYTES_MAX = 64 * 1024
 _REASON_MAX = 1_000

@@ -1,6 +1,6 @@
 """What a connector can fail by, by what its user does next. Every message is one line."""
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 
 class ConnectorError(LakeheadError):

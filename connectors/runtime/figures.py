@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from storage.jobs.job import Totals
+from lakehead.storage.jobs.job import Totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

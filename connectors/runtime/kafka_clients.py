@@ -13,10 +13,10 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from connectors.runtime.errors import ConnectorFenced, KafkaAway, KafkaFailed, RunStopped
-from connectors.runtime.sink import TopicPartition
-from connectors.runtime.stop import Stop
-from storage.errors import SettingsError
+from lakehead.connectors.runtime.errors import ConnectorFenced, KafkaAway, KafkaFailed, RunStopped
+from lakehead.connectors.runtime.sink import TopicPartition
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.storage.errors import SettingsError
 
 _AWAY = frozenset(
     {

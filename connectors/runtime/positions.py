@@ -12,13 +12,13 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 
-from connectors.runtime.errors import KafkaFailed, RunStopped
-from connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
-from connectors.runtime.records import Partition, Position, Record
-from connectors.runtime.sink import TopicPartition
-from connectors.runtime.stop import Stop
-from storage.clock import Clock
-from storage.errors import SettingsError
+from lakehead.connectors.runtime.errors import KafkaFailed, RunStopped
+from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
+from lakehead.connectors.runtime.records import Partition, Position, Record
+from lakehead.connectors.runtime.sink import TopicPartition
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import SettingsError
 
 _POLL_S = 0.1
 _AT_ONCE = 500

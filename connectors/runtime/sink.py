@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from connectors.runtime.figures import ConnectFigures
-from connectors.runtime.records import Headers
+from lakehead.connectors.runtime.figures import ConnectFigures
+from lakehead.connectors.runtime.records import Headers
 
 
 class TopicPartition(NamedTuple):

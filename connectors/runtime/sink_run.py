@@ -8,7 +8,7 @@ from typing import Any, Literal
 from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 
-from connectors.runtime.errors import (
+from lakehead.connectors.runtime.errors import (
     ConnectorError,
     InputLost,
     KafkaAway,
@@ -16,13 +16,13 @@ from connectors.runtime.errors import (
     RunStopped,
     TransactionAborted,
 )
-from connectors.runtime.figures import ConnectFigures, Progress
-from connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
-from connectors.runtime.settings import RunSettings
-from connectors.runtime.sink import Consumed, Offsets, Sink, SourceOffset, TopicPartition
-from connectors.runtime.stop import Stop
-from storage.clock import Clock
-from storage.failpoints import failpoint
+from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
+from lakehead.connectors.runtime.settings import RunSettings
+from lakehead.connectors.runtime.sink import Consumed, Offsets, Sink, SourceOffset, TopicPartition
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.storage.clock import Clock
+from lakehead.storage.failpoints import failpoint
 
 _AT_ONCE = 2_000
 _POLL_S = 0.2

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from connectors.runtime.records import Batch, Partition, Position, Work
+from lakehead.connectors.runtime.records import Batch, Partition, Position, Work
 
 Positions = Callable[[Partition], Position | None]
 """How far a partition was read; None if never."""

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from connectors.runtime.dead_letters import DeadLetters
-from connectors.runtime.errors import InputReplaced, TransactionAborted
-from connectors.runtime.figures import ConnectFigures, Progress
-from connectors.runtime.positions import PositionTopic
-from connectors.runtime.records import Batch, Letter, Partition, Position, Work
-from connectors.runtime.settings import RunSettings
-from connectors.runtime.source import Source
-from connectors.runtime.stop import Stop
-from connectors.runtime.transactions import RecordTooBig, Transactions
-from storage.clock import Clock
-from storage.errors import StoreRefused, StoreUnavailable
-from storage.failpoints import failpoint
+from lakehead.connectors.runtime.dead_letters import DeadLetters
+from lakehead.connectors.runtime.errors import InputReplaced, TransactionAborted
+from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.positions import PositionTopic
+from lakehead.connectors.runtime.records import Batch, Letter, Partition, Position, Work
+from lakehead.connectors.runtime.settings import RunSettings
+from lakehead.connectors.runtime.source import Source
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.connectors.runtime.transactions import RecordTooBig, Transactions
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import StoreRefused, StoreUnavailable
+from lakehead.storage.failpoints import failpoint
 
 _ATTEMPTS = 6
 _FIRST_PAUSE_S = 0.5

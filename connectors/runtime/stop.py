@@ -2,7 +2,7 @@
 
 import threading
 
-from storage.clock import Clock
+from lakehead.storage.clock import Clock
 
 
 class Stop:

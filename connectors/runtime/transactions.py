@@ -10,12 +10,12 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from connectors.runtime.errors import KafkaFailed, RunStopped, TransactionAborted
-from connectors.runtime.kafka_clients import KafkaConfig, kafka_failure, made_client
-from connectors.runtime.records import Record
-from connectors.runtime.stop import Stop
-from storage.clock import Clock
-from storage.failpoints import failpoint
+from lakehead.connectors.runtime.errors import KafkaFailed, RunStopped, TransactionAborted
+from lakehead.connectors.runtime.kafka_clients import KafkaConfig, kafka_failure, made_client
+from lakehead.connectors.runtime.records import Record
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.storage.clock import Clock
+from lakehead.storage.failpoints import failpoint
 
 _QUEUE_KIB = 32 * 1024
 _STEP_S = 1.0

@@ -7,8 +7,8 @@ branch that the writer may choose.
 
 from typing import Any
 
-from connectors.schema_registry.parsed import difference
-from storage.metadata.avro_schema import AvroModel
+from lakehead.connectors.schema_registry.parsed import difference
+from lakehead.storage.metadata.avro_schema import AvroModel
 
 _Pair = tuple[str, str]
 """The names of a reader's record and a writer's."""

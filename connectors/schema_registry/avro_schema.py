@@ -6,11 +6,11 @@ where short ones do is the same schema with the same id.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from connectors.schema_registry.errors import InvalidSchema
-from connectors.schema_registry.parsed import NamedText, ParsedSchema
-from connectors.schema_registry.records import AVRO, compact_json
-from storage.metadata import avro_schema
-from storage.metadata.avro_schema import PRIMITIVES, AvroModel, MalformedAvro, name_space
+from lakehead.connectors.schema_registry.errors import InvalidSchema
+from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
+from lakehead.connectors.schema_registry.records import AVRO, compact_json
+from lakehead.storage.metadata import avro_schema
+from lakehead.storage.metadata.avro_schema import PRIMITIVES, AvroModel, MalformedAvro, name_space
 
 _TYPE_NAMES = PRIMITIVES | {"record", "enum", "array", "map", "union", "fixed"}
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connectors.schema_registry.parsed import ParsedSchema, schema_type
+from lakehead.connectors.schema_registry.parsed import ParsedSchema, schema_type
 
 LEVELS = (
     "NONE",

@@ -3,7 +3,7 @@
 Clients tell causes apart by the code, so each has a function here and none is written elsewhere.
 """
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 
 class RegistryError(LakeheadError):

@@ -9,17 +9,17 @@ a property is incompatible: somebody may have written it with another type.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from connectors.schema_registry.errors import InvalidSchema
-from connectors.schema_registry.json_keywords import (
+from lakehead.connectors.schema_registry.errors import InvalidSchema
+from lakehead.connectors.schema_registry.json_keywords import (
     Difference,
     enums,
     frozen,
     numbers,
     strings,
 )
-from connectors.schema_registry.json_objects import arrays, objects
-from connectors.schema_registry.json_schema import Part, Source, parts_of
-from connectors.schema_registry.parsed import difference
+from lakehead.connectors.schema_registry.json_objects import arrays, objects
+from lakehead.connectors.schema_registry.json_schema import Part, Source, parts_of
+from lakehead.connectors.schema_registry.parsed import difference
 
 _STEPS_MAX = 200_000
 

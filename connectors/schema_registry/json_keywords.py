@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connectors.schema_registry.json_schema import Part, Source
+from lakehead.connectors.schema_registry.json_schema import Part, Source
 
 
 @dataclass(frozen=True, slots=True)

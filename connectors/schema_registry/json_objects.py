@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from connectors.schema_registry.json_keywords import Compare, Difference, bounds, matches
-from connectors.schema_registry.json_schema import Part, Source, parts_of
+from lakehead.connectors.schema_registry.json_keywords import Compare, Difference, bounds, matches
+from lakehead.connectors.schema_registry.json_schema import Part, Source, parts_of
 
 
 def objects(compare: Compare, old: Part, new: Part, path: str) -> list[Difference]:

@@ -17,9 +17,9 @@ from jsonschema_specifications import REGISTRY
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT7, DRAFT201909, DRAFT202012, specification_with
 
-from connectors.schema_registry.errors import InvalidSchema
-from connectors.schema_registry.parsed import NamedText, ParsedSchema
-from connectors.schema_registry.records import JSON
+from lakehead.connectors.schema_registry.errors import InvalidSchema
+from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
+from lakehead.connectors.schema_registry.records import JSON
 
 Kind = Literal[
     "any", "never", "string", "number", "boolean", "null", "object", "array",

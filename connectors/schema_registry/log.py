@@ -35,16 +35,16 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from connectors.schema_registry.errors import (
+from lakehead.connectors.schema_registry.errors import (
     RegistryError,
     schema_too_large,
     store_failed,
     timed_out,
 )
-from connectors.schema_registry.records import MalformedRecord, Record, decode, encode
-from connectors.schema_registry.state import RegistryState
-from connectors.schema_registry.topic import silent_logger
-from storage.clock import Clock
+from lakehead.connectors.schema_registry.records import MalformedRecord, Record, decode, encode
+from lakehead.connectors.schema_registry.state import RegistryState
+from lakehead.connectors.schema_registry.topic import silent_logger
+from lakehead.storage.clock import Clock
 
 ATTEMPT_HEADER = "lakehead.attempt"
 _POLL_S = 0.2

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.schema_registry.errors import InvalidSchema
-from connectors.schema_registry.records import AVRO, JSON, PROTOBUF
+from lakehead.connectors.schema_registry.errors import InvalidSchema
+from lakehead.connectors.schema_registry.records import AVRO, JSON, PROTOBUF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +47,19 @@ def schema_type(kind: str) -> SchemaType:
     """Return the type of a name. Raises InvalidSchema."""
     match kind:
         case "AVRO":
-            from connectors.schema_registry import avro_compatibility, avro_schema
+            from lakehead.connectors.schema_registry import avro_compatibility, avro_schema
 
             return SchemaType(
                 parse=avro_schema.parse_avro, unreadable=avro_compatibility.unreadable
             )
         case "JSON":
-            from connectors.schema_registry import json_compatibility, json_schema
+            from lakehead.connectors.schema_registry import json_compatibility, json_schema
 
             return SchemaType(
                 parse=json_schema.parse_json_schema, unreadable=json_compatibility.unreadable
             )
         case "PROTOBUF":
-            from connectors.schema_registry import protobuf_compatibility, protobuf_schema
+            from lakehead.connectors.schema_registry import protobuf_compatibility, protobuf_schema
 
             return SchemaType(
                 parse=protobuf_schema.parse_protobuf,

@@ -13,8 +13,8 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
-from connectors.schema_registry.parsed import difference
-from connectors.schema_registry.protobuf_schema import ProtobufModel
+from lakehead.connectors.schema_registry.parsed import difference
+from lakehead.connectors.schema_registry.protobuf_schema import ProtobufModel
 
 _Proto = FieldDescriptorProto
 _WIRE_KINDS: Mapping[int, str] = {

@@ -13,12 +13,12 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError
 
-from connectors.schema_registry.errors import InvalidSchema
-from connectors.schema_registry.parsed import NamedText, ParsedSchema
-from connectors.schema_registry.proto_text import json_name, proto_text
-from connectors.schema_registry.records import PROTOBUF
-from lake.tables.values.decoder import UnusableSchema
-from lake.tables.values.protobuf_schema import compile_proto
+from lakehead.connectors.schema_registry.errors import InvalidSchema
+from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
+from lakehead.connectors.schema_registry.proto_text import json_name, proto_text
+from lakehead.connectors.schema_registry.records import PROTOBUF
+from lakehead.lake.tables.values.decoder import UnusableSchema
+from lakehead.lake.tables.values.protobuf_schema import compile_proto
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
-from connectors.schema_registry import errors
-from connectors.schema_registry.compatibility import Earlier, problems
-from connectors.schema_registry.errors import InvalidSchema, RegistryError
-from connectors.schema_registry.log import Decision, SchemaLog
-from connectors.schema_registry.parsed import NamedText, ParsedSchema, schema_type
-from connectors.schema_registry.records import (
+from lakehead.connectors.schema_registry import errors
+from lakehead.connectors.schema_registry.compatibility import Earlier, problems
+from lakehead.connectors.schema_registry.errors import InvalidSchema, RegistryError
+from lakehead.connectors.schema_registry.log import Decision, SchemaLog
+from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema, schema_type
+from lakehead.connectors.schema_registry.records import (
     ContextRecord,
     Record,
     SchemaReference,
@@ -22,9 +22,9 @@ from connectors.schema_registry.records import (
     Version,
     VersionRecord,
 )
-from connectors.schema_registry.requested import LATEST, RequestedSchema
-from connectors.schema_registry.state import RegistryState
-from connectors.schema_registry.subjects import (
+from lakehead.connectors.schema_registry.requested import LATEST, RequestedSchema
+from lakehead.connectors.schema_registry.state import RegistryState
+from lakehead.connectors.schema_registry.subjects import (
     DEFAULT_CONTEXT,
     Subject,
     beside,

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.schema_registry.compatibility import LEVELS
-from connectors.schema_registry.errors import (
+from lakehead.connectors.schema_registry.compatibility import LEVELS
+from lakehead.connectors.schema_registry.errors import (
     invalid_compatibility,
     invalid_schema,
     invalid_version,
     malformed_request,
 )
-from connectors.schema_registry.records import (
+from lakehead.connectors.schema_registry.records import (
     AVRO,
     KINDS,
     Config,

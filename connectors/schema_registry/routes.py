@@ -9,24 +9,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectors.schema_registry import errors
-from connectors.schema_registry.errors import RegistryError
-from connectors.schema_registry.records import AVRO, KINDS, Config, Version, reference_fields
-from connectors.schema_registry.registry import Registry
-from connectors.schema_registry.requested import (
+from lakehead.connectors.schema_registry import errors
+from lakehead.connectors.schema_registry.errors import RegistryError
+from lakehead.connectors.schema_registry.records import (
+    AVRO,
+    KINDS,
+    Config,
+    Version,
+    reference_fields,
+)
+from lakehead.connectors.schema_registry.registry import Registry
+from lakehead.connectors.schema_registry.requested import (
     read_config,
     read_mode,
     read_schema,
     read_version,
 )
-from connectors.schema_registry.state import RegistryState
-from connectors.schema_registry.subjects import (
+from lakehead.connectors.schema_registry.state import RegistryState
+from lakehead.connectors.schema_registry.subjects import (
     ANY_CONTEXT,
     Subject,
     checked_subject,
     parse_subject,
 )
-from connectors.schema_registry.upkeep import Upkeep
+from lakehead.connectors.schema_registry.upkeep import Upkeep
 
 _ID_MAX = 2**31 - 1
 
@@ -262,7 +268,7 @@ class Routes:
     def _text(self, call: Call, version: Version) -> str:
         """The text of a schema; of Protobuf with format=serialized the descriptor in base64."""
         if version.schema.kind == "PROTOBUF" and call.query.get("format") == "serialized":
-            from connectors.schema_registry.protobuf_schema import serialized
+            from lakehead.connectors.schema_registry.protobuf_schema import serialized
 
             return serialized(self._registry.parsed(version))
         return version.schema.text

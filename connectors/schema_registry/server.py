@@ -15,14 +15,14 @@ from typing import Any
 import structlog
 import uvicorn
 
-from connectors.schema_registry.log import SchemaLog
-from connectors.schema_registry.registry import Registry
-from connectors.schema_registry.routes import Routes
-from connectors.schema_registry.service import Service
-from connectors.schema_registry.settings import RegistrySettings
-from connectors.schema_registry.topic import prepare_topic
-from storage.clock import SystemClock
-from storage.errors import SettingsError
+from lakehead.connectors.schema_registry.log import SchemaLog
+from lakehead.connectors.schema_registry.registry import Registry
+from lakehead.connectors.schema_registry.routes import Routes
+from lakehead.connectors.schema_registry.service import Service
+from lakehead.connectors.schema_registry.settings import RegistrySettings
+from lakehead.connectors.schema_registry.topic import prepare_topic
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
 
 _CONNECTIONS_MAX = 1000
 _IDLE_S = 60

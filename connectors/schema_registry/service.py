@@ -18,8 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from connectors.schema_registry.errors import RegistryError, malformed_request
-from connectors.schema_registry.routes import BareText, Call, Routes
+from lakehead.connectors.schema_registry.errors import RegistryError, malformed_request
+from lakehead.connectors.schema_registry.routes import BareText, Call, Routes
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 _log = structlog.get_logger("connectors.schema_registry")

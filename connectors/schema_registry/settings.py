@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 TOPIC = "_schemas"
 BODY_BYTES_MAX = 4 << 20

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from connectors.schema_registry.records import (
+from lakehead.connectors.schema_registry.records import (
     Config,
     ConfigRecord,
     ContextRecord,
@@ -22,7 +22,7 @@ from connectors.schema_registry.records import (
     Version,
     VersionRecord,
 )
-from connectors.schema_registry.subjects import (
+from lakehead.connectors.schema_registry.subjects import (
     ANY_CONTEXT,
     DEFAULT_CONTEXT,
     Subject,

@@ -7,7 +7,7 @@ is written bare. `:.lab:` names the context as a whole, in configs and modes.
 
 from dataclasses import dataclass
 
-from connectors.schema_registry.errors import invalid_subject
+from lakehead.connectors.schema_registry.errors import invalid_subject
 
 DEFAULT_CONTEXT = "."
 ANY_CONTEXT = ":*:"

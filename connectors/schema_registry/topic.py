@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 
 def silent_logger() -> logging.Logger:

@@ -1,8 +1,8 @@
 """What deletes versions and subjects, and what sets configs and modes."""
 
-from connectors.schema_registry import errors
-from connectors.schema_registry.log import Decision
-from connectors.schema_registry.records import (
+from lakehead.connectors.schema_registry import errors
+from lakehead.connectors.schema_registry.log import Decision
+from lakehead.connectors.schema_registry.records import (
     Config,
     ConfigRecord,
     IdsRecord,
@@ -13,10 +13,10 @@ from connectors.schema_registry.records import (
     Version,
     VersionRecord,
 )
-from connectors.schema_registry.registry import READ_ONLY, Registry
-from connectors.schema_registry.requested import LATEST
-from connectors.schema_registry.state import DEFAULT_LEVEL, RegistryState, deleted
-from connectors.schema_registry.subjects import Subject, parse_subject
+from lakehead.connectors.schema_registry.registry import READ_ONLY, Registry
+from lakehead.connectors.schema_registry.requested import LATEST
+from lakehead.connectors.schema_registry.state import DEFAULT_LEVEL, RegistryState, deleted
+from lakehead.connectors.schema_registry.subjects import Subject, parse_subject
 
 MODES = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 

@@ -10,15 +10,15 @@ from typing import Any
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
-from connectors.runtime.dead_letters import DeadLetters
-from connectors.runtime.figures import ConnectFigures
-from connectors.runtime.kafka_clients import KafkaConfig, made_client
-from connectors.runtime.positions import PositionTopic
-from connectors.runtime.records import Letter, Record
-from connectors.runtime.sink import Consumed, Offsets, SourceOffset, TopicPartition
-from connectors.runtime.stop import Stop
-from connectors.runtime.transactions import RecordTooBig, Transactions
-from storage.clock import Clock
+from lakehead.connectors.runtime.dead_letters import DeadLetters
+from lakehead.connectors.runtime.figures import ConnectFigures
+from lakehead.connectors.runtime.kafka_clients import KafkaConfig, made_client
+from lakehead.connectors.runtime.positions import PositionTopic
+from lakehead.connectors.runtime.records import Letter, Record
+from lakehead.connectors.runtime.sink import Consumed, Offsets, SourceOffset, TopicPartition
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.connectors.runtime.transactions import RecordTooBig, Transactions
+from lakehead.storage.clock import Clock
 
 
 class GroupOffsets:

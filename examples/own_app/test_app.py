@@ -4,7 +4,7 @@ import json
 
 from app import total_orders  # type: ignore[import-not-found]  # beside this file
 
-from broker.testing import LakeheadBroker
+from lakehead.broker.testing import LakeheadBroker
 
 
 def order(customer: str, cents: int) -> str:

@@ -9,7 +9,7 @@ output "kcat" {
 }
 
 output "store" {
-  description = "The cluster's place: path of Spark, lake.scan and the command line."
+  description = "The cluster's place: path of Spark, lakehead.scan and the command line."
   value       = "s3://${module.storage.bucket}/${var.prefix}"
 }
 

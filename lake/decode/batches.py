@@ -1,16 +1,16 @@
 """Kernel: finds the record batches in a range of data blocks.
 
-Walks block headers, record headers and batch headers (`storage.format.stream_object`,
-`storage.format.record_batch`), checks that each lies inside its parent and that they agree, and
-lists the batches that hold records of the asked offsets, control batches (transaction markers)
-among them.
+Walks block headers, record headers and batch headers (`lakehead.storage.format.stream_object`,
+`lakehead.storage.format.record_batch`), checks that each lies inside its parent and that they
+agree, and lists the batches that hold records of the asked offsets, control batches (transaction
+markers) among them.
 """
 
 from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, TABLE, compiled, inlined, results
+from lakehead.storage.kernel_compiler import BYTES, LONG, TABLE, compiled, inlined, results
 
 # Columns of the batch table: one row per batch, positions in the scanned bytes.
 BATCH_POSITION = 0

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled, inlined
-from storage.kernel_memory import copy_bytes
+from lakehead.storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled, inlined
+from lakehead.storage.kernel_memory import copy_bytes
 
 
 @inlined

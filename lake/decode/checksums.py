@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from lake.decode import batches as scan
-from storage.format.record_batch import ATTRIBUTES_POSITION
-from storage.kernel_compiler import LONG, LONGS, compiled, inlined
+from lakehead.lake.decode import batches as scan
+from lakehead.storage.format.record_batch import ATTRIBUTES_POSITION
+from lakehead.storage.kernel_compiler import LONG, LONGS, compiled, inlined
 
 _POLYNOMIAL = 0x82F63B78
 _ONE = 1 << 31

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lake.decode import binary
-from lake.decode.columns import HEADERS
-from lake.decode.memory import empty, zeros
-from storage.format.record_kernel import NO_TIME, NO_TYPE
+from lakehead.lake.decode import binary
+from lakehead.lake.decode.columns import HEADERS
+from lakehead.lake.decode.memory import empty, zeros
+from lakehead.storage.format.record_kernel import NO_TIME, NO_TYPE
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
@@ -178,7 +178,7 @@ def _binary(
 
 
 def _headers(kind: pa.ListType, columns: RecordColumns, start: int, count: int) -> pa.Array:
-    from lake.decode import headers  # loaded only for reads that ask for headers
+    from lakehead.lake.decode import headers  # loaded only for reads that ask for headers
 
     data, inflated = columns.data, columns.inflated
     at, size = columns.headers_at, columns.headers_size

@@ -1,5 +1,5 @@
-"""Decodes a range of data blocks to Arrow record batches. What the Spark source, `lake.scan` and
-the jobs share.
+"""Decodes a range of data blocks to Arrow record batches. What the Spark source, `lakehead.scan`
+and the jobs share.
 
 Four steps, each one call for the whole range: find the batches, check and inflate them, parse their
 records to positions, and build the asked columns from the positions. Compressed batches are taken
@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lake.decode import batches as scan
-from lake.decode import checksums
-from lake.decode.column_builder import ColumnBuilder, RecordColumns
-from lake.decode.columns import HEADERS, arrow_schema
-from lake.decode.invalid import ByMode, InvalidBatch, InvalidPolicy, InvalidTimes
-from lake.decode.memory import empty
-from storage.errors import CorruptObject
-from storage.format import record_kernel as parse
-from storage.format.compression import BufferTooSmall, Inflater
-from storage.format.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
-from storage.format.record_check import INFLATED_BATCH_SIZE_MAX
-from storage.object_store.protocol import Buffer
+from lakehead.lake.decode import batches as scan
+from lakehead.lake.decode import checksums
+from lakehead.lake.decode.column_builder import ColumnBuilder, RecordColumns
+from lakehead.lake.decode.columns import HEADERS, arrow_schema
+from lakehead.lake.decode.invalid import ByMode, InvalidBatch, InvalidPolicy, InvalidTimes
+from lakehead.lake.decode.memory import empty
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format import record_kernel as parse
+from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.record_batch import CODEC_MASK, CONTROL, TRANSACTIONAL
+from lakehead.storage.format.record_check import INFLATED_BATCH_SIZE_MAX
+from lakehead.storage.object_store.protocol import Buffer
 
 _INT = np.int32
 _LONG = np.int64

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled, inlined
+from lakehead.storage.kernel_compiler import BYTES, INTS, LONG, OUT, compiled, inlined
 
 
 @inlined

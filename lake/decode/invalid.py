@@ -15,8 +15,8 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 import numpy.typing as npt
 
-from lake.errors import InvalidRecord
-from storage.errors import SettingsError
+from lakehead.lake.errors import InvalidRecord
+from lakehead.storage.errors import SettingsError
 
 Mode = Literal["FAILFAST", "PERMISSIVE", "DROPMALFORMED"]
 MODES: tuple[Mode, ...] = get_args(Mode)

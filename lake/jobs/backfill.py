@@ -11,19 +11,19 @@ that is killed goes on where it was, and of two runs one commits and the other l
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lake.catalog import Catalog, PartitionLog
-from lake.committed import committed_now
-from lake.jobs.dead_letters import commit_letters
-from lake.jobs.table_item import TableItem, TableItemResult, make_table_files
-from lake.jobs.table_run import RecordUnreadable, log_key
-from lake.jobs.table_schema import SchemaConflict, table_layout
-from lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings
-from lake.jobs.thread_pool import run_in_threads
-from lake.moved_ranges import plan_moved
-from lake.offsets import offset_for_timestamp
-from lake.planner import OffsetRange, Split
-from lake.store_reader import StoreReader
-from lake.tables.delta_table import (
+from lakehead.lake.catalog import Catalog, PartitionLog
+from lakehead.lake.committed import committed_now
+from lakehead.lake.jobs.dead_letters import commit_letters
+from lakehead.lake.jobs.table_item import TableItem, TableItemResult, make_table_files
+from lakehead.lake.jobs.table_run import RecordUnreadable, log_key
+from lakehead.lake.jobs.table_schema import SchemaConflict, table_layout
+from lakehead.lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings
+from lakehead.lake.jobs.thread_pool import run_in_threads
+from lakehead.lake.moved_ranges import plan_moved
+from lakehead.lake.offsets import offset_for_timestamp
+from lakehead.lake.planner import OffsetRange, Split
+from lakehead.lake.store_reader import StoreReader
+from lakehead.lake.tables.delta_table import (
     NOTHING,
     Table,
     TableMoved,
@@ -32,13 +32,13 @@ from lake.tables.delta_table import (
     first_id,
     open_table,
 )
-from lake.tables.layout import TableLayout
-from lake.tables.left_out import count_marks
-from lake.tables.owner import check_topic, owner_marks
-from lake.tables.table_history import Change
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.failpoints import failpoint
+from lakehead.lake.tables.layout import TableLayout
+from lakehead.lake.tables.left_out import count_marks
+from lakehead.lake.tables.owner import check_topic, owner_marks
+from lakehead.lake.tables.table_history import Change
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.failpoints import failpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from lake.jobs.table_item import TableFiles
-from lake.jobs.table_settings import MaterializeSettings
-from lake.tables.data_file import DataFile, read_row_groups
-from lake.tables.delta_table import Table, create_table, open_table
-from lake.tables.layout import DEAD_LETTERS
-from lake.tables.merge_engine import progress_marks
-from lake.tables.owner import check_topic, owner_marks
-from lake.tables.record_places import PLACE, RecordPlaces, among_places
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.failpoints import failpoint
+from lakehead.lake.jobs.table_item import TableFiles
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.tables.data_file import DataFile, read_row_groups
+from lakehead.lake.tables.delta_table import Table, create_table, open_table
+from lakehead.lake.tables.layout import DEAD_LETTERS
+from lakehead.lake.tables.merge_engine import progress_marks
+from lakehead.lake.tables.owner import check_topic, owner_marks
+from lakehead.lake.tables.record_places import PLACE, RecordPlaces, among_places
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.failpoints import failpoint
 
 LETTERS_DESCRIPTION = "Records that could not be read"
 

@@ -12,29 +12,29 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lake.catalog import Catalog
-from lake.jobs.backfill import Beginning, begin_at
-from lake.jobs.kept_files import LOOK_S, FilesTold, files_kept
-from lake.jobs.replay import ReplayResult, replay_dead_letters
-from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
-from lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
-from lake.jobs.table_places import check_declared_place
-from lake.jobs.table_rebuild import RebuildResult, rebuild_table
-from lake.jobs.table_run import TableRun
-from lake.jobs.table_schema import SchemaConflict
-from lake.jobs.table_settings import (
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.jobs.backfill import Beginning, begin_at
+from lakehead.lake.jobs.kept_files import LOOK_S, FilesTold, files_kept
+from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
+from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
+from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
+from lakehead.lake.jobs.table_places import check_declared_place
+from lakehead.lake.jobs.table_rebuild import RebuildResult, rebuild_table
+from lakehead.lake.jobs.table_run import TableRun
+from lakehead.lake.jobs.table_schema import SchemaConflict
+from lakehead.lake.jobs.table_settings import (
     MaterializeResult,
     MaterializeSettings,
     Progress,
     declared_settings,
 )
-from lake.jobs.table_upkeep import keep_files, targets
-from lake.jobs.unexpected import as_error
-from lake.snapshot import Snapshots
-from lake.store_reader import ObjectReader, store_reader
-from lake.tables.merge_engine import MergeEngineName
-from storage.clock import SystemClock
-from storage.errors import (
+from lakehead.lake.jobs.table_upkeep import keep_files, targets
+from lakehead.lake.jobs.unexpected import as_error
+from lakehead.lake.snapshot import Snapshots
+from lakehead.lake.store_reader import ObjectReader, store_reader
+from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import (
     LakeheadError,
     ObjectNotFound,
     SettingsError,
@@ -42,9 +42,9 @@ from storage.errors import (
     StoreUnavailable,
     UnknownTopic,
 )
-from storage.jobs.job import Runner
-from storage.metadata.state import TableState, TopicState
-from storage.metadata.table_declaration import TableDeclaration, is_declared
+from lakehead.storage.jobs.job import Runner
+from lakehead.storage.metadata.state import TableState, TopicState
+from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
 
 ROUND_BYTES = 256 << 20
 """Bytes of stored records of a round: what other tables wait for, and what is in memory at most."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from lake.jobs.table_lease import TableLeases, TableTaken
-from lake.jobs.table_upkeep import TableTarget, UpkeepResult, keep_files, targets
-from lake.jobs.unexpected import as_error
+from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
+from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, keep_files, targets
+from lakehead.lake.jobs.unexpected import as_error
 
 LOOK_S = 300.0
 """How often tables are looked at: it costs a listing and a few requests for each."""

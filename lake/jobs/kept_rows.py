@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.dataset as ds
 
-from lake.tables.delta_table import Table
+from lakehead.lake.tables.delta_table import Table
 
 _PARTITIONS_AT_ONCE = 64
 

@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import TypeVar
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

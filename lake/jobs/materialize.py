@@ -15,17 +15,17 @@ before it, the rest is committed, and the run fails naming it. `dead_letter`: it
 `<table>__dlq` (`dead_letters`). `drop`: it is counted.
 """
 
-from lake.jobs.table_places import check_place
-from lake.jobs.table_run import TableRun
-from lake.jobs.table_settings import (
+from lakehead.lake.jobs.table_places import check_place
+from lakehead.lake.jobs.table_run import TableRun
+from lakehead.lake.jobs.table_settings import (
     Guard,
     MaterializeResult,
     MaterializeSettings,
     Progress,
     Unguarded,
 )
-from lake.store_reader import store_reader
-from storage.jobs.job import Runner
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.jobs.job import Runner
 
 
 def materialize(
@@ -36,7 +36,7 @@ def materialize(
     runner: Runner | None = None,
 ) -> MaterializeResult:
     """Bring a topic's table up to what lies in objects now, and return figures. Work items go to
-    `runner` (such as `lake.jobs.spark_runner`), or to threads of this process.
+    `runner` (such as `lakehead.lake.jobs.spark_runner`), or to threads of this process.
 
     Without a guard the table must be none that a topic declares: who is at work on such a one may
     MERGE with an engine that does not see what is committed beside it.

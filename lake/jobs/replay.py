@@ -16,28 +16,33 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.catalog import Catalog
-from lake.jobs.dead_letters import check_letters
-from lake.jobs.replay_changes import letter_columns, merge_of_letters
-from lake.jobs.table_item import TableFiles
-from lake.jobs.table_run import log_key
-from lake.jobs.table_schema import allowed_change, follow_values, given_schema, table_layout
-from lake.jobs.table_settings import Guard, MaterializeSettings
-from lake.store_reader import StoreReader
-from lake.tables.delta_table import Table, TableMoved, app_id, open_table
-from lake.tables.layout import DEAD_LETTERS, METADATA, VALUE, TableLayout, TableRows
-from lake.tables.left_out import count_marks
-from lake.tables.merge_engine import open_merge_engine
-from lake.tables.owner import check_topic
-from lake.tables.record_places import PLACE, RecordPlaces, among_places
-from lake.tables.table_history import Change
-from lake.tables.upsert import Merge
-from lake.tables.values.changes import OP
-from lake.tables.values.decoder import ErrorClass, ValueDecoder
-from lake.tables.values.formats import open_decoder
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.failpoints import failpoint
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.jobs.dead_letters import check_letters
+from lakehead.lake.jobs.replay_changes import letter_columns, merge_of_letters
+from lakehead.lake.jobs.table_item import TableFiles
+from lakehead.lake.jobs.table_run import log_key
+from lakehead.lake.jobs.table_schema import (
+    allowed_change,
+    follow_values,
+    given_schema,
+    table_layout,
+)
+from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings
+from lakehead.lake.store_reader import StoreReader
+from lakehead.lake.tables.delta_table import Table, TableMoved, app_id, open_table
+from lakehead.lake.tables.layout import DEAD_LETTERS, METADATA, VALUE, TableLayout, TableRows
+from lakehead.lake.tables.left_out import count_marks
+from lakehead.lake.tables.merge_engine import open_merge_engine
+from lakehead.lake.tables.owner import check_topic
+from lakehead.lake.tables.record_places import PLACE, RecordPlaces, among_places
+from lakehead.lake.tables.table_history import Change
+from lakehead.lake.tables.upsert import Merge
+from lakehead.lake.tables.values.changes import OP
+from lakehead.lake.tables.values.decoder import ErrorClass, ValueDecoder
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.failpoints import failpoint
 
 _LETTERS_AT_ONCE = 10_000
 _ROUND_BYTES = 64 << 20

@@ -19,25 +19,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.catalog import Catalog
-from lake.committed import committed_now
-from lake.decode.decoder import RecordDecoder
-from lake.decode.invalid import PassedOver
-from lake.jobs.table_changes import planned_merge
-from lake.jobs.table_settings import MaterializeSettings
-from lake.jobs.thread_pool import run_in_threads
-from lake.moved_ranges import plan_moved
-from lake.offsets import offset_for_timestamp
-from lake.planner import OffsetRange, Split
-from lake.record_reader import read_records
-from lake.store_reader import StoreReader, store_reader
-from lake.tables.delta_table import Table, app_id
-from lake.tables.gathered import gathered
-from lake.tables.layout import DECODED, TableLayout
-from lake.tables.record_places import RecordPlaces
-from lake.tables.upsert import Merge, change_schema, identity, is_named_by_key, newest
-from lake.tables.values.changes import OP
-from lake.tables.values.formats import open_decoder
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.committed import committed_now
+from lakehead.lake.decode.decoder import RecordDecoder
+from lakehead.lake.decode.invalid import PassedOver
+from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.jobs.thread_pool import run_in_threads
+from lakehead.lake.moved_ranges import plan_moved
+from lakehead.lake.offsets import offset_for_timestamp
+from lakehead.lake.planner import OffsetRange, Split
+from lakehead.lake.record_reader import read_records
+from lakehead.lake.store_reader import StoreReader, store_reader
+from lakehead.lake.tables.delta_table import Table, app_id
+from lakehead.lake.tables.gathered import gathered
+from lakehead.lake.tables.layout import DECODED, TableLayout
+from lakehead.lake.tables.record_places import RecordPlaces
+from lakehead.lake.tables.upsert import Merge, change_schema, identity, is_named_by_key, newest
+from lakehead.lake.tables.values.changes import OP
+from lakehead.lake.tables.values.formats import open_decoder
 
 _HELD_BYTES = 128 << 20
 """Twice a round of letters: less is hardly overtaken."""

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from storage.errors import LakeheadError
-from storage.jobs.job import Runner
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.jobs.job import Runner
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

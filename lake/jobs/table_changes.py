@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.data_file import DataFile, delete_data_files, read_data_file
-from lake.tables.delta_table import Table
-from lake.tables.gathered import gathered
-from lake.tables.layout import TableLayout
-from lake.tables.merge_engine import MergeEngine, Progress
-from lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
-from storage.failpoints import failpoint
+from lakehead.lake.tables.data_file import DataFile, delete_data_files, read_data_file
+from lakehead.lake.tables.delta_table import Table
+from lakehead.lake.tables.gathered import gathered
+from lakehead.lake.tables.layout import TableLayout
+from lakehead.lake.tables.merge_engine import MergeEngine, Progress
+from lakehead.lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
+from lakehead.storage.failpoints import failpoint
 
 _ROWS_AT_ONCE = 1 << 20
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState, StreamState, TopicState
-from storage.metadata.table_declaration import TableDeclaration, is_declared
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
+from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

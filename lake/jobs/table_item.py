@@ -10,20 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.decode.decoder import RecordDecoder
-from lake.decode.invalid import InvalidBatch, InvalidTimes, place, time_reason
-from lake.moved_ranges import read_moved
-from lake.planner import Split
-from lake.record_reader import decode_all
-from lake.store_reader import store_reader
-from lake.tables.data_file import DataFile, DataFileWriter
-from lake.tables.layout import DECODED, TableLayout, TableRows, batch_letter, dead_letters
-from lake.tables.partitions import split_rows
-from lake.tables.values.decoder import Fault, ValueDecoder
-from lake.tables.values.evolution import merged
-from lake.tables.values.formats import open_decoder
-from storage.failpoints import failpoint
-from storage.metadata.table_declaration import OnError
+from lakehead.lake.decode.decoder import RecordDecoder
+from lakehead.lake.decode.invalid import InvalidBatch, InvalidTimes, place, time_reason
+from lakehead.lake.moved_ranges import read_moved
+from lakehead.lake.planner import Split
+from lakehead.lake.record_reader import decode_all
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.data_file import DataFile, DataFileWriter
+from lakehead.lake.tables.layout import DECODED, TableLayout, TableRows, batch_letter, dead_letters
+from lakehead.lake.tables.partitions import split_rows
+from lakehead.lake.tables.values.decoder import Fault, ValueDecoder
+from lakehead.lake.tables.values.evolution import merged
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.metadata.table_declaration import OnError
 
 FILE_BYTES = 128 << 20
 _GATHERED_BYTES = 1 << 20

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from storage.metadata.state import ClusterState, TablesKeeping
+from lakehead.storage.metadata.state import ClusterState, TablesKeeping
 
 if TYPE_CHECKING:
-    from lake.jobs.table_status import TableStatus
+    from lakehead.lake.jobs.table_status import TableStatus
 
 LATE_AFTER = 2
 """A table is late when it is behind by this many times the freshness that its topic declares."""

@@ -19,15 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from lake.catalog import Catalog
-from lake.store_reader import StoreReader, store_reader
-from storage.clock import SystemClock
-from storage.errors import LakeheadError, StorageError, UnknownTopic
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import Record, TableProgress, TakeTable
-from storage.metadata.state import ClusterState, TableState
-from storage.tasks import TaskScope
-from storage.wal.holder import HostProcesses, is_running
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.store_reader import StoreReader, store_reader
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import LakeheadError, StorageError, UnknownTopic
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import Record, TableProgress, TakeTable
+from lakehead.storage.metadata.state import ClusterState, TableState
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal.holder import HostProcesses, is_running
 
 LEASE_S = 30.0
 _TICK_S = 3.0

@@ -9,11 +9,11 @@ import os
 import threading
 from pathlib import Path
 
-from lake.catalog import Catalog
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import TableDeclaration
-from storage.metadata.table_paths import allowed_roots
-from storage.metadata.table_roots import TableRoots
+from lakehead.lake.catalog import Catalog
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import TableDeclaration
+from lakehead.storage.metadata.table_paths import allowed_roots
+from lakehead.storage.metadata.table_roots import TableRoots
 
 ROOTS = "LAKEHEAD_TABLE_ROOTS"
 """What the nodes call `table.roots`. Where it is set for a job, jobs keep to it too."""

@@ -19,26 +19,26 @@ VACUUM. Killed after it: the table beside is level with the table, and the next 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lake.catalog import Catalog, PartitionLog
-from lake.jobs.backfill import begin_at
-from lake.jobs.dead_letters import LETTERS_DESCRIPTION, check_letters, letters_name
-from lake.jobs.kept_rows import Span, compacted_away, rows_outside
-from lake.jobs.table_places import check_place
-from lake.jobs.table_run import GapInTable, TableRun, log_key
-from lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
-from lake.store_reader import StoreReader
-from lake.tables.data_file import DataFile, copy_file
-from lake.tables.delta_log import current_files, delete_table
-from lake.tables.delta_table import Table, app_id, first_id, open_table, replace_table
-from lake.tables.layout import DEAD_LETTERS, check_made_from
-from lake.tables.left_out import COUNTS, counted
-from lake.tables.merge_engine import claim_all
-from lake.tables.owner import is_of_topic, owner_marks
-from lake.tables.table_history import Change
-from storage.clock import SystemClock
-from storage.errors import LakeheadError, SettingsError
-from storage.failpoints import failpoint
-from storage.metadata.table_declaration import rebuild_uri
+from lakehead.lake.catalog import Catalog, PartitionLog
+from lakehead.lake.jobs.backfill import begin_at
+from lakehead.lake.jobs.dead_letters import LETTERS_DESCRIPTION, check_letters, letters_name
+from lakehead.lake.jobs.kept_rows import Span, compacted_away, rows_outside
+from lakehead.lake.jobs.table_places import check_place
+from lakehead.lake.jobs.table_run import GapInTable, TableRun, log_key
+from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
+from lakehead.lake.store_reader import StoreReader
+from lakehead.lake.tables.data_file import DataFile, copy_file
+from lakehead.lake.tables.delta_log import current_files, delete_table
+from lakehead.lake.tables.delta_table import Table, app_id, first_id, open_table, replace_table
+from lakehead.lake.tables.layout import DEAD_LETTERS, check_made_from
+from lakehead.lake.tables.left_out import COUNTS, counted
+from lakehead.lake.tables.merge_engine import claim_all
+from lakehead.lake.tables.owner import is_of_topic, owner_marks
+from lakehead.lake.tables.table_history import Change
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.metadata.table_declaration import rebuild_uri
 
 
 class HistoryOnlyInTable(LakeheadError):

@@ -5,11 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.jobs.table_item import FILE_BYTES, TableFiles
-from lake.tables.data_file import DataFile
-from lake.tables.delta_table import Table
-from lake.tables.layout import TableLayout
-from storage.clock import SystemClock
+from lakehead.lake.jobs.table_item import FILE_BYTES, TableFiles
+from lakehead.lake.tables.data_file import DataFile
+from lakehead.lake.tables.delta_table import Table
+from lakehead.lake.tables.layout import TableLayout
+from lakehead.storage.clock import SystemClock
 
 _ROWS_AT_ONCE = 10_000
 

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lake.catalog import PartitionLog
-from lake.moved_ranges import plan_moved
-from lake.planner import OffsetRange, Split
-from lake.store_reader import ObjectReader
-from lake.tables.delta_table import NOTHING, Table, app_id, first_id
+from lakehead.lake.catalog import PartitionLog
+from lakehead.lake.moved_ranges import plan_moved
+from lakehead.lake.planner import OffsetRange, Split
+from lakehead.lake.store_reader import ObjectReader
+from lakehead.lake.tables.delta_table import NOTHING, Table, app_id, first_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

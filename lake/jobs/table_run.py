@@ -5,30 +5,35 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lake.catalog import Catalog, PartitionLog
-from lake.committed import committed_now
-from lake.jobs.dead_letters import commit_letters
-from lake.jobs.table_changes import merge_changes
-from lake.jobs.table_due import LogLost, check_ends
-from lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
-from lake.jobs.table_round import TableRound, plan_round
-from lake.jobs.table_schema import follow_values, given_schema, table_layout
-from lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings, Progress
-from lake.jobs.thread_pool import run_in_threads
-from lake.planner import ByteRange
-from lake.store_reader import ObjectReader
-from lake.tables.delta_table import Table, TableMoved, create_table, open_table
-from lake.tables.layout import TableLayout
-from lake.tables.left_out import count_marks
-from lake.tables.merge_engine import open_merge_engine, progress_marks, settle
-from lake.tables.owner import OtherTopic, owner_marks
-from lake.tables.table_figures import run_cost
-from lake.tables.table_history import Change
-from lake.tables.values.evolution import merged
-from storage.clock import SystemClock
-from storage.errors import LakeheadError
-from storage.failpoints import failpoint
-from storage.jobs.job import Runner
+from lakehead.lake.catalog import Catalog, PartitionLog
+from lakehead.lake.committed import committed_now
+from lakehead.lake.jobs.dead_letters import commit_letters
+from lakehead.lake.jobs.table_changes import merge_changes
+from lakehead.lake.jobs.table_due import LogLost, check_ends
+from lakehead.lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
+from lakehead.lake.jobs.table_round import TableRound, plan_round
+from lakehead.lake.jobs.table_schema import follow_values, given_schema, table_layout
+from lakehead.lake.jobs.table_settings import (
+    Guard,
+    MaterializeResult,
+    MaterializeSettings,
+    Progress,
+)
+from lakehead.lake.jobs.thread_pool import run_in_threads
+from lakehead.lake.planner import ByteRange
+from lakehead.lake.store_reader import ObjectReader
+from lakehead.lake.tables.delta_table import Table, TableMoved, create_table, open_table
+from lakehead.lake.tables.layout import TableLayout
+from lakehead.lake.tables.left_out import count_marks
+from lakehead.lake.tables.merge_engine import open_merge_engine, progress_marks, settle
+from lakehead.lake.tables.owner import OtherTopic, owner_marks
+from lakehead.lake.tables.table_figures import run_cost
+from lakehead.lake.tables.table_history import Change
+from lakehead.lake.tables.values.evolution import merged
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.jobs.job import Runner
 
 
 class RecordUnreadable(LakeheadError):
@@ -84,7 +89,7 @@ class TableRun:
     ) -> None:
         """Work until the table is level with the catalog, or every partition with more pauses; or
         for so many rounds, and `has_more` tells whether that was all. `reader` is one that knows
-        what the catalog names and the store may not have any more (`lake.snapshot`).
+        what the catalog names and the store may not have any more (`lakehead.lake.snapshot`).
 
         Raises SettingsError, UnknownTopic, RecordUnreadable, SchemaConflict, TableUnavailable, what
         the guard raises, and what reading objects raises.

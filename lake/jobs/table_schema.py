@@ -13,27 +13,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lake.catalog import PartitionLog
-from lake.jobs.table_rewrite import rewrite
-from lake.jobs.table_settings import MaterializeSettings
-from lake.store_reader import ObjectReader
-from lake.tables.ddl import parse_schema
-from lake.tables.delta_table import Table
-from lake.tables.layout import (
+from lakehead.lake.catalog import PartitionLog
+from lakehead.lake.jobs.table_rewrite import rewrite
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.store_reader import ObjectReader
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.delta_table import Table
+from lakehead.lake.tables.layout import (
     TableLayout,
     changed_fields,
     existing_layout,
     made_names,
     new_layout,
 )
-from lake.tables.made_names import names_of_made, without_made
-from lake.tables.owner import check_topic
-from lake.tables.value_sample import sample_records
-from lake.tables.values.changes import CHANGE_FIELDS
-from lake.tables.values.evolution import Evolution, evolve
-from lake.tables.values.formats import open_decoder
-from lake.tables.values.groups import int64_array
-from storage.errors import LakeheadError, SettingsError
+from lakehead.lake.tables.made_names import names_of_made, without_made
+from lakehead.lake.tables.owner import check_topic
+from lakehead.lake.tables.value_sample import sample_records
+from lakehead.lake.tables.values.changes import CHANGE_FIELDS
+from lakehead.lake.tables.values.evolution import Evolution, evolve
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.values.groups import int64_array
+from lakehead.storage.errors import LakeheadError, SettingsError
 
 
 class SchemaConflict(LakeheadError):

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from lake.jobs.table_item import FILE_BYTES
-from lake.planner import SPLIT_BYTES
-from lake.tables.json_inference import SAMPLE_RECORDS
-from lake.tables.merge_engine import MergeEngineName
-from lake.tables.values.decoder import ValueFormat, ValueSpec
-from storage.metadata.table_declaration import (
+from lakehead.lake.jobs.table_item import FILE_BYTES
+from lakehead.lake.planner import SPLIT_BYTES
+from lakehead.lake.tables.json_inference import SAMPLE_RECORDS
+from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.lake.tables.values.decoder import ValueFormat, ValueSpec
+from lakehead.storage.metadata.table_declaration import (
     Evolution,
     OnError,
     PartitionPart,
@@ -37,7 +37,7 @@ class MaterializeSettings:
     their format has it (DDL for JSON, or `@file` with DDL): left out, the table's own wins, and for
     a new table it is inferred from the first `sample_records`, or found by ids in the values.
     `mode` upsert makes each key a row, or with `scd` 2 each of its values; `engine` runs the MERGE.
-    `written_by` names the run in the note of each commit (`lake.tables.table_history`).
+    `written_by` names the run in the note of each commit (`lakehead.lake.tables.table_history`).
     `workers` work at once in this process. A table that `has_no_gaps` takes nothing that comes
     after records that were removed before they reached it.
     """

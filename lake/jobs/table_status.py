@@ -10,14 +10,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-from lake.catalog import Catalog
-from lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
-from lake.jobs.table_lateness import why_late
-from lake.jobs.unexpected import as_error
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.metadata.state import TableState, TopicState
-from storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
+from lakehead.lake.jobs.table_lateness import why_late
+from lakehead.lake.jobs.unexpected import as_error
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import TableState, TopicState
+from lakehead.storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
 
 ANSWER_S = 20.0
 """How long the places of tables may take to answer."""
@@ -109,9 +109,9 @@ def table_statuses(
 
 def _looked(catalog: Catalog, declared: TableDeclaration, now_ms: int) -> TableStatus:
     """Look at a table's log. Raises TableUnavailable, SettingsError."""
-    from lake.tables.left_out import DROPPED, LEFT_OUT, counted
-    from lake.tables.owner import OtherTopic, check_topic
-    from lake.tables.table_figures import table_figures
+    from lakehead.lake.tables.left_out import DROPPED, LEFT_OUT, counted
+    from lakehead.lake.tables.owner import OtherTopic, check_topic
+    from lakehead.lake.tables.table_figures import table_figures
 
     topic = catalog.topic(declared.topic)
     status = replace(_named(declared, catalog), holder=_holder(catalog, declared.topic_id, now_ms))

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.catalog import Catalog
-from lake.jobs.table_due import declared_tables
-from lake.jobs.table_places import check_declared_place
-from lake.jobs.unexpected import as_error
-from lake.store_reader import store_reader
-from lake.tables.delta_table import (
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.jobs.table_due import declared_tables
+from lakehead.lake.jobs.table_places import check_declared_place
+from lakehead.lake.jobs.unexpected import as_error
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.delta_table import (
     NOTHING,
     Table,
     TableMoved,
@@ -32,12 +32,12 @@ from lake.tables.delta_table import (
     one_line,
     open_table,
 )
-from lake.tables.merge_engine import MergeEngineName
-from lake.tables.own_files import OWN_ROOT, is_data_file, names_below
-from storage.clock import SystemClock
-from storage.errors import LakeheadError, SettingsError
-from storage.failpoints import failpoint
-from storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
+from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.lake.tables.own_files import OWN_ROOT, is_data_file, names_below
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
 
 RETENTION_HOURS = 7 * 24
 """What VACUUM keeps, and the least it may be told to: readers and writers that are at work."""
@@ -244,7 +244,7 @@ def _optimize(target: TableTarget) -> None:
 
 
 def _optimize_by_spark(target: TableTarget) -> None:
-    from lake.tables.delta_spark import optimize_by_spark
+    from lakehead.lake.tables.delta_spark import optimize_by_spark
 
     optimize_by_spark(target.uri, order_by=target.order_by, file_bytes=target.file_bytes)
 
@@ -321,7 +321,7 @@ def _unneeded(table: Table, retention_hours: int) -> tuple[tuple[str, ...], tupl
 
 def _delete(target: TableTarget, names: Sequence[str], engine: MergeEngineName) -> None:
     if engine == "spark":
-        from lake.tables.delta_spark import vacuum_by_spark
+        from lakehead.lake.tables.delta_spark import vacuum_by_spark
 
         vacuum_by_spark(target.uri, names)
         return

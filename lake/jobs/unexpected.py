@@ -7,7 +7,7 @@ other: the table is tried again after a pause. That the process is to end is no 
 import asyncio
 import logging
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 _log = logging.getLogger(__name__)
 _ENDS = (KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError)

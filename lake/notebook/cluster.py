@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lake.cluster_tables import CatalogTables, catalog_tables
-from lake.notebook.card import card
-from lake.notebook.topic import Topic
-from lake.store_reader import store_reader
+from lakehead.lake.cluster_tables import CatalogTables, catalog_tables
+from lakehead.lake.notebook.card import card
+from lakehead.lake.notebook.topic import Topic
+from lakehead.lake.store_reader import store_reader
 
 DEFAULT_PATH = "./lakehead-data"
 _TOPIC_COLUMNS = ("topic", "partitions", "offsets", "bytes", "value_format", "has_table")
@@ -40,7 +40,7 @@ class Cluster:
 
     @property
     def catalog(self) -> CatalogTables:
-        """Tables about the cluster as Arrow (`lake.catalog_tables`)."""
+        """Tables about the cluster as Arrow (`lakehead.catalog_tables`)."""
         return catalog_tables(self.path)
 
     @property
@@ -60,7 +60,7 @@ class Cluster:
 
         Raises LakeheadError with one line on what is wrong.
         """
-        from lake.notebook.sql import run
+        from lakehead.lake.notebook.sql import run
 
         return run(self.path, statements, rows)
 

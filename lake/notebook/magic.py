@@ -3,8 +3,8 @@
 import shlex
 from typing import Any
 
-from lake.notebook.cluster import Cluster
-from storage.errors import LakeheadError
+from lakehead.lake.notebook.cluster import Cluster
+from lakehead.storage.errors import LakeheadError
 
 ROWS_MAX = 1_000
 """Rows that a cell gets unless it asks for more: the rest would fill the notebook."""

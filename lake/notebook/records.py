@@ -5,12 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.catalog import PartitionLog
-from lake.committed import committed_now
-from lake.decode.columns import arrow_schema
-from lake.snapshot import Snapshots
-from lake.store_reader import ObjectReader, store_reader
-from lake.tables.value_sample import records_between
+from lakehead.lake.catalog import PartitionLog
+from lakehead.lake.committed import committed_now
+from lakehead.lake.decode.columns import arrow_schema
+from lakehead.lake.snapshot import Snapshots
+from lakehead.lake.store_reader import ObjectReader, store_reader
+from lakehead.lake.tables.value_sample import records_between
 
 _WIDER = 8
 

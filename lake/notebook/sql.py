@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from lake.spark import spark_session
-from lake.sql import one_line
-from lake.sql_local import read_small
-from lake.sql_places import wants_s3, with_places
-from lake.sql_statements import split_statements
-from lake.sql_views import TopicViews
-from storage.errors import LakeheadError, SettingsError
+from lakehead.lake.spark import spark_session
+from lakehead.lake.sql import one_line
+from lakehead.lake.sql_local import read_small
+from lakehead.lake.sql_places import wants_s3, with_places
+from lakehead.lake.sql_statements import split_statements
+from lakehead.lake.sql_views import TopicViews
+from lakehead.storage.errors import LakeheadError, SettingsError
 
 
 class SqlFailed(LakeheadError):

@@ -5,16 +5,16 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lake.cluster_tables import catalog_tables
-from lake.decode.columns import COLUMNS
-from lake.notebook.card import card, size
-from lake.notebook.records import first_records, last_records
-from lake.source.decoded_rows import decoded_rows, decoded_schema
-from lake.source.options import batch_options
-from lake.store_reader import store_reader
-from lake.topic_scan import Scan, scan
-from storage.errors import LakeheadError, SettingsError
-from storage.metadata.table_declaration import TableDeclaration, is_declared
+from lakehead.lake.cluster_tables import catalog_tables
+from lakehead.lake.decode.columns import COLUMNS
+from lakehead.lake.notebook.card import card, size
+from lakehead.lake.notebook.records import first_records, last_records
+from lakehead.lake.source.decoded_rows import decoded_rows, decoded_schema
+from lakehead.lake.source.options import batch_options
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.topic_scan import Scan, scan
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
 
 Decode = Literal["declared", "json", "none"]
 
@@ -43,7 +43,7 @@ class Topic:
         return self._decoded(lambda names: last_records(self.path, self.name, rows, names), decode)
 
     def scan(self, **options: Any) -> Scan:
-        """Return all records as Arrow batches: `lake.scan`, with its options."""
+        """Return all records as Arrow batches: `lakehead.scan`, with its options."""
         return scan(self.path, self.name, **options)
 
     @property

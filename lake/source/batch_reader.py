@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lake.offsets import resolve
-from lake.planner import Split
-from lake.source.options import ReadOptions
-from lake.source.rows import Rows
-from lake.source.splits import SplitPartition, plan_partitions, read_split
-from lake.source.view import View, Viewer
+from lakehead.lake.offsets import resolve
+from lakehead.lake.planner import Split
+from lakehead.lake.source.options import ReadOptions
+from lakehead.lake.source.rows import Rows
+from lakehead.lake.source.splits import SplitPartition, plan_partitions, read_split
+from lakehead.lake.source.view import View, Viewer
 
 if TYPE_CHECKING:
     import pyarrow as pa

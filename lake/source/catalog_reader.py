@@ -7,9 +7,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR, catalog_tables
-from lake.source.option_catalog import CatalogOptions
-from storage.errors import SettingsError
+from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR, catalog_tables
+from lakehead.lake.source.option_catalog import CatalogOptions
+from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -30,25 +30,25 @@ class LakeheadDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of this read. Raises SettingsError for wrong options."""
-        from lake.source.options import catalog_options, read_options
-        from lake.source.rows import rows_schema
+        from lakehead.lake.source.options import catalog_options, read_options
+        from lakehead.lake.source.rows import rows_schema
 
         asked = catalog_options(self.options)
         if asked is not None:
-            from lake.source.catalog_reader import catalog_schema
+            from lakehead.lake.source.catalog_reader import catalog_schema
 
             return catalog_schema(asked)
         return rows_schema(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `schema`, which may be narrower than ours. Raises SettingsError."""
-        from lake.source.batch_reader import BatchReader
-        from lake.source.options import batch_options, catalog_options
-        from lake.source.rows import rows_of
+        from lakehead.lake.source.batch_reader import BatchReader
+        from lakehead.lake.source.options import batch_options, catalog_options
+        from lakehead.lake.source.rows import rows_of
 
         asked = catalog_options(self.options)
         if asked is not None:
-            from lake.source.catalog_reader import CatalogReader
+            from lakehead.lake.source.catalog_reader import CatalogReader
 
             return CatalogReader(asked, schema)
         options = batch_options(self.options)
@@ -56,9 +56,9 @@ class LakeheadDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return the reader of a stream of `schema`. Raises SettingsError."""
-        from lake.source.options import stream_options
-        from lake.source.rows import rows_of
-        from lake.source.stream_reader import StreamReader
+        from lakehead.lake.source.options import stream_options
+        from lakehead.lake.source.rows import rows_of
+        from lakehead.lake.source.stream_reader import StreamReader
 
         options = stream_options(self.options)
         return StreamReader(options, rows_of(options, schema))

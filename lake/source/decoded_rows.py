@@ -14,22 +14,22 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from lake.decode.columns import arrow_schema
-from lake.errors import UndecodableValue
-from lake.jobs.table_settings import value_spec
-from lake.source.option_decoding import Decoding, Undecodable
-from lake.source.options import ReadOptions
-from lake.source.rows import Maker
-from lake.store_reader import store_reader
-from lake.tables.ddl import parse_schema, to_ddl
-from lake.tables.json_inference import SAMPLE_RECORDS
-from lake.tables.layout import METADATA, VALUE
-from lake.tables.value_sample import sample_records
-from lake.tables.values.changes import CHANGE_FIELDS
-from lake.tables.values.decoder import Decoded, Fault, ValueSpec
-from lake.tables.values.formats import open_decoder
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import TableDeclaration
+from lakehead.lake.decode.columns import arrow_schema
+from lakehead.lake.errors import UndecodableValue
+from lakehead.lake.jobs.table_settings import value_spec
+from lakehead.lake.source.option_decoding import Decoding, Undecodable
+from lakehead.lake.source.options import ReadOptions
+from lakehead.lake.source.rows import Maker
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.ddl import parse_schema, to_ddl
+from lakehead.lake.tables.json_inference import SAMPLE_RECORDS
+from lakehead.lake.tables.layout import METADATA, VALUE
+from lakehead.lake.tables.value_sample import sample_records
+from lakehead.lake.tables.values.changes import CHANGE_FIELDS
+from lakehead.lake.tables.values.decoder import Decoded, Fault, ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import TableDeclaration
 
 ERROR = "_error"
 """Why the value of a row could not be decoded, NULL for all others."""

@@ -4,10 +4,10 @@ timestamp for all partitions wins over one for each, and that over offsets.
 
 from collections.abc import Callable, Mapping
 
-from lake.catalog import TopicPartition
-from lake.offsets import EARLIEST, LATEST, Bounds, Position
-from lake.source.option_values import Options, choice, flag, json_object, not_json, number
-from storage.errors import SettingsError
+from lakehead.lake.catalog import TopicPartition
+from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position
+from lakehead.lake.source.option_values import Options, choice, flag, json_object, not_json, number
+from lakehead.storage.errors import SettingsError
 
 _EARLIEST_NUMBER = -2
 _LATEST_NUMBER = -1

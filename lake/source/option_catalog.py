@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
-from lake.source.option_values import Options, choice, number
-from storage.errors import SettingsError
+from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
+from lakehead.lake.source.option_values import Options, choice, number
+from lakehead.storage.errors import SettingsError
 
 _TAKEN = ("path", "catalog", "timestamp", "subscribe")
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from lake.catalog import TopicPartition
-from lake.source.option_table import ASSIGN, SUBSCRIBE
-from lake.source.option_values import Options, choice, json_object, not_json
-from storage.errors import SettingsError
+from lakehead.lake.catalog import TopicPartition
+from lakehead.lake.source.option_table import ASSIGN, SUBSCRIBE
+from lakehead.lake.source.option_values import Options, choice, json_object, not_json
+from lakehead.storage.errors import SettingsError
 
 Undecodable = Literal["fail", "null"]
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 Options = Mapping[str, str]
 """By the name as the options table has it."""

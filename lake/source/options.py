@@ -9,22 +9,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lake.catalog import Catalog, TopicPartition
-from lake.decode.columns import chosen_columns
-from lake.decode.invalid import Mode, checked_mode
-from lake.offsets import Bounds
-from lake.source.option_bounds import batch_bounds, stream_bounds
-from lake.source.option_catalog import CatalogOptions, catalog_in
-from lake.source.option_decoding import Decoding, assigned_in, decoding_in
-from lake.source.option_table import ASSIGN, BY_NAME, OPTIONS, STRATEGIES, SUBSCRIBE
-from lake.source.option_values import (
+from lakehead.lake.catalog import Catalog, TopicPartition
+from lakehead.lake.decode.columns import chosen_columns
+from lakehead.lake.decode.invalid import Mode, checked_mode
+from lakehead.lake.offsets import Bounds
+from lakehead.lake.source.option_bounds import batch_bounds, stream_bounds
+from lakehead.lake.source.option_catalog import CatalogOptions, catalog_in
+from lakehead.lake.source.option_decoding import Decoding, assigned_in, decoding_in
+from lakehead.lake.source.option_table import ASSIGN, BY_NAME, OPTIONS, STRATEGIES, SUBSCRIBE
+from lakehead.lake.source.option_values import (
     Options,
     choice,
     duration_ms,
     flag,
     positive,
 )
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 _INT_MAX = 2**31 - 1
 _SERVERS = "kafka.bootstrap.servers"

@@ -5,7 +5,7 @@ sources.
 import json
 from typing import Any
 
-from lake.source.stream_offsets import StreamOffsets
+from lakehead.lake.source.stream_offsets import StreamOffsets
 
 
 def offsets_behind_latest(source: Any) -> dict[str, float]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.types import StructType
 
-from lake.decode.columns import chosen_columns
-from lake.source.columns import columns_in, spark_schema
-from lake.source.options import ReadOptions
+from lakehead.lake.decode.columns import chosen_columns
+from lakehead.lake.source.columns import columns_in, spark_schema
+from lakehead.lake.source.options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ def rows_schema(options: ReadOptions) -> StructType:
     what reading objects raises.
     """
     if options.decoding is not None:
-        from lake.source.decoded_rows import decoded_schema
+        from lakehead.lake.source.decoded_rows import decoded_schema
 
         found = decoded_schema(options)
         if found is not None:
@@ -57,7 +57,7 @@ def rows_of(options: ReadOptions, schema: StructType) -> Rows:
     Raises SettingsError.
     """
     if options.decoding is not None:
-        from lake.source.decoded_rows import decoded_rows
+        from lakehead.lake.source.decoded_rows import decoded_rows
 
         found = decoded_rows(options, options.decoding, schema)
         if found is not None:

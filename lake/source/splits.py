@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from lake.moved_ranges import plan_moved, read_moved
-from lake.planner import OffsetRange, Split
-from lake.snapshot import Snapshot
-from lake.source.options import ReadOptions
-from lake.source.rows import Rows
-from lake.store_reader import store_reader
+from lakehead.lake.moved_ranges import plan_moved, read_moved
+from lakehead.lake.planner import OffsetRange, Split
+from lakehead.lake.snapshot import Snapshot
+from lakehead.lake.source.options import ReadOptions
+from lakehead.lake.source.rows import Rows
+from lakehead.lake.store_reader import store_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,9 +49,9 @@ def read_split(
 ) -> Iterator["pa.RecordBatch"]:
     """Yield the rows of a split as Arrow batches."""
     # Only tasks decode: the planner, and the worker that asks for the schema, start quicker.
-    from lake.decode.decoder import RecordDecoder
-    from lake.decode.invalid import ByMode
-    from lake.record_reader import decode_fetched
+    from lakehead.lake.decode.decoder import RecordDecoder
+    from lakehead.lake.decode.invalid import ByMode
+    from lakehead.lake.record_reader import decode_fetched
 
     assert isinstance(partition, SplitPartition)
     _keep_modules()

@@ -15,14 +15,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from lake.catalog import PartitionLog, TopicPartition
-from lake.errors import DataLoss
-from lake.offsets import start_offsets
-from lake.planner import OffsetRange
-from lake.snapshot import Snapshot
-from lake.source.options import ReadOptions
-from lake.source.stream_offsets import Offsets, StreamOffsets, offsets_between, rate_limited
-from lake.source.view import NO_TOPICS, View, Viewer
+from lakehead.lake.catalog import PartitionLog, TopicPartition
+from lakehead.lake.errors import DataLoss
+from lakehead.lake.offsets import start_offsets
+from lakehead.lake.planner import OffsetRange
+from lakehead.lake.snapshot import Snapshot
+from lakehead.lake.source.options import ReadOptions
+from lakehead.lake.source.stream_offsets import (
+    Offsets,
+    StreamOffsets,
+    offsets_between,
+    rate_limited,
+)
+from lakehead.lake.source.view import NO_TOPICS, View, Viewer
 
 T = TypeVar("T")
 

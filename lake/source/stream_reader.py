@@ -14,16 +14,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from lake.source.option_values import LONG_MAX
-from lake.source.options import ReadOptions
-from lake.source.rows import Rows
-from lake.source.splits import plan_partitions, read_split
-from lake.source.stream_offsets import StreamOffsets
+from lakehead.lake.source.option_values import LONG_MAX
+from lakehead.lake.source.options import ReadOptions
+from lakehead.lake.source.rows import Rows
+from lakehead.lake.source.splits import plan_partitions, read_split
+from lakehead.lake.source.stream_offsets import StreamOffsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lake.source.stream_planner import StreamPlanner
+    from lakehead.lake.source.stream_planner import StreamPlanner
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -70,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planner(self) -> "StreamPlanner":
         if self._made is None:
-            from lake.source.stream_planner import StreamPlanner
+            from lakehead.lake.source.stream_planner import StreamPlanner
 
             self._made = StreamPlanner(self._options)
         return self._made

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from lake.catalog import Catalog, PartitionLog, TopicPartition
-from lake.committed import committed
-from lake.snapshot import Snapshot, Snapshots
-from lake.source.options import ReadOptions
-from lake.store_reader import store_reader
-from storage.errors import ObjectNotFound
+from lakehead.lake.catalog import Catalog, PartitionLog, TopicPartition
+from lakehead.lake.committed import committed
+from lakehead.lake.snapshot import Snapshot, Snapshots
+from lakehead.lake.source.options import ReadOptions
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import ObjectNotFound
 
 T = TypeVar("T")
 

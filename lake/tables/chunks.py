@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lake.decode.memory import empty
+from lakehead.lake.decode.memory import empty
 
 CHUNK_BYTES = 4 << 20
 

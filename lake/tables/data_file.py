@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lake.store_reader import store_reader
-from lake.tables.chunks import Chunks
-from lake.tables.file_statistics import FileStatistics
-from lake.tables.partitions import partition_folder
-from storage.errors import ObjectExists, OutcomeUnknown
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.chunks import Chunks
+from lakehead.lake.tables.file_statistics import FileStatistics
+from lakehead.lake.tables.partitions import partition_folder
+from lakehead.storage.errors import ObjectExists, OutcomeUnknown
 
 _ATTEMPTS = 4
 _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9_.=/-]*")

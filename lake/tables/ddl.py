@@ -1,4 +1,5 @@
-"""Schemas in Spark's DDL notation, without Spark, as Arrow's: see `storage.metadata.column_types`.
+"""Schemas in Spark's DDL notation, without Spark, as Arrow's: see
+`lakehead.storage.metadata.column_types`.
 
 All columns are nullable: a record may lack any field.
 """
@@ -9,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage.errors import SettingsError
-from storage.metadata.column_types import (
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.column_types import (
     ArrayType,
     ColumnType,
     DecimalType,

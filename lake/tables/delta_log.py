@@ -13,12 +13,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lake.store_reader import store_reader
-from lake.tables.data_file import DataFile
-from lake.tables.delta_table import NOTHING, open_table
-from lake.tables.own_files import LOG, OWN_ROOT, is_data_file, names_below, refuse_others
-from storage.errors import SettingsError
-from storage.failpoints import failpoint
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.data_file import DataFile
+from lakehead.lake.tables.delta_table import NOTHING, open_table
+from lakehead.lake.tables.own_files import LOG, OWN_ROOT, is_data_file, names_below, refuse_others
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.failpoints import failpoint
 
 _CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint\.(?:\d{10}\.\d{10}\.)?parquet")
 _FIRST = f"{LOG}{0:020}.json"

@@ -7,21 +7,21 @@ read all of the table for each of them, where one column is soon read.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lake.tables.data_file import DataFile, write_data_file
-from lake.tables.delta_table import (
+from lakehead.lake.tables.data_file import DataFile, write_data_file
+from lakehead.lake.tables.delta_table import (
     Table,
     TableMoved,
     TableUnavailable,
     one_line,
     open_table,
 )
-from lake.tables.gathered import gathered
-from lake.tables.left_out import NO_COUNTS
-from lake.tables.merge_engine import Progress, claim, progress_marks
-from lake.tables.partitions import split_rows
-from lake.tables.upsert import Clause, Merge, new_rows
-from storage.clock import SystemClock
-from storage.failpoints import failpoint
+from lakehead.lake.tables.gathered import gathered
+from lakehead.lake.tables.left_out import NO_COUNTS
+from lakehead.lake.tables.merge_engine import Progress, claim, progress_marks
+from lakehead.lake.tables.partitions import split_rows
+from lakehead.lake.tables.upsert import Clause, Merge, new_rows
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.failpoints import failpoint
 
 if TYPE_CHECKING:
     from deltalake.table import TableMerger

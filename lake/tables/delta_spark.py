@@ -10,16 +10,22 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lake.spark import spark_session
-from lake.spark_s3 import s3a_settings, spark_place
-from lake.tables.data_file import delete_data_files, write_data_file
-from lake.tables.delta_table import Table, TableMoved, TableUnavailable, one_line, open_table
-from lake.tables.left_out import NO_COUNTS
-from lake.tables.merge_engine import Progress, done_app, plan_merge, planned_app, settle
-from lake.tables.table_history import CHANGE
-from lake.tables.upsert import Clause, Merge, quoted
-from storage.clock import SystemClock
-from storage.failpoints import failpoint
+from lakehead.lake.spark import spark_session
+from lakehead.lake.spark_s3 import s3a_settings, spark_place
+from lakehead.lake.tables.data_file import delete_data_files, write_data_file
+from lakehead.lake.tables.delta_table import (
+    Table,
+    TableMoved,
+    TableUnavailable,
+    one_line,
+    open_table,
+)
+from lakehead.lake.tables.left_out import NO_COUNTS
+from lakehead.lake.tables.merge_engine import Progress, done_app, plan_merge, planned_app, settle
+from lakehead.lake.tables.table_history import CHANGE
+from lakehead.lake.tables.upsert import Clause, Merge, quoted
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.failpoints import failpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

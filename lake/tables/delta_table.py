@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lake.tables.data_file import DataFile
-from lake.tables.own_files import OWN_ROOT, require_own_root
-from storage.errors import LakeheadError, SettingsError
-from storage.failpoints import failpoint
-from storage.object_store.s3.settings import parse_uri
+from lakehead.lake.tables.data_file import DataFile
+from lakehead.lake.tables.own_files import OWN_ROOT, require_own_root
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.object_store.s3.settings import parse_uri
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

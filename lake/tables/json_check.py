@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, LONGS, compiled, inlined
-from storage.kernel_memory import word_at
+from lakehead.storage.kernel_compiler import BYTES, LONG, LONGS, compiled, inlined
+from lakehead.storage.kernel_memory import word_at
 
 DEPTH_MAX = 100
 """Objects and arrays inside each other; deeper values are refused."""

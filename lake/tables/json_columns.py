@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from lake.tables.values.framing import Values, places
-from lake.tables.values.groups import DecodedRows, decode_rows
-from lake.tables.values.json_program import JsonProgram, NotingProgram, compile_json
+from lakehead.lake.tables.values.framing import Values, places
+from lakehead.lake.tables.values.groups import DecodedRows, decode_rows
+from lakehead.lake.tables.values.json_program import JsonProgram, NotingProgram, compile_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

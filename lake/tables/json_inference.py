@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.tables.ddl import check_names, type_name
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import check_names, type_name
+from lakehead.storage.errors import SettingsError
 
 SAMPLE_RECORDS = 10_000
 """How many values are looked at, unless told otherwise."""

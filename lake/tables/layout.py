@@ -15,26 +15,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.decode.columns import arrow_schema
-from lake.decode.invalid import InvalidBatch
-from lake.tables.ddl import check_names
-from lake.tables.made_names import names_of_made
-from lake.tables.partitions import (
+from lakehead.lake.decode.columns import arrow_schema
+from lakehead.lake.decode.invalid import InvalidBatch
+from lakehead.lake.tables.ddl import check_names
+from lakehead.lake.tables.made_names import names_of_made
+from lakehead.lake.tables.partitions import (
     FOLDER_BYTES_MAX,
     check_parts,
     generated_columns,
     generated_fields,
     rows_of_long_values,
 )
-from lake.tables.set_aside import reasons_by_row, set_aside, words_on_new_schema
-from lake.tables.upsert import HISTORY_FIELDS
-from lake.tables.upsert_rows import as_changes, check_keys
-from lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
-from lake.tables.values.decoder import NO_SCHEMA, Decoded, Fault, ValueDecoder, ValueSpec
-from lake.tables.values.evolution import evolve
-from lake.tables.values.raw import RAW_SCHEMA
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import PartitionPart, ValueLayout
+from lakehead.lake.tables.set_aside import reasons_by_row, set_aside, words_on_new_schema
+from lakehead.lake.tables.upsert import HISTORY_FIELDS
+from lakehead.lake.tables.upsert_rows import as_changes, check_keys
+from lakehead.lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
+from lakehead.lake.tables.values.decoder import NO_SCHEMA, Decoded, Fault, ValueDecoder, ValueSpec
+from lakehead.lake.tables.values.evolution import evolve
+from lakehead.lake.tables.values.raw import RAW_SCHEMA
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import PartitionPart, ValueLayout
 
 DECODED = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of a topic read that a table is made from."""

@@ -8,7 +8,7 @@ exact as the rows, and a run that is killed and done again counts once.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from lake.tables.delta_table import Table
+from lakehead.lake.tables.delta_table import Table
 
 LEFT_OUT = "lakehead:left-out"
 """Rows whose values have fields that the table has no column for."""

@@ -15,13 +15,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
-from lake.tables.delta_log import applications
-from lake.tables.delta_table import Table, app_id
-from lake.tables.left_out import COUNTS, NO_COUNTS, counted
-from lake.tables.owner import owner_marks
-from lake.tables.upsert import Merge
-from storage.clock import SystemClock
-from storage.failpoints import failpoint
+from lakehead.lake.tables.delta_log import applications
+from lakehead.lake.tables.delta_table import Table, app_id
+from lakehead.lake.tables.left_out import COUNTS, NO_COUNTS, counted
+from lakehead.lake.tables.owner import owner_marks
+from lakehead.lake.tables.upsert import Merge
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.failpoints import failpoint
 
 MergeEngineName = Literal["delta-rs", "spark"]
 
@@ -52,10 +52,10 @@ class MergeEngine(Protocol):
 def open_merge_engine(name: MergeEngineName) -> MergeEngine:
     """Return an engine by its name. Raises SettingsError for one that is not installed."""
     if name == "spark":
-        from lake.tables.delta_spark import SparkMerge
+        from lakehead.lake.tables.delta_spark import SparkMerge
 
         return SparkMerge()
-    from lake.tables.delta_merge import DeltaMerge
+    from lakehead.lake.tables.delta_merge import DeltaMerge
 
     return DeltaMerge()
 

@@ -9,8 +9,8 @@ the table was made in it, which the table's first commit records (`OWN_ROOT`).
 import re
 from collections.abc import Iterable
 
-from lake.store_reader import store_reader
-from storage.errors import SettingsError
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import SettingsError
 
 OWN_ROOT = "lakehead:own-root"
 """The `txn` action of a table whose root held nothing when it was made."""
@@ -31,7 +31,7 @@ def is_data_file(name: str) -> bool:
 
 
 def is_written_here(name: str) -> bool:
-    """Whether `lake.tables.data_file` gives this name: of 128 random bits."""
+    """Whether `lakehead.lake.tables.data_file` gives this name: of 128 random bits."""
     return _WRITTEN.fullmatch(name) is not None
 
 

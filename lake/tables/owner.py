@@ -14,9 +14,9 @@ from its log, once: the next commit of progress records the topic.
 import hashlib
 import re
 
-from lake.tables.delta_log import applications
-from lake.tables.delta_table import NOTHING, Table
-from storage.errors import SettingsError
+from lakehead.lake.tables.delta_log import applications
+from lakehead.lake.tables.delta_table import NOTHING, Table
+from lakehead.storage.errors import SettingsError
 
 OWNER = "lakehead:topic"
 """The name under which a table records what topic it belongs to."""

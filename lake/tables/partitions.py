@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.ddl import type_name
-from lake.tables.row_codes import row_codes
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import DATE, HOUR, PartitionPart
+from lakehead.lake.tables.ddl import type_name
+from lakehead.lake.tables.row_codes import row_codes
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import DATE, HOUR, PartitionPart
 
 FOLDER_BYTES_MAX = 255
 """Of a partition column's folder, `name=value` with escapes: what file systems take as a name."""

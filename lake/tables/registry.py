@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote, urlsplit
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from storage.clock import Clock, SystemClock
-from storage.errors import LakeheadError, SettingsError
+from lakehead.storage.clock import Clock, SystemClock
+from lakehead.storage.errors import LakeheadError, SettingsError
 
 CREDENTIALS = "LAKEHEAD_SCHEMA_REGISTRY"
 _UNKNOWN_CODES = (40402, 40403)  # version not found, schema not found

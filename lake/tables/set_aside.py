@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from lake.tables.values.decoder import Decoded, Fault
-from lake.tables.values.evolution import evolve
-from lake.tables.values.groups import int64_array, placed
+from lakehead.lake.tables.values.decoder import Decoded, Fault
+from lakehead.lake.tables.values.evolution import evolve
+from lakehead.lake.tables.values.groups import int64_array, placed
 
 Decode = Callable[[Any], Decoded]
 """Decodes a batch."""

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.planner import Split
-from lake.store_reader import FETCH_BYTES
-from lake.tables.data_file import DataFile
-from lake.tables.delta_table import Table, TableUnavailable, location
-from storage.object_store.counted import StoreStats, put_requests
+from lakehead.lake.planner import Split
+from lakehead.lake.store_reader import FETCH_BYTES
+from lakehead.lake.tables.data_file import DataFile
+from lakehead.lake.tables.delta_table import Table, TableUnavailable, location
+from lakehead.storage.object_store.counted import StoreStats, put_requests
 
 RUNS = 20
 """Of so many commits the costs are added up."""

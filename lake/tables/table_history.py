@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from lake.tables import delta_table
-from lake.tables.delta_table import Table, TableUnavailable, one_line
+from lakehead.lake.tables import delta_table
+from lakehead.lake.tables.delta_table import Table, TableUnavailable, one_line
 
 ChangeKind = Literal["backfill", "materialize", "rebuild_table", "replay"]
 """The job that wrote a table."""

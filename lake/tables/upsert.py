@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.ddl import TIMESTAMP
-from lake.tables.key_ranges import within_ranges
-from lake.tables.row_codes import row_codes
-from lake.tables.values.changes import OP, SEQ
+from lakehead.lake.tables.ddl import TIMESTAMP
+from lakehead.lake.tables.key_ranges import within_ranges
+from lakehead.lake.tables.row_codes import row_codes
+from lakehead.lake.tables.values.changes import OP, SEQ
 
 AT = "_at"
 HISTORY_FIELDS = (

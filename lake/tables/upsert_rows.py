@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.ddl import type_name
-from lake.tables.upsert import AT, change_schema
-from lake.tables.values.changes import OP, SEQ
-from lake.tables.values.decoder import Fault
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import type_name
+from lakehead.lake.tables.upsert import AT, change_schema
+from lakehead.lake.tables.values.changes import OP, SEQ
+from lakehead.lake.tables.values.decoder import Fault
+from lakehead.storage.errors import SettingsError
 
 _PUTS = pa.array(["c", "r", "u"])
 

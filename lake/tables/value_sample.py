@@ -5,13 +5,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.catalog import PartitionLog
-from lake.decode.decoder import RecordDecoder
-from lake.decode.invalid import PassedOver
-from lake.moved_ranges import plan_moved
-from lake.planner import OffsetRange
-from lake.record_reader import read_records
-from lake.store_reader import ObjectReader
+from lakehead.lake.catalog import PartitionLog
+from lakehead.lake.decode.decoder import RecordDecoder
+from lakehead.lake.decode.invalid import PassedOver
+from lakehead.lake.moved_ranges import plan_moved
+from lakehead.lake.planner import OffsetRange
+from lakehead.lake.record_reader import read_records
+from lakehead.lake.store_reader import ObjectReader
 
 _COLUMNS = ("key", "value", "partition", "offset")
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from storage.errors import SettingsError, StorageError
+from lakehead.storage.errors import SettingsError, StorageError
 
 CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 10.0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 _LINK = "nvme-Amazon_Elastic_Block_Store_"
 

@@ -1,4 +1,5 @@
-"""What is asked of EC2 about volumes: a few calls, with the three ends of `storage.aws.client`.
+"""What is asked of EC2 about volumes: a few calls, with the three ends of
+`lakehead.storage.aws.client`.
 
 After one that was not answered, DescribeVolumes tells whether it was done.
 """
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from storage.aws.client import AwsClient
+from lakehead.storage.aws.client import AwsClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""What is asked of EC2 about network interfaces: two calls, with the ends of `storage.aws.client`.
+"""What is asked of EC2 about network interfaces: two calls, with the ends of
+`lakehead.storage.aws.client`.
 
 After an AttachNetworkInterface that was not answered, DescribeNetworkInterfaces tells.
 """
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from storage.aws.client import AwsClient
+from lakehead.storage.aws.client import AwsClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

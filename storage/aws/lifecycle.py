@@ -15,10 +15,10 @@ from typing import Protocol
 
 import structlog
 
-from storage.aws.client import AwsClient, AwsRefused, AwsUnanswered
-from storage.aws.instance import Instance
-from storage.aws.volumes import instance_metadata
-from storage.errors import SettingsError
+from lakehead.storage.aws.client import AwsClient, AwsRefused, AwsUnanswered
+from lakehead.storage.aws.instance import Instance
+from lakehead.storage.aws.volumes import instance_metadata
+from lakehead.storage.errors import SettingsError
 
 GROUP_TAG = "lakehead:group"
 SERVING_HOOK, ENDING_HOOK = "lakehead-serving", "lakehead-ending"

@@ -21,11 +21,15 @@ from zlib import crc32
 
 import structlog
 
-from storage.aws.client import AwsRefused, AwsUnanswered
-from storage.aws.instance import Instance
-from storage.aws.interfaces import Boto3NetworkInterfaces, NetworkInterface, NetworkInterfaces
-from storage.aws.volumes import CLUSTER_TAG, CLUSTER_TAGS, SLOT_TAG, instance_metadata
-from storage.errors import SettingsError, StorageError
+from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
+from lakehead.storage.aws.instance import Instance
+from lakehead.storage.aws.interfaces import (
+    Boto3NetworkInterfaces,
+    NetworkInterface,
+    NetworkInterfaces,
+)
+from lakehead.storage.aws.volumes import CLUSTER_TAG, CLUSTER_TAGS, SLOT_TAG, instance_metadata
+from lakehead.storage.errors import SettingsError, StorageError
 
 NODE_ID_TAG = "lakehead:node-id"
 DEVICE_INDEX = 1

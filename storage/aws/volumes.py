@@ -20,11 +20,11 @@ from zlib import crc32
 
 import structlog
 
-from storage.aws.client import AwsRefused, AwsUnanswered
-from storage.aws.devices import Devices, NvmeDevices
-from storage.aws.ec2 import Boto3Ec2, EbsVolume, Ec2
-from storage.aws.instance import ENDPOINT, ENDPOINT_VARIABLE, Instance, InstanceMetadata
-from storage.errors import SettingsError, StorageError
+from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
+from lakehead.storage.aws.devices import Devices, NvmeDevices
+from lakehead.storage.aws.ec2 import Boto3Ec2, EbsVolume, Ec2
+from lakehead.storage.aws.instance import ENDPOINT, ENDPOINT_VARIABLE, Instance, InstanceMetadata
+from lakehead.storage.errors import SettingsError, StorageError
 
 T = TypeVar("T")
 

@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.compaction import record_kernels as kernels
-from storage.compaction.arena import Arena
-from storage.compaction.bare_batches import sealed
-from storage.compaction.offset_map import OffsetMap, Rows
-from storage.format.compression import deflate
-from storage.format.record_batch import (
+from lakehead.storage.compaction import record_kernels as kernels
+from lakehead.storage.compaction.arena import Arena
+from lakehead.storage.compaction.bare_batches import sealed
+from lakehead.storage.compaction.offset_map import OffsetMap, Rows
+from lakehead.storage.format.compression import deflate
+from lakehead.storage.format.record_batch import (
     DELETE_HORIZON,
     HEADER_SIZE,
     LOG_APPEND_TIME,
     BatchHeader,
 )
-from storage.format.records import INFLATED_SIZE_MAX, inflate
-from storage.object_store.protocol import Buffer
+from lakehead.storage.format.records import INFLATED_SIZE_MAX, inflate
+from lakehead.storage.object_store.protocol import Buffer
 
 
 def inflated(header: BatchHeader, batch: memoryview) -> Buffer:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.compaction import merge_kernels as kernels
-from storage.compaction.reading import StoredBatch
+from lakehead.storage.compaction import merge_kernels as kernels
+from lakehead.storage.compaction.reading import StoredBatch
 
 _PRODUCER = (kernels.PRODUCER, kernels.NEXT, kernels.PRODUCER_EPOCH)
 

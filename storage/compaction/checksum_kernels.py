@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.compaction.merge_kernels import (
+from lakehead.storage.compaction.merge_kernels import (
     BODY_SIZE,
     CRC,
     CRC_FROM,
@@ -17,9 +17,9 @@ from storage.compaction.merge_kernels import (
     RUN,
     START,
 )
-from storage.kernel_checksum import BYTE_STEPS, crc32c_step
-from storage.kernel_compiler import BYTES, LONG, OUT, TABLE, compiled, inlined
-from storage.kernel_memory import word_at
+from lakehead.storage.kernel_checksum import BYTE_STEPS, crc32c_step
+from lakehead.storage.kernel_compiler import BYTES, LONG, OUT, TABLE, compiled, inlined
+from lakehead.storage.kernel_memory import word_at
 
 
 @inlined

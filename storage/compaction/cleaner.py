@@ -10,19 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.compaction.arena import Arena
-from storage.compaction.bare_batches import without_records
-from storage.compaction.batch_filter import (
+from lakehead.storage.compaction.arena import Arena
+from lakehead.storage.compaction.bare_batches import without_records
+from lakehead.storage.compaction.batch_filter import (
     delete_horizon,
     filtered,
     with_horizon,
 )
-from storage.compaction.batch_rows import BatchRows
-from storage.compaction.offset_map import Cleaned, CleanRules
-from storage.compaction.reading import StoredBatch
-from storage.compaction.scan import DirtyScan
-from storage.format.control_batch import read_marker
-from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
+from lakehead.storage.compaction.batch_rows import BatchRows
+from lakehead.storage.compaction.offset_map import Cleaned, CleanRules
+from lakehead.storage.compaction.reading import StoredBatch
+from lakehead.storage.compaction.scan import DirtyScan
+from lakehead.storage.format.control_batch import read_marker
+from lakehead.storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
 
 PRODUCER_EXPIRY_MS = 86_400_000
 

@@ -12,22 +12,22 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.clock import Clock
-from storage.compaction.batch_rows import BatchRows
-from storage.compaction.cleaner import Cleaner, CleaningRules
-from storage.compaction.object_put import put_object
-from storage.compaction.plan import MAP_MEMORY, Dirtiness, dirtiness, groups
-from storage.compaction.reading import Scratch, stored_items
-from storage.compaction.rewrite import Job, Rewrite
-from storage.compaction.scan import OFFSET_MAX, DirtyScan
-from storage.errors import CorruptObject, EntryRejected, LakeheadError, ObjectNotFound
-from storage.failpoints import failpoint
-from storage.format.stream_object import read_index
-from storage.metadata.extents import Extent
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CommittedObject, Record, ReplaceObjects
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectStore
+from lakehead.storage.clock import Clock
+from lakehead.storage.compaction.batch_rows import BatchRows
+from lakehead.storage.compaction.cleaner import Cleaner, CleaningRules
+from lakehead.storage.compaction.object_put import put_object
+from lakehead.storage.compaction.plan import MAP_MEMORY, Dirtiness, dirtiness, groups
+from lakehead.storage.compaction.reading import Scratch, stored_items
+from lakehead.storage.compaction.rewrite import Job, Rewrite
+from lakehead.storage.compaction.scan import OFFSET_MAX, DirtyScan
+from lakehead.storage.errors import CorruptObject, EntryRejected, LakeheadError, ObjectNotFound
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.stream_object import read_index
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CommittedObject, Record, ReplaceObjects
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectStore
 
 
 class Superseded(LakeheadError):

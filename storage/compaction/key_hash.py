@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, compiled, inlined, results
-from storage.kernel_memory import word_at
+from lakehead.storage.kernel_compiler import BYTES, LONG, compiled, inlined, results
+from lakehead.storage.kernel_memory import word_at
 
 
 @inlined

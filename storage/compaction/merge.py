@@ -14,21 +14,21 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from storage.clock import Clock
-from storage.compaction.arena import Arena
-from storage.compaction.merge_batches import RebatchFigures, Rebatching
-from storage.compaction.merge_parts import MergePart, gathered_parts, written_objects
-from storage.compaction.merge_plan import MergeItem, RebatchSettings
-from storage.compaction.merge_sources import Sources, read_sources
-from storage.compaction.object_put import put_object
-from storage.compaction.rewrite import Job
-from storage.errors import EntryRejected, ObjectNotFound
-from storage.failpoints import failpoint
-from storage.metadata.extents import Extent
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import COMPACTED, CommittedObject, Record, ReplaceObjects
-from storage.metadata.state import ClusterState, StreamState
-from storage.object_store.protocol import ObjectStore
+from lakehead.storage.clock import Clock
+from lakehead.storage.compaction.arena import Arena
+from lakehead.storage.compaction.merge_batches import RebatchFigures, Rebatching
+from lakehead.storage.compaction.merge_parts import MergePart, gathered_parts, written_objects
+from lakehead.storage.compaction.merge_plan import MergeItem, RebatchSettings
+from lakehead.storage.compaction.merge_sources import Sources, read_sources
+from lakehead.storage.compaction.object_put import put_object
+from lakehead.storage.compaction.rewrite import Job
+from lakehead.storage.errors import EntryRejected, ObjectNotFound
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import COMPACTED, CommittedObject, Record, ReplaceObjects
+from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.object_store.protocol import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.compaction import merge_kernels as kernels
-from storage.compaction.arena import Arena
-from storage.compaction.merge_plan import RebatchSettings
-from storage.compaction.merge_runs import RunMerger, Span
+from lakehead.storage.compaction import merge_kernels as kernels
+from lakehead.storage.compaction.arena import Arena
+from lakehead.storage.compaction.merge_plan import RebatchSettings
+from lakehead.storage.compaction.merge_runs import RunMerger, Span
 
 _WINDOW_ROWS = 16 * 1024
 _WINDOW_BYTES = 16 * 1024 * 1024

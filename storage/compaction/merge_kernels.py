@@ -11,8 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
-from storage.kernel_memory import copy_bytes
+from lakehead.storage.kernel_compiler import (
+    BYTES,
+    LONG,
+    LONGS,
+    OUT,
+    TABLE,
+    compiled,
+    inlined,
+    results,
+)
+from lakehead.storage.kernel_memory import copy_bytes
 
 SOURCE, START, END = 0, 1, 2
 """Which source; from the stored record's header to the end of its batch."""

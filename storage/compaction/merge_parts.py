@@ -8,22 +8,22 @@ from itertools import chain
 
 import msgspec
 
-from storage.compaction.merge_batches import Rebatching
-from storage.compaction.merge_runs import Span
-from storage.compaction.merge_sources import SourceObject, Sources
-from storage.compaction.rewrite import STATES_BYTES, Job
-from storage.errors import CorruptObject
-from storage.format.object_names import JobName
-from storage.format.object_writer import ObjectWriter, WrittenObject
-from storage.format.partition_state import StateSnapshot, put_together
-from storage.format.producer_headers import (
+from lakehead.storage.compaction.merge_batches import Rebatching
+from lakehead.storage.compaction.merge_runs import Span
+from lakehead.storage.compaction.merge_sources import SourceObject, Sources
+from lakehead.storage.compaction.rewrite import STATES_BYTES, Job
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
+from lakehead.storage.format.partition_state import StateSnapshot, put_together
+from lakehead.storage.format.producer_headers import (
     producer_headers,
     raw_producer_headers,
 )
-from storage.format.stream_object import StreamInfo, iter_records
-from storage.metadata.extents import Extent
-from storage.metadata.records import CommittedObject, CommittedRange
-from storage.stream.stream_info import state_kind
+from lakehead.storage.format.stream_object import StreamInfo, iter_records
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.records import CommittedObject, CommittedRange
+from lakehead.storage.stream.stream_info import state_kind
 
 OWN_OBJECT_BYTES = 8 * 1024 * 1024
 """As much of one stream gets an object of its own, as in uploads."""

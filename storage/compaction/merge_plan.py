@@ -13,9 +13,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeVar
 
-from storage.metadata.extents import Extent
-from storage.metadata.records import COMPACTED
-from storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.records import COMPACTED
+from lakehead.storage.metadata.state import ClusterState, StreamState
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from storage.compaction import merge_kernels as kernels
-from storage.compaction.arena import Arena
-from storage.compaction.checksum_kernels import distrust
-from storage.format.compression import BufferTooSmall, Inflater, deflate
-from storage.format.record_batch import CODEC_MASK, CRC_POSITION, LENGTH_END
+from lakehead.storage.compaction import merge_kernels as kernels
+from lakehead.storage.compaction.arena import Arena
+from lakehead.storage.compaction.checksum_kernels import distrust
+from lakehead.storage.format.compression import BufferTooSmall, Inflater, deflate
+from lakehead.storage.format.record_batch import CODEC_MASK, CRC_POSITION, LENGTH_END
 
 _SPAN_BYTES = 256 * 1024
 _PLACE = (kernels.SOURCE, kernels.START, kernels.END, kernels.CRC)

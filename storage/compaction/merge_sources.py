@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptObject
-from storage.format.stream_object import (
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.stream_object import (
     IndexItem,
     ObjectIndex,
     check_item,
     parse_index,
     read_index,
 )
-from storage.object_store.protocol import ObjectStore
-from storage.tasks import task_group
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.tasks import task_group
 
 _READS_AT_ONCE = 8
 _WHOLE_SHARE = 2

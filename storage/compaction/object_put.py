@@ -3,9 +3,9 @@
 import asyncio
 import random
 
-from storage.errors import ObjectExists, OutcomeUnknown
-from storage.format.object_writer import WrittenObject
-from storage.object_store.protocol import ObjectStore
+from lakehead.storage.errors import ObjectExists, OutcomeUnknown
+from lakehead.storage.format.object_writer import WrittenObject
+from lakehead.storage.object_store.protocol import ObjectStore
 
 _RETRY_S = 0.1
 _RETRY_MAX_S = 10.0

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from storage.compaction import record_kernels as kernels
-from storage.compaction.arena import Arena, zeros
-from storage.compaction.batch_rows import BatchRows
-from storage.compaction.checksum_kernels import seal
-from storage.compaction.merge_runs import Span
-from storage.format.record_batch import BatchHeader
-from storage.object_store.protocol import Buffer
+from lakehead.storage.compaction import record_kernels as kernels
+from lakehead.storage.compaction.arena import Arena, zeros
+from lakehead.storage.compaction.batch_rows import BatchRows
+from lakehead.storage.compaction.checksum_kernels import seal
+from lakehead.storage.compaction.merge_runs import Span
+from lakehead.storage.format.record_batch import BatchHeader
+from lakehead.storage.object_store.protocol import Buffer
 
 SLOT_SIZE = 24
 _LOAD = 0.75

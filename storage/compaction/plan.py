@@ -7,9 +7,9 @@ is compacted is the beginning of the stream.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.metadata.extents import Extent
-from storage.metadata.records import COMPACTED
-from storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.records import COMPACTED
+from lakehead.storage.metadata.state import ClusterState, StreamState
 
 MAP_MEMORY = 128 * 1024 * 1024
 """Bytes that the keys of one pass may take, where nothing else is said: Kafka's default."""

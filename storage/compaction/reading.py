@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from storage.format.stream_object import IndexItem, ObjectIndex, check_item
-from storage.metadata.extents import Extent
-from storage.object_store.protocol import ObjectStore
+from lakehead.storage.format.stream_object import IndexItem, ObjectIndex, check_item
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.object_store.protocol import ObjectStore
 
 RUN_SIZE_MAX = 8 * 1024 * 1024
 

@@ -14,10 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from storage.compaction import merge_kernels as of
-from storage.compaction.key_hash import digest128
-from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
-from storage.kernel_memory import copy_bytes, prefetch
+from lakehead.storage.compaction import merge_kernels as of
+from lakehead.storage.compaction.key_hash import digest128
+from lakehead.storage.kernel_compiler import (
+    BYTES,
+    LONG,
+    LONGS,
+    OUT,
+    TABLE,
+    compiled,
+    inlined,
+    results,
+)
+from lakehead.storage.kernel_memory import copy_bytes, prefetch
 
 COLUMNS = 8
 KEY_COLUMNS = 4

@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from storage.compaction.bare_batches import GAP_MAX, filler
-from storage.compaction.batch_rows import BatchRows
-from storage.compaction.merge_runs import Span
-from storage.compaction.reading import Scratch, StoredBatch, stored_items
-from storage.errors import CorruptObject
-from storage.format.object_names import JobName
-from storage.format.object_writer import ObjectWriter, WrittenObject
-from storage.format.partition_state import StateSnapshot, put_together
-from storage.format.producer_headers import producer_headers
-from storage.format.record_batch import (
+from lakehead.storage.compaction.bare_batches import GAP_MAX, filler
+from lakehead.storage.compaction.batch_rows import BatchRows
+from lakehead.storage.compaction.merge_runs import Span
+from lakehead.storage.compaction.reading import Scratch, StoredBatch, stored_items
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
+from lakehead.storage.format.partition_state import StateSnapshot, put_together
+from lakehead.storage.format.producer_headers import producer_headers
+from lakehead.storage.format.record_batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     BatchHeader,
     read_header,
 )
-from storage.format.stream_object import AbortedTransaction, StreamInfo, read_index
-from storage.metadata.extents import Extent
-from storage.metadata.records import COMPACTED, CommittedObject, CommittedRange
-from storage.object_store.protocol import Buffer, ObjectStore
-from storage.stream.stream_info import state_kind
+from lakehead.storage.format.stream_object import AbortedTransaction, StreamInfo, read_index
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.records import COMPACTED, CommittedObject, CommittedRange
+from lakehead.storage.object_store.protocol import Buffer, ObjectStore
+from lakehead.storage.stream.stream_info import state_kind
 
 if TYPE_CHECKING:  # its kernels are for those alone who compact by keys
-    from storage.compaction.cleaner import Cleaner
+    from lakehead.storage.compaction.cleaner import Cleaner
 
 STATES_BYTES = 4 * 1024 * 1024
 """As much of incremental states is put together: it goes with the index of the object."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from storage.compaction import record_kernels as kernels
-from storage.compaction.batch_filter import inflated
-from storage.compaction.batch_rows import BatchRows
-from storage.compaction.offset_map import OffsetMap, Rows
-from storage.compaction.reading import StoredBatch
-from storage.format.control_batch import read_marker
-from storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
-from storage.format.record_check import RecordChecker
+from lakehead.storage.compaction import record_kernels as kernels
+from lakehead.storage.compaction.batch_filter import inflated
+from lakehead.storage.compaction.batch_rows import BatchRows
+from lakehead.storage.compaction.offset_map import OffsetMap, Rows
+from lakehead.storage.compaction.reading import StoredBatch
+from lakehead.storage.format.control_batch import read_marker
+from lakehead.storage.format.record_batch import NO_PRODUCER_ID, BatchHeader, read_header
+from lakehead.storage.format.record_check import RecordChecker
 
 OFFSET_MAX = 2**63 - 1
 

@@ -1,10 +1,10 @@
 """Writes record batches: magic 2, uncompressed, without sequence numbers. For topics that Lakehead
 itself writes, and for who uses the stream engine without Kafka.
 
-The batch layout is in `storage.format.record_batch`. A record is: length varint, attributes i8 = 0,
-timestamp delta varint, offset delta varint, key and value each as varint length (-1: null) and
-bytes, header count varint, each header's name and value as varint length and bytes. Varints are
-zigzag (KIP-98).
+The batch layout is in `lakehead.storage.format.record_batch`. A record is: length varint,
+attributes i8 = 0, timestamp delta varint, offset delta varint, key and value each as varint length
+(-1: null) and bytes, header count varint, each header's name and value as varint length and bytes.
+Varints are zigzag (KIP-98).
 """
 
 import struct
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from crc32c import crc32c
 
-from storage.format.record_batch import (
+from lakehead.storage.format.record_batch import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
     HEADER_SIZE,

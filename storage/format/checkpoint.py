@@ -24,10 +24,10 @@ import msgspec
 import zstandard
 from crc32c import crc32c
 
-from storage.errors import CorruptObject
-from storage.format import parquet
-from storage.format.columns import Column, Doubles, Flags, Longs, Texts, Words
-from storage.format.feature_level import BASE_LEVEL, refuse_newer, unknown_here
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format import parquet
+from lakehead.storage.format.columns import Column, Doubles, Flags, Longs, Texts, Words
+from lakehead.storage.format.feature_level import BASE_LEVEL, refuse_newer, unknown_here
 
 LONG, DOUBLE, FLAG, WORD, TEXT = "long", "double", "flag", "word", "text"
 SCHEMA: dict[str, str] = {

@@ -9,7 +9,7 @@ rate at 16 KiB), cramjam for the rest.
 import cramjam
 import zstandard
 
-from storage.object_store.protocol import Buffer
+from lakehead.storage.object_store.protocol import Buffer
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 CODEC_NAMES = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}

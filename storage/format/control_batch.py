@@ -7,9 +7,9 @@ transaction coordinator i32. The batch is the producer's, transactional, and has
 import struct
 from typing import NamedTuple
 
-from storage.format.batch_writer import encode_batch
-from storage.format.record_batch import CONTROL, TRANSACTIONAL
-from storage.format.records import iter_kafka_records
+from lakehead.storage.format.batch_writer import encode_batch
+from lakehead.storage.format.record_batch import CONTROL, TRANSACTIONAL
+from lakehead.storage.format.records import iter_kafka_records
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")

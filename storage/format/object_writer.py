@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from storage.format.stream_object import (
+from lakehead.storage.format.stream_object import (
     BLOCK_FLAGS,
     BLOCK_HEADER,
     BLOCK_HEADER_SIZE,
@@ -22,7 +22,7 @@ from storage.format.stream_object import (
     StreamInfo,
     encode_extension,
 )
-from storage.object_store.protocol import Buffer
+from lakehead.storage.object_store.protocol import Buffer
 
 BLOCK_SIZE = 1024 * 1024
 _DELTA_MAX = 2**31 - 1

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from storage.errors import UnsupportedFormat
+from lakehead.storage.errors import UnsupportedFormat
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,8 +10,8 @@ record says whether the transaction was committed.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from storage.format.control_batch import Marker, read_marker
-from storage.format.record_batch import (
+from lakehead.storage.format.control_batch import Marker, read_marker
+from lakehead.storage.format.record_batch import (
     ATTRIBUTES_POSITION,
     CONTROL,
     HEADER_SIZE,
@@ -21,7 +21,7 @@ from storage.format.record_batch import (
     producer_id,
     read_header,
 )
-from storage.object_store.protocol import Buffer
+from lakehead.storage.object_store.protocol import Buffer
 
 KEPT = 5
 _FLAGS_POSITION = ATTRIBUTES_POSITION + 1

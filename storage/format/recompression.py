@@ -4,8 +4,8 @@ import struct
 
 from crc32c import crc32c
 
-from storage.format.compression import deflate
-from storage.format.record_batch import (
+from lakehead.storage.format.compression import deflate
+from lakehead.storage.format.record_batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     CRC_POSITION,

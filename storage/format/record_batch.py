@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from storage.object_store.protocol import Buffer
+from lakehead.storage.object_store.protocol import Buffer
 
 HEADER_SIZE = 61
 LENGTH_END = 12

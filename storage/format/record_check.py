@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage.format.compression import BufferTooSmall, Inflater
-from storage.format.record_batch import HEADER_SIZE, BatchHeader
-from storage.format.record_kernel import (
+from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.record_batch import HEADER_SIZE, BatchHeader
+from lakehead.storage.format.record_kernel import (
     FAULTS,
     ONE_ROW,
     RECORD_SIZE_MIN,

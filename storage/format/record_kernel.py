@@ -11,9 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from storage.format.records import TIME_MAX
-from storage.kernel_compiler import BYTES, INTS, LONG, LONGS, TABLE, compiled, inlined, results
-from storage.kernel_memory import prefetch
+from lakehead.storage.format.records import TIME_MAX
+from lakehead.storage.kernel_compiler import (
+    BYTES,
+    INTS,
+    LONG,
+    LONGS,
+    TABLE,
+    compiled,
+    inlined,
+    results,
+)
+from lakehead.storage.kernel_memory import prefetch
 
 RECORD_SIZE_MIN = 7
 """A record of nothing: seven varints of one byte."""

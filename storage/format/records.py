@@ -9,8 +9,13 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storage.format.compression import BufferTooSmall, Inflater
-from storage.format.record_batch import HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, read_header
+from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.record_batch import (
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    read_header,
+)
 
 INFLATED_SIZE_MAX = 512 * 1024 * 1024
 _INFLATED_SIZE_MIN = 64 * 1024

@@ -31,8 +31,8 @@ from typing import NamedTuple
 import msgspec
 from crc32c import crc32c
 
-from storage.errors import CorruptObject, UnsupportedFormat
-from storage.object_store.protocol import Buffer, ObjectStore
+from lakehead.storage.errors import CorruptObject, UnsupportedFormat
+from lakehead.storage.object_store.protocol import Buffer, ObjectStore
 
 FORMAT_VERSION = 1
 EXTENSION_VERSION = 1

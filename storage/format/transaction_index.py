@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 
-from storage.format.stream_object import AbortedTransaction
+from lakehead.storage.format.stream_object import AbortedTransaction
 
 _FIELDS = 4
 ENTRY_SIZE = 8 * _FIELDS

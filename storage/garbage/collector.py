@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from storage.clock import Clock
-from storage.errors import LakeheadError
-from storage.garbage.judgement import Verdict
-from storage.garbage.sweep import Doomed, SweepTimes, delete, find_garbage, perform
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectStore
-from storage.stream.settings import StorageSettings
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.garbage.judgement import Verdict
+from lakehead.storage.garbage.sweep import Doomed, SweepTimes, delete, find_garbage, perform
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.stream.settings import StorageSettings
 
 _log = structlog.get_logger("storage.garbage")
 

@@ -8,12 +8,12 @@ refuses such a commit).
 
 from enum import StrEnum
 
-from storage.format.object_names import PREFIX as DATA_PREFIX
-from storage.format.object_names import DataName, JobName
-from storage.metadata.layout import META
-from storage.metadata.state import ClusterState
-from storage.wal.object.names import PREFIX as WAL_PREFIX
-from storage.wal.object.names import WalName, is_tombstone_size
+from lakehead.storage.format.object_names import PREFIX as DATA_PREFIX
+from lakehead.storage.format.object_names import DataName, JobName
+from lakehead.storage.metadata.layout import META
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.wal.object.names import PREFIX as WAL_PREFIX
+from lakehead.storage.wal.object.names import WalName, is_tombstone_size
 
 PREFIXES = (DATA_PREFIX, WAL_PREFIX)
 """Where objects with data are."""

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from storage.garbage.judgement import GARBAGE, Verdict, judge
-from storage.garbage.sweep import held_until_ms, listed
-from storage.metadata.log import MetadataLog
-from storage.object_store.protocol import ObjectStore
+from lakehead.storage.garbage.judgement import GARBAGE, Verdict, judge
+from lakehead.storage.garbage.sweep import held_until_ms, listed
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.protocol import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from storage.clock import Clock
-from storage.failpoints import failpoint
-from storage.garbage.judgement import GARBAGE, PREFIXES, Verdict, is_own_name, judge
-from storage.metadata.layout import EARLIER
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import DropObjects, Record
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectMeta, ObjectStore
+from lakehead.storage.clock import Clock
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.garbage.judgement import GARBAGE, PREFIXES, Verdict, is_own_name, judge
+from lakehead.storage.metadata.layout import EARLIER
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import DropObjects, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 
 DELETED_AT_ONCE = 1000
 GRACE_MS = 600_000

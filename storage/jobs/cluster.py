@@ -5,10 +5,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore, open_retrying_store
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store import ObjectStore, open_retrying_store
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage.jobs.job import (
+from lakehead.storage.jobs.job import (
     Job,
     JobContext,
     JobResult,
@@ -19,14 +19,14 @@ from storage.jobs.job import (
     sum_results,
     total,
 )
-from storage.jobs.options import BrokerDefaults, option
+from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from storage.compaction.merge import MergeResult
-    from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings
-    from storage.metadata.log import MetadataLog
-    from storage.metadata.state import ClusterState
-    from storage.object_store import ObjectStore
+    from lakehead.storage.compaction.merge import MergeResult
+    from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings
+    from lakehead.storage.metadata.log import MetadataLog
+    from lakehead.storage.metadata.state import ClusterState
+    from lakehead.storage.object_store import ObjectStore
 
 _MIB = 1024 * 1024
 _WRITER = "compact"
@@ -79,13 +79,13 @@ class CompactOptions:
 
     def rules(self) -> "MergeRules":
         """Return when objects are merged."""
-        from storage.compaction.merge_plan import MergeRules
+        from lakehead.storage.compaction.merge_plan import MergeRules
 
         return MergeRules(target_bytes=self.target_mib * _MIB, count_min=self.count_min)
 
     def rebatch(self) -> "RebatchSettings":
         """Return which batches are merged."""
-        from storage.compaction.merge_plan import RebatchSettings
+        from lakehead.storage.compaction.merge_plan import RebatchSettings
 
         return RebatchSettings(
             small_bytes=self.small_batch_bytes,
@@ -140,9 +140,9 @@ class CompactItem:
 
 def _plan(context: JobContext, options: CompactOptions) -> Planned:
     """Raises SettingsError, StoreUnavailable."""
-    from storage.jobs.cluster import in_cluster
-    from storage.upkeep.configs import UpkeepDefaults
-    from storage.upkeep.rules import due_merges
+    from lakehead.storage.jobs.cluster import in_cluster
+    from lakehead.storage.upkeep.configs import UpkeepDefaults
+    from lakehead.storage.upkeep.rules import due_merges
 
     defaults = UpkeepDefaults(given=options.defaults.given)
     defaults.check()
@@ -184,9 +184,9 @@ def compact_item(item: CompactItem) -> CompactResult:
     """Do one item. Raises what `Merge.run` raises."""
     import random
 
-    from storage.clock import SystemClock
-    from storage.compaction.merge import Merge
-    from storage.jobs.cluster import in_cluster
+    from lakehead.storage.clock import SystemClock
+    from lakehead.storage.compaction.merge import Merge
+    from lakehead.storage.jobs.cluster import in_cluster
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> CompactResult:
         rng = random.SystemRandom()

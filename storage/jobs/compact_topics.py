@@ -2,22 +2,23 @@
 of each key stays.
 
 Plan: the partitions that are dirty enough, or have waited long enough, by configs and metadata
-alone. Run: each item compacts one of them, if that is due still (`storage.compaction.job`).
+alone. Run: each item compacts one of them, if that is due still
+(`lakehead.storage.compaction.job`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage.jobs.due_works import DUE_COLUMNS, due_unit, due_works
-from storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
-from storage.jobs.options import BrokerDefaults, option
+from lakehead.storage.jobs.due_works import DUE_COLUMNS, due_unit, due_works
+from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
+from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from storage.compaction.job import CompactionResult
-    from storage.metadata.log import MetadataLog
-    from storage.object_store import ObjectStore
-    from storage.upkeep.rules import DueWork
+    from lakehead.storage.compaction.job import CompactionResult
+    from lakehead.storage.metadata.log import MetadataLog
+    from lakehead.storage.object_store import ObjectStore
+    from lakehead.storage.upkeep.rules import DueWork
 
 _WRITER = "compact-topic"
 
@@ -99,12 +100,12 @@ def compact_topics_item(item: CompactTopicsItem) -> CompactTopicsResult:
     """
     import random
 
-    from storage.clock import SystemClock
-    from storage.compaction.job import Superseded
-    from storage.jobs.cluster import in_cluster
-    from storage.upkeep.configs import UpkeepDefaults
-    from storage.upkeep.partition_compaction import compact_partition
-    from storage.upkeep.rules import due_of_stream, topic_rules
+    from lakehead.storage.clock import SystemClock
+    from lakehead.storage.compaction.job import Superseded
+    from lakehead.storage.jobs.cluster import in_cluster
+    from lakehead.storage.upkeep.configs import UpkeepDefaults
+    from lakehead.storage.upkeep.partition_compaction import compact_partition
+    from lakehead.storage.upkeep.rules import due_of_stream, topic_rules
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> CompactTopicsResult:
         clock = SystemClock()

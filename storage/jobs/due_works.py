@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from storage.jobs.job import Unit
-from storage.jobs.options import BrokerDefaults
+from lakehead.storage.jobs.job import Unit
+from lakehead.storage.jobs.options import BrokerDefaults
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from storage.metadata.log import MetadataLog
-    from storage.object_store import ObjectStore
-    from storage.upkeep.rules import DueWork
+    from lakehead.storage.metadata.log import MetadataLog
+    from lakehead.storage.object_store import ObjectStore
+    from lakehead.storage.upkeep.rules import DueWork
 
 DUE_COLUMNS = {"topic": "TOPIC", "partition": "PARTITION", "due": "DUE"}
 
@@ -19,10 +19,10 @@ def due_works(
     """Return what is due of these `topics`, or of all, by configs and metadata alone. Raises
     SettingsError, UnknownTopic, StoreUnavailable.
     """
-    from storage.clock import SystemClock
-    from storage.jobs.cluster import in_cluster
-    from storage.upkeep.configs import UpkeepDefaults
-    from storage.upkeep.rules import due_in
+    from lakehead.storage.clock import SystemClock
+    from lakehead.storage.jobs.cluster import in_cluster
+    from lakehead.storage.upkeep.configs import UpkeepDefaults
+    from lakehead.storage.upkeep.rules import due_in
 
     upkeep = UpkeepDefaults(given=defaults.given)
     upkeep.check()

@@ -6,8 +6,8 @@ stays small whatever the work is, and another try does what is left. The command
 provider and the docs derive what they show from `Job`; none of them knows a job by name.
 
 A runner maps a function over work items, in any order: in this process (`run_inline`), in a pool of
-processes of this machine, or as tasks of Spark (both in `lake.jobs`). Function, items and results
-must be picklable. An item's work is durable by itself, and a runner may run it again.
+processes of this machine, or as tasks of Spark (both in `lakehead.lake.jobs`). Function, items and
+results must be picklable. An item's work is durable by itself, and a runner may run it again.
 
 Modules of jobs are imported when a DAG is parsed: they import machinery inside of functions.
 """
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
 from typing import Any, Generic, Literal, Protocol, Self, TypeVar
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 _log = logging.getLogger(__name__)
 _SILENT = logging.getLogger(f"{__name__}.silent")
@@ -233,7 +233,7 @@ def no_progress(_done: int, _total: int) -> None:
 class TableChange:
     """A table that a task was at, and what it committed: nothing, where there was nothing new, or
     where a try before it did. The offsets that came are in the table's own history
-    (`lake.tables.table_history`).
+    (`lakehead.lake.tables.table_history`).
     """
 
     topic: str
@@ -282,8 +282,8 @@ class Job(Generic[Options, Done]):
     """A job.
 
     `command` is its name on the command line, `help` the text there. `options` is a dataclass of
-    `storage.jobs.options.option` fields. `plan` returns what is to be done, `run` does units of it.
-    `finish` looks at the fields of all parts, and raises what the job is to fail with.
+    `lakehead.storage.jobs.options.option` fields. `plan` returns what is to be done, `run` does
+    units of it. `finish` looks at the fields of all parts, and raises what the job is to fail with.
 
     A dry run of the command shows `columns` of the units' rows, or what `show_plan` returns;
     `show` returns what it shows of a result. With `takes_processes` its items may run in processes

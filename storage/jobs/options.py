@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 T = TypeVar("T")
 _KEY = "option"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from storage.jobs.job import (
+from lakehead.storage.jobs.job import (
     LINES_MAX,
     Fields,
     Job,
@@ -21,10 +21,10 @@ from storage.jobs.job import (
     Table,
     Unit,
 )
-from storage.jobs.options import option
+from lakehead.storage.jobs.options import option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from storage.rebuild.catalog import Rebuilt
+    from lakehead.storage.rebuild.catalog import Rebuilt
 
 _NOT_IN_OBJECTS = (
     "Not in objects, and to be set again: configs of topics, brokers and groups, quotas, access "
@@ -102,7 +102,7 @@ def _run(context: JobContext, options: RebuildOptions, _units: Sequence[Unit]) -
 
 def _rebuild(context: JobContext, options: RebuildOptions) -> RebuildResult:
     """Raises SettingsError, StoreUnavailable, UnsupportedFormat."""
-    from storage.rebuild.run import rebuild
+    from lakehead.storage.rebuild.run import rebuild
 
     rebuilt, objects, unreadable, kept = rebuild(
         context,

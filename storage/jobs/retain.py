@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from storage.jobs.due_works import DUE_COLUMNS, due_unit, due_works
-from storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
-from storage.jobs.options import BrokerDefaults, option
+from lakehead.storage.jobs.due_works import DUE_COLUMNS, due_unit, due_works
+from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
+from lakehead.storage.jobs.options import BrokerDefaults, option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from storage.metadata.log import MetadataLog
-    from storage.object_store import ObjectStore
-    from storage.upkeep.retention import Trimmed
-    from storage.upkeep.rules import DueWork
+    from lakehead.storage.metadata.log import MetadataLog
+    from lakehead.storage.object_store import ObjectStore
+    from lakehead.storage.upkeep.retention import Trimmed
+    from lakehead.storage.upkeep.rules import DueWork
 
 _WRITER = "retain"
 
@@ -83,7 +83,7 @@ class RetainItem:
 
 def _plan(context: JobContext, options: RetainOptions) -> Planned:
     """Raises SettingsError, UnknownTopic, StoreUnavailable."""
-    from storage.upkeep.retention import trim_groups
+    from lakehead.storage.upkeep.retention import trim_groups
 
     works = due_works(context.path, _WRITER, options.topics, options.defaults)
     return Planned(
@@ -97,7 +97,7 @@ def _plan(context: JobContext, options: RetainOptions) -> Planned:
 
 def items_of(path: str, options: RetainOptions, units: Sequence[Unit]) -> tuple[RetainItem, ...]:
     """Return the items of some units."""
-    from storage.upkeep.retention import trim_groups
+    from lakehead.storage.upkeep.retention import trim_groups
 
     works = [unit.item for unit in units]
     return tuple(
@@ -108,10 +108,10 @@ def items_of(path: str, options: RetainOptions, units: Sequence[Unit]) -> tuple[
 
 def retain_item(item: RetainItem) -> "tuple[Trimmed, ...]":
     """Do one item; what is not due any more is left. Raises StoreUnavailable, OutcomeUnknown."""
-    from storage.clock import SystemClock
-    from storage.jobs.cluster import in_cluster
-    from storage.upkeep.configs import UpkeepDefaults
-    from storage.upkeep.retention import trim
+    from lakehead.storage.clock import SystemClock
+    from lakehead.storage.jobs.cluster import in_cluster
+    from lakehead.storage.upkeep.configs import UpkeepDefaults
+    from lakehead.storage.upkeep.retention import trim
 
     async def work(_: "ObjectStore", log: "MetadataLog") -> "tuple[Trimmed, ...]":
         defaults = UpkeepDefaults(given=item.defaults.given)

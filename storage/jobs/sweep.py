@@ -1,22 +1,22 @@
 """The job `sweep`: objects that nothing needs any more are deleted.
 
-Plan: a listing of the bucket against the metadata (`storage.garbage.sweep`). Run: each item deletes
-some objects, after another look at what they are; the first one also gives up writes in parts that
-began and never ended.
+Plan: a listing of the bucket against the metadata (`lakehead.storage.garbage.sweep`). Run: each
+item deletes some objects, after another look at what they are; the first one also gives up writes
+in parts that began and never ended.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
-from storage.jobs.options import option
+from lakehead.storage.jobs.job import Job, JobContext, JobResult, Planned, Unit, sum_results, total
+from lakehead.storage.jobs.options import option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from storage.garbage.leak_check import LeakReport
-    from storage.garbage.sweep import Doomed, SweepPlan
-    from storage.metadata.log import MetadataLog
-    from storage.object_store import ObjectStore
+    from lakehead.storage.garbage.leak_check import LeakReport
+    from lakehead.storage.garbage.sweep import Doomed, SweepPlan
+    from lakehead.storage.metadata.log import MetadataLog
+    from lakehead.storage.object_store import ObjectStore
 
 _WRITER = "sweep"
 
@@ -79,9 +79,9 @@ class SweepItem:
 
 def _plan(context: JobContext, options: SweepOptions) -> Planned:
     """Look at the bucket. Raises SettingsError, StoreUnavailable."""
-    from storage.clock import SystemClock
-    from storage.garbage.sweep import SweepTimes, find_garbage
-    from storage.jobs.cluster import in_cluster
+    from lakehead.storage.clock import SystemClock
+    from lakehead.storage.garbage.sweep import SweepTimes, find_garbage
+    from lakehead.storage.jobs.cluster import in_cluster
 
     times = SweepTimes(grace_ms=options.grace_s * 1000, margin_ms=options.margin_s * 1000)
 
@@ -110,7 +110,7 @@ def _plan(context: JobContext, options: SweepOptions) -> Planned:
 
 def items_of(units: Sequence[Unit]) -> tuple[SweepItem, ...]:
     """Return the items of some units of one plan: many objects each."""
-    from storage.garbage.sweep import DELETED_AT_ONCE
+    from lakehead.storage.garbage.sweep import DELETED_AT_ONCE
 
     found: list[SweepItem] = [unit.item for unit in units]
     doomed = [one for item in found for one in item.doomed]
@@ -128,9 +128,9 @@ def items_of(units: Sequence[Unit]) -> tuple[SweepItem, ...]:
 
 def sweep_item(item: SweepItem) -> SweepResult:
     """Delete the objects of an item that are what they were. Raises StoreUnavailable."""
-    from storage.garbage.judgement import GARBAGE, judge
-    from storage.garbage.sweep import SweepPlan, held_until_ms, perform
-    from storage.jobs.cluster import in_cluster
+    from lakehead.storage.garbage.judgement import GARBAGE, judge
+    from lakehead.storage.garbage.sweep import SweepPlan, held_until_ms, perform
+    from lakehead.storage.jobs.cluster import in_cluster
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> SweepResult:
         state = log.state
@@ -174,7 +174,7 @@ def find_leaks(path: str) -> "LeakReport":
     """Compare the bucket of the cluster at `path` with its metadata. Raises SettingsError,
     StoreUnavailable.
     """
-    from storage.garbage.leak_check import check_leaks
-    from storage.jobs.cluster import in_cluster
+    from lakehead.storage.garbage.leak_check import check_leaks
+    from lakehead.storage.jobs.cluster import in_cluster
 
     return in_cluster(path, _WRITER, check_leaks)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import UnknownTopic
-from storage.jobs.job import (
+from lakehead.storage.errors import UnknownTopic
+from lakehead.storage.jobs.job import (
     LINES_MAX,
     DamageFound,
     Fields,
@@ -27,15 +27,15 @@ from storage.jobs.job import (
     sum_results,
     total,
 )
-from storage.jobs.options import option
+from lakehead.storage.jobs.options import option
 
 if TYPE_CHECKING:  # a DAG is parsed without them
-    from storage.metadata.log import MetadataLog
-    from storage.metadata.state import ClusterState
-    from storage.object_store import ObjectStore
-    from storage.verification.catalog import ExpectedObject
-    from storage.verification.damage import Damage, InvalidBatch, Place
-    from storage.verification.objects import ObjectReport
+    from lakehead.storage.metadata.log import MetadataLog
+    from lakehead.storage.metadata.state import ClusterState
+    from lakehead.storage.object_store import ObjectStore
+    from lakehead.storage.verification.catalog import ExpectedObject
+    from lakehead.storage.verification.damage import Damage, InvalidBatch, Place
+    from lakehead.storage.verification.objects import ObjectReport
 
 _WRITER = "verify"
 _ITEM_BYTES = 128 * 1024 * 1024
@@ -156,9 +156,9 @@ def _plan(context: JobContext, options: VerifyOptions) -> Planned:
 
     Raises SettingsError, UnknownTopic, StoreUnavailable.
     """
-    from storage.garbage.leak_check import check_leaks
-    from storage.jobs.cluster import in_cluster
-    from storage.verification.catalog import (
+    from lakehead.storage.garbage.leak_check import check_leaks
+    from lakehead.storage.jobs.cluster import in_cluster
+    from lakehead.storage.verification.catalog import (
         SAMPLE_ALL,
         catalog_damages,
         expected_objects,
@@ -211,9 +211,9 @@ def items_of(path: str, units: Sequence[Unit]) -> tuple[VerifyItem, ...]:
 def verify_item(item: VerifyItem) -> VerifyResult:
     """Read the objects of an item. Raises StoreUnavailable."""
     # It takes seconds to load, which planning should not.
-    from storage.format.record_check import RecordChecker
-    from storage.jobs.cluster import in_cluster
-    from storage.verification.objects import ObjectReport, verify_object
+    from lakehead.storage.format.record_check import RecordChecker
+    from lakehead.storage.jobs.cluster import in_cluster
+    from lakehead.storage.verification.objects import ObjectReport, verify_object
 
     async def work(store: "ObjectStore", log: "MetadataLog") -> VerifyResult:
         report, checker = ObjectReport(), RecordChecker()

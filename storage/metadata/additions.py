@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from storage.errors import FeatureNotEnabled
-from storage.format.checkpoint import Columns
-from storage.format.feature_level import BASE_LEVEL, NEWEST_LEVEL
-from storage.metadata.records import FeatureLevel, Record
+from lakehead.storage.errors import FeatureNotEnabled
+from lakehead.storage.format.checkpoint import Columns
+from lakehead.storage.format.feature_level import BASE_LEVEL, NEWEST_LEVEL
+from lakehead.storage.metadata.records import FeatureLevel, Record
 
 V = TypeVar("V")
 

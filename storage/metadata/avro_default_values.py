@@ -4,9 +4,9 @@ from decimal import Context, Decimal
 from typing import Any
 from uuid import UUID
 
-from storage.errors import SettingsError
-from storage.metadata.avro_defaults import is_value
-from storage.metadata.avro_types import AvroSchema, is_null, is_record, wider_type
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.avro_defaults import is_value
+from lakehead.storage.metadata.avro_types import AvroSchema, is_null, is_record, wider_type
 
 _EXACT = Context(prec=1000)
 """Python rounds decimals to 28 digits unless told otherwise."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from storage.metadata.avro_defaults import check_default, read_default
+from lakehead.storage.metadata.avro_defaults import check_default, read_default
 
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _TYPE_ATTRIBUTES = frozenset(

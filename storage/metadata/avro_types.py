@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from storage.errors import SettingsError
-from storage.metadata.avro_schema import MalformedAvro, load_avro, read_avro
-from storage.metadata.column_types import (
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.avro_schema import MalformedAvro, load_avro, read_avro
+from lakehead.storage.metadata.column_types import (
     ArrayType,
     Column,
     ColumnType,

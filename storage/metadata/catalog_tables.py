@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import msgspec
 from immutables import Map
 
-from storage.format.checkpoint import Columns, rows_of
-from storage.format.columns import Doubles, Flags, Longs, Texts, Words
-from storage.metadata.records import AclBinding
-from storage.metadata.state import (
+from lakehead.storage.format.checkpoint import Columns, rows_of
+from lakehead.storage.format.columns import Doubles, Flags, Longs, Texts, Words
+from lakehead.storage.metadata.records import AclBinding
+from lakehead.storage.metadata.state import (
     ClusterState,
     ControllerState,
     KnownLog,

@@ -1,7 +1,8 @@
 """Columns in Spark's DDL notation: `carrier STRING, delay DOUBLE, tags ARRAY<INT>`. Pure.
 
 Types are those that Arrow, Parquet and a Delta table of protocol (1, 2) have in common. What they
-are in Arrow is said in `lake.tables.ddl`; a node needs no Arrow to tell whether a schema is one.
+are in Arrow is said in `lakehead.lake.tables.ddl`; a node needs no Arrow to tell whether a schema
+is one.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 _SIMPLE = {
     "STRING": "STRING",

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from storage.errors import SettingsError
-from storage.metadata.avro_default_values import check_defaults
-from storage.metadata.avro_types import column_types, read_schema
-from storage.metadata.column_types import (
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.avro_default_values import check_defaults
+from lakehead.storage.metadata.avro_types import column_types, read_schema
+from lakehead.storage.metadata.column_types import (
     ArrayType,
     Column,
     ColumnType,
@@ -20,7 +20,7 @@ from storage.metadata.column_types import (
 )
 
 if TYPE_CHECKING:
-    from storage.metadata.table_declaration import PartitionPart, TableDeclaration
+    from lakehead.storage.metadata.table_declaration import PartitionPart, TableDeclaration
 
 Columns: TypeAlias = Mapping[str, ColumnType | None]
 """Types by name; None is a type that is not looked at."""

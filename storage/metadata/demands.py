@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from storage.errors import EntryRejected
-from storage.metadata.state import ClusterState, NodeState, ObjectState, StreamState
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.metadata.state import ClusterState, NodeState, ObjectState, StreamState
 
 
 def require(condition: bool, reason: str) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 from crc32c import crc32c
 
-from storage.errors import CorruptObject, EntryRejected
-from storage.format.feature_level import refuse_newer, unknown_here
-from storage.metadata.records import Entry, EntryVersion, Record
+from lakehead.storage.errors import CorruptObject, EntryRejected
+from lakehead.storage.format.feature_level import refuse_newer, unknown_here
+from lakehead.storage.metadata.records import Entry, EntryVersion, Record
 
 PREFIX = "meta/log/"
 _SUFFIX = ".json"

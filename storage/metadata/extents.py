@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import overload
 
-from storage.format.columns import Longs, Texts
+from lakehead.storage.format.columns import Longs, Texts
 
 _SEGMENT_MAX = 128
 

@@ -5,10 +5,10 @@ them brought.
 import re
 from dataclasses import replace
 
-from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
-from storage.metadata import records as r
-from storage.metadata.demands import require
-from storage.metadata.state import ClusterState
+from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.demands import require
+from lakehead.storage.metadata.state import ClusterState
 
 _SECRET = re.compile("[0-9a-f]{64}")
 

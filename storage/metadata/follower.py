@@ -7,7 +7,7 @@ commit in another way: it only makes things quick.
 
 import asyncio
 
-from storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.log import MetadataLog
 
 _SLOWER = 1.5
 

@@ -8,8 +8,8 @@ meta/boundary/<20-digit number>-<nonce>  entries below `number` are closed: they
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from storage.metadata.entry import entry_number
-from storage.object_store.protocol import ObjectMeta
+from lakehead.storage.metadata.entry import entry_number
+from lakehead.storage.object_store.protocol import ObjectMeta
 
 META = "meta/"
 EARLIER = "meta-before-"

@@ -15,17 +15,23 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
-from storage.clock import Clock
-from storage.errors import ObjectExists, OutcomeUnknown
-from storage.failpoints import failpoint
-from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
-from storage.metadata.additions import fitted, level_after
-from storage.metadata.entry import encode_entry, entry_key
-from storage.metadata.log_cleaner import LogCleaner
-from storage.metadata.log_reader import LogReader, MetadataStats, in_steps
-from storage.metadata.records import ClusterCreated, Entry, FeatureLevel, NodeSecret, Record
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectStore
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import ObjectExists, OutcomeUnknown
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
+from lakehead.storage.metadata.additions import fitted, level_after
+from lakehead.storage.metadata.entry import encode_entry, entry_key
+from lakehead.storage.metadata.log_cleaner import LogCleaner
+from lakehead.storage.metadata.log_reader import LogReader, MetadataStats, in_steps
+from lakehead.storage.metadata.records import (
+    ClusterCreated,
+    Entry,
+    FeatureLevel,
+    NodeSecret,
+    Record,
+)
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectStore
 
 _RETRY_S = 0.05
 _RETRY_MAX_S = 5.0
@@ -156,7 +162,7 @@ class MetadataLog:
         for what the feature level in force does not have. A plan that looks at much is a generator:
         others have a turn at each of its steps. The state returned is the newest known, perhaps
         with others' later entries: what the own entry said is what `plan` returned last, without
-        the hints that are above the level (`storage.metadata.additions`).
+        the hints that are above the level (`lakehead.storage.metadata.additions`).
         """
         future: asyncio.Future[ClusterState] = asyncio.get_running_loop().create_future()
         self._waiting.append((plan, future))

@@ -17,14 +17,14 @@ from collections.abc import Generator
 
 import structlog
 
-from storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown
-from storage.failpoints import failpoint
-from storage.format import checkpoint as checkpoint_file
-from storage.metadata.entry import entry_key
-from storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
-from storage.metadata.log_reader import LogReader, in_steps
-from storage.metadata.snapshot import state_of, tables_of
-from storage.object_store.protocol import ObjectStore
+from lakehead.storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.metadata.entry import entry_key
+from lakehead.storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
+from lakehead.storage.metadata.log_reader import LogReader, in_steps
+from lakehead.storage.metadata.snapshot import state_of, tables_of
+from lakehead.storage.object_store.protocol import ObjectStore
 
 _log = structlog.get_logger("storage.metadata")
 

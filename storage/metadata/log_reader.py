@@ -18,20 +18,20 @@ from typing import TypeVar
 
 import structlog
 
-from storage.errors import (
+from lakehead.storage.errors import (
     CorruptObject,
     EntryRejected,
     ObjectNotFound,
     StoreUnavailable,
 )
-from storage.format import checkpoint as checkpoint_file
-from storage.metadata.entry import decode_entry, entry_key
-from storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
-from storage.metadata.records import Entry
-from storage.metadata.snapshot import state_of
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectStore
-from storage.tasks import task_group
+from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.metadata.entry import decode_entry, entry_key
+from lakehead.storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
+from lakehead.storage.metadata.records import Entry
+from lakehead.storage.metadata.snapshot import state_of
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.tasks import task_group
 
 _log = structlog.get_logger("storage.metadata")
 

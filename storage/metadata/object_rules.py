@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Collection, Container, Sequence
 from dataclasses import replace
 
-from storage.errors import EntryRejected
-from storage.format.object_names import JobName
-from storage.metadata import records as r
-from storage.metadata.demands import (
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.demands import (
     live_node,
     object_of,
     require,
@@ -15,8 +15,8 @@ from storage.metadata.demands import (
     set_stream,
     unlink_all,
 )
-from storage.metadata.extents import Extent, Extents
-from storage.metadata.state import (
+from lakehead.storage.metadata.extents import Extent, Extents
+from lakehead.storage.metadata.state import (
     ClusterState,
     NodeState,
     ObjectState,

@@ -8,14 +8,14 @@ An entry is one JSON object, `meta/log/<20-digit number>.json`, created with put
 `crc32c` covers what follows it (see `entry.py`). `version` is the feature level in force.
 `writer` and `nonce` tell a writer its own entry when the answer to a put was lost. Names of records
 and fields never change meaning. A record or field that is added is declared in
-`storage.metadata.additions`; a field has a default, so that older entries stay readable.
+`lakehead.storage.metadata.additions`; a field has a default, so that older entries stay readable.
 """
 
 import msgspec
 
-from storage.format.feature_level import METADATA_VERSION
-from storage.metadata.record_base import Long, RecordBase
-from storage.metadata.security_records import (
+from lakehead.storage.format.feature_level import METADATA_VERSION
+from lakehead.storage.metadata.record_base import Long, RecordBase
+from lakehead.storage.metadata.security_records import (
     AclBinding,
     AclCreate,
     AclDelete,
@@ -61,8 +61,8 @@ class RegisterNode(RecordBase, frozen=True, kw_only=True, tag=True):
 
     `host_id` is the machine it runs on. `wal` says where others find its write-ahead log: `object:`
     in the cluster's store, `block:<absolute path or device>`; empty: nobody else reaches it.
-    `process` names its process on that machine (`storage.wal.holder`), for who has to end it. Its
-    release supports the feature levels from `min_level` to `max_level` (0: it did not say).
+    `process` names its process on that machine (`lakehead.storage.wal.holder`), for who has to end
+    it. Its release supports the feature levels from `min_level` to `max_level` (0: it did not say).
     `tables` says whether it keeps the tables that topics declare (`TablesKeeping`).
     """
 
@@ -84,8 +84,8 @@ class StartLog(RecordBase, frozen=True, kw_only=True, tag=True):
     """A node has begun its present epoch on a write-ahead log: from now on what it acknowledges
     lies there, and its next start has to find it. Before this it acknowledges nothing.
 
-    `log_id` is that of the log (`storage.wal.protocol.LogIdentity`); empty: nothing has to be
-    found, since it is in the cluster's store, or ends with its process. The epoch begins at
+    `log_id` is that of the log (`lakehead.storage.wal.protocol.LogIdentity`); empty: nothing has
+    to be found, since it is in the cluster's store, or ends with its process. The epoch begins at
     `position`; -1: positions of the log say nothing.
     """
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from storage.format.checkpoint import Columns, rows_of
-from storage.format.columns import Column, Flags, Longs, Texts, Words
-from storage.metadata.extents import ExtentColumns, ExtentRows, Extents
-from storage.metadata.state import ObjectState, StreamState
+from lakehead.storage.format.checkpoint import Columns, rows_of
+from lakehead.storage.format.columns import Column, Flags, Longs, Texts, Words
+from lakehead.storage.metadata.extents import ExtentColumns, ExtentRows, Extents
+from lakehead.storage.metadata.state import ObjectState, StreamState
 
 C = TypeVar("C", Longs, Texts, Words, Flags)
 

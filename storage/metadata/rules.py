@@ -11,20 +11,20 @@ from typing import Any
 
 from immutables import Map
 
-from storage.errors import TopicExists, UnknownTopic
-from storage.metadata import records as r
-from storage.metadata.demands import live_node, require, set_stream, unlink, unlink_all
-from storage.metadata.extents import Extents
-from storage.metadata.feature_rules import feature_level, node_secret
-from storage.metadata.object_rules import commit_objects, drop_objects, replace_objects
-from storage.metadata.security_rules import (
+from lakehead.storage.errors import TopicExists, UnknownTopic
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.demands import live_node, require, set_stream, unlink, unlink_all
+from lakehead.storage.metadata.extents import Extents
+from lakehead.storage.metadata.feature_rules import feature_level, node_secret
+from lakehead.storage.metadata.object_rules import commit_objects, drop_objects, replace_objects
+from lakehead.storage.metadata.security_rules import (
     client_quota,
     create_acls,
     delete_acls,
     delete_scram,
     upsert_scram,
 )
-from storage.metadata.state import (
+from lakehead.storage.metadata.state import (
     ClusterState,
     ControllerState,
     KnownLog,
@@ -33,8 +33,8 @@ from storage.metadata.state import (
     StreamState,
     TopicState,
 )
-from storage.metadata.table_rules import table_progress, take_table
-from storage.metadata.topic_names import may_collide, unified_name
+from lakehead.storage.metadata.table_rules import table_progress, take_table
+from lakehead.storage.metadata.topic_names import may_collide, unified_name
 
 _STREAMS_AT_ONCE = 500
 """Streams that change in one step: a few milliseconds' work."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from storage.metadata.record_base import Long, RecordBase
+from lakehead.storage.metadata.record_base import Long, RecordBase
 
 
 class ClientQuota(RecordBase, frozen=True, kw_only=True, tag=True):

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from immutables import Map
 
-from storage.metadata import records as r
-from storage.metadata.demands import require
-from storage.metadata.state import ClusterState, ScramCredential
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.demands import require
+from lakehead.storage.metadata.state import ClusterState, ScramCredential
 
 
 def client_quota(state: ClusterState, record: r.ClientQuota, _: int) -> ClusterState:

@@ -14,22 +14,22 @@ from typing import Any, NamedTuple
 import msgspec
 from immutables import Map
 
-from storage.errors import CorruptObject
-from storage.format.checkpoint import Checkpoint, Columns
-from storage.format.columns import Flags, Longs, Texts, Words, text
-from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL, unknown_here
-from storage.metadata.additions import columns_at
-from storage.metadata.catalog_tables import catalog_state, catalog_tables
-from storage.metadata.extents import Extent, ExtentColumns, ExtentRows, Extents
-from storage.metadata.rows import (
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.checkpoint import Checkpoint, Columns
+from lakehead.storage.format.columns import Flags, Longs, Texts, Words, text
+from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL, unknown_here
+from lakehead.storage.metadata.additions import columns_at
+from lakehead.storage.metadata.catalog_tables import catalog_state, catalog_tables
+from lakehead.storage.metadata.extents import Extent, ExtentColumns, ExtentRows, Extents
+from lakehead.storage.metadata.rows import (
     ObjectRows,
     StreamRows,
     object_rows,
     rows_between,
     stream_rows,
 )
-from storage.metadata.state import ClusterState, ObjectState, StreamState
-from storage.metadata.table import Table
+from lakehead.storage.metadata.state import ClusterState, ObjectState, StreamState
+from lakehead.storage.metadata.table import Table
 
 Steps = Generator[None, None, None]
 _STEP = 8 * 1024

@@ -12,12 +12,12 @@ from typing import TypedDict
 
 from immutables import Map
 
-from storage.errors import EntryRejected
-from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
-from storage.metadata.extents import Extents
-from storage.metadata.records import AclBinding, CommittedObject, Entry, Record
-from storage.metadata.table import Table
-from storage.metadata.topic_names import may_collide, unified_name
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
+from lakehead.storage.metadata.extents import Extents
+from lakehead.storage.metadata.records import AclBinding, CommittedObject, Entry, Record
+from lakehead.storage.metadata.table import Table
+from lakehead.storage.metadata.topic_names import may_collide, unified_name
 
 WRITERS_MAX = 1000
 """Of this many writers the last entry is known."""
@@ -286,7 +286,7 @@ class ClusterState:
         """Return the same as `with_records`, step by step: a topic of many partitions is many
         steps, and others may have a turn between any two. Raises EntryRejected.
         """
-        from storage.metadata.rules import apply_records
+        from lakehead.storage.metadata.rules import apply_records
 
         return apply_records(self, records, time_ms)
 

@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from storage.errors import SettingsError
-from storage.metadata.column_types import SimpleType, parse_columns
-from storage.metadata.declared_columns import (
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.column_types import SimpleType, parse_columns
+from lakehead.storage.metadata.declared_columns import (
     Columns,
     avro_columns,
     check_columns,
     check_json,
     check_protobuf,
 )
-from storage.metadata.state import TopicState
-from storage.metadata.table_paths import root_path
+from lakehead.storage.metadata.state import TopicState
+from lakehead.storage.metadata.table_paths import root_path
 
 PREFIX = "lakehead.table."
 

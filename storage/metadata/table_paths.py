@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 Path = tuple[str, ...]
 """("file", "data", "tables") is `/data/tables`, ("s3", "lake", "t") is `s3://lake/t`."""

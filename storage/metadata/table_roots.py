@@ -11,16 +11,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState, NodeState
-from storage.metadata.table_declaration import (
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.metadata.table_declaration import (
     PREFIX,
     dead_letters_uri,
     default_table_uri,
     is_declared,
     rebuild_uri,
 )
-from storage.metadata.table_paths import (
+from lakehead.storage.metadata.table_paths import (
     AllowedRoot,
     Path,
     as_text,

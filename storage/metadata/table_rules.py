@@ -6,10 +6,10 @@ says who was last. So a holder that slept has no word any more.
 
 from dataclasses import replace
 
-from storage.errors import UnknownTopic
-from storage.metadata import records as r
-from storage.metadata.demands import require
-from storage.metadata.state import ClusterState, TableState, TopicState
+from lakehead.storage.errors import UnknownTopic
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.demands import require
+from lakehead.storage.metadata.state import ClusterState, TableState, TopicState
 
 
 def take_table(state: ClusterState, record: r.TakeTable, _: int) -> ClusterState:

@@ -2,13 +2,13 @@
 
 import random
 
-from storage.errors import SettingsError
-from storage.object_store.file import FileStore
-from storage.object_store.memory import MemoryStore
-from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
-from storage.object_store.retrying import RetryingStore
-from storage.object_store.s3 import S3Store
-from storage.object_store.s3.check import check_store
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.object_store.file import FileStore
+from lakehead.storage.object_store.memory import MemoryStore
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.object_store.s3 import S3Store
+from lakehead.storage.object_store.s3.check import check_store
 
 __all__ = [
     "Buffer",
@@ -25,7 +25,7 @@ __all__ = [
 
 def open_store(uri: str) -> ObjectStore:
     """Return the store for `uri`: `file:/path` or a plain path, `memory:`, `s3://bucket/prefix`
-    with options (see `storage.object_store.s3.settings`).
+    with options (see `lakehead.storage.object_store.s3.settings`).
 
     Cheap and lazy: no connection is made and no thread started before the first call, so a forked
     worker may use it. Raises SettingsError for a scheme that is not known.

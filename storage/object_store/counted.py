@@ -4,16 +4,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from storage.clock import Clock
-from storage.errors import (
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import (
     ObjectExists,
     OutcomeUnknown,
     StoreThrottled,
     StoreUnavailable,
 )
-from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
-from storage.object_store.s3.multipart import PART_SIZE
-from storage.object_store.s3.store import DELETES_AT_ONCE, LISTED_AT_ONCE, MULTIPART_SIZE_MIN
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
+from lakehead.storage.object_store.s3.multipart import PART_SIZE
+from lakehead.storage.object_store.s3.store import (
+    DELETES_AT_ONCE,
+    LISTED_AT_ONCE,
+    MULTIPART_SIZE_MIN,
+)
 
 T = TypeVar("T")
 

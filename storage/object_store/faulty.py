@@ -11,8 +11,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from storage.errors import OutcomeUnknown, StoreUnavailable
-from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
+from lakehead.storage.errors import OutcomeUnknown, StoreUnavailable
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from storage.errors import (
+from lakehead.storage.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,
@@ -27,7 +27,7 @@ from storage.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from storage.errors import CorruptObject, ObjectExists, ObjectNotFound
-from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
+from lakehead.storage.errors import CorruptObject, ObjectExists, ObjectNotFound
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 
 
 class MemoryStore:

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import structlog
 
-from storage.errors import StoreRefused, StoreThrottled, StoreUnavailable
-from storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
+from lakehead.storage.errors import StoreRefused, StoreThrottled, StoreUnavailable
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, ObjectStore, Owns, every_key
 
 T = TypeVar("T")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
-from storage.errors import SettingsError
-from storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
-from storage.format.object_names import JOB_ENTRIES_MAX, DataName, JobName
-from storage.metadata.extents import Extent, Extents
-from storage.metadata.records import COMPACTED, HEADERS, INCREMENTAL, WHOLE
-from storage.metadata.state import (
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
+from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, DataName, JobName
+from lakehead.storage.metadata.extents import Extent, Extents
+from lakehead.storage.metadata.records import COMPACTED, HEADERS, INCREMENTAL, WHOLE
+from lakehead.storage.metadata.state import (
     ClusterState,
     NodeState,
     ObjectState,
@@ -23,11 +23,11 @@ from storage.metadata.state import (
     TopicState,
     topic_maps,
 )
-from storage.metadata.table import Table
-from storage.rebuild.cover import Cover, cover
-from storage.rebuild.found import FoundObject, FoundRange
-from storage.rebuild.tail import last_numbers
-from storage.wal.object.names import WalName
+from lakehead.storage.metadata.table import Table
+from lakehead.storage.rebuild.cover import Cover, cover
+from lakehead.storage.rebuild.found import FoundObject, FoundRange
+from lakehead.storage.rebuild.tail import last_numbers
+from lakehead.storage.wal.object.names import WalName
 
 _PRODUCER_IDS_MARGIN = 1_000_000
 """Producer ids that were given out and left no trace in a state any more."""

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from storage.metadata.records import COMPACTED
-from storage.rebuild.found import FoundRange
-from storage.rebuild.tail import LastNumbers, counted_until
+from lakehead.storage.metadata.records import COMPACTED
+from lakehead.storage.rebuild.found import FoundRange
+from lakehead.storage.rebuild.tail import LastNumbers, counted_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

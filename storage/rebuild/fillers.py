@@ -4,14 +4,14 @@ pass over as they do what compaction has removed.
 
 from crc32c import crc32c
 
-from storage.compaction.bare_batches import GAP_MAX, filler
-from storage.format.object_names import JobName
-from storage.format.object_writer import ObjectWriter, WrittenObject
-from storage.format.record_batch import NO_TIMESTAMP
-from storage.format.stream_object import StreamInfo
-from storage.metadata.extents import Extent
-from storage.metadata.records import COMPACTED
-from storage.rebuild.found import FoundRange
+from lakehead.storage.compaction.bare_batches import GAP_MAX, filler
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
+from lakehead.storage.format.record_batch import NO_TIMESTAMP
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.records import COMPACTED
+from lakehead.storage.rebuild.found import FoundRange
 
 
 def filler_object(

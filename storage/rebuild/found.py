@@ -4,11 +4,11 @@ records' stream epochs are looked up, where the index does not tell them.
 
 from dataclasses import dataclass
 
-from storage.errors import CorruptObject
-from storage.format.object_names import JobName
-from storage.format.partition_state import decode_packed
-from storage.format.producer_headers import parse_producer_headers
-from storage.format.stream_object import (
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.format.partition_state import decode_packed
+from lakehead.storage.format.producer_headers import parse_producer_headers
+from lakehead.storage.format.stream_object import (
     BLOCK_HEADER_SIZE,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
@@ -18,8 +18,8 @@ from storage.format.stream_object import (
     read_index,
     record_places,
 )
-from storage.object_store.protocol import ObjectStore
-from storage.stream.stream_info import state_kind
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.stream.stream_info import state_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,14 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 
-from storage.errors import CorruptObject, ObjectExists, OutcomeUnknown
-from storage.failpoints import failpoint
-from storage.format import checkpoint as checkpoint_file
-from storage.metadata.layout import EARLIER, META, Boundary, Listing, checkpoint_key
-from storage.metadata.log_reader import in_steps, read_checkpoint
-from storage.metadata.snapshot import tables_of
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectMeta, ObjectStore
+from lakehead.storage.errors import CorruptObject, ObjectExists, OutcomeUnknown
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.metadata.layout import EARLIER, META, Boundary, Listing, checkpoint_key
+from lakehead.storage.metadata.log_reader import in_steps, read_checkpoint
+from lakehead.storage.metadata.snapshot import tables_of
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 
 
 def next_number(found: Sequence[ObjectMeta]) -> int:

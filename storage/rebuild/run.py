@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from storage.compaction.object_put import put_object
-from storage.errors import CorruptObject, ObjectNotFound, SettingsError
-from storage.failpoints import failpoint
-from storage.format.object_writer import WrittenObject
-from storage.garbage.sweep import listed
-from storage.jobs.job import JobContext, results_of
-from storage.metadata.extents import Extent
-from storage.metadata.layout import META
-from storage.metadata.log_reader import LogReader
-from storage.object_store import ObjectStore, open_retrying_store
-from storage.object_store.protocol import ObjectMeta
-from storage.rebuild.catalog import Rebuilt, rebuilt_catalog
-from storage.rebuild.fillers import filler_object
-from storage.rebuild.found import FoundObject, FoundRange, look_into
-from storage.rebuild.publish import next_number, publish
-from storage.tasks import task_group
-from storage.wal.object.names import WalName, is_tombstone_size
+from lakehead.storage.compaction.object_put import put_object
+from lakehead.storage.errors import CorruptObject, ObjectNotFound, SettingsError
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.object_writer import WrittenObject
+from lakehead.storage.garbage.sweep import listed
+from lakehead.storage.jobs.job import JobContext, results_of
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.layout import META
+from lakehead.storage.metadata.log_reader import LogReader
+from lakehead.storage.object_store import ObjectStore, open_retrying_store
+from lakehead.storage.object_store.protocol import ObjectMeta
+from lakehead.storage.rebuild.catalog import Rebuilt, rebuilt_catalog
+from lakehead.storage.rebuild.fillers import filler_object
+from lakehead.storage.rebuild.found import FoundObject, FoundRange, look_into
+from lakehead.storage.rebuild.publish import next_number, publish
+from lakehead.storage.tasks import task_group
+from lakehead.storage.wal.object.names import WalName, is_tombstone_size
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
 
-from storage.format.object_names import DataName
-from storage.rebuild.found import FoundRange
-from storage.wal.object.names import WalName
+from lakehead.storage.format.object_names import DataName
+from lakehead.storage.rebuild.found import FoundRange
+from lakehead.storage.wal.object.names import WalName
 
 AT_ONCE_MAX = 128
 """Objects that a node may have on their way at once: of its log 32, of uploads those of three

@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from storage.errors import CorruptObject
-from storage.format.stream_object import IndexItem, check_item, record_places
-from storage.object_store.protocol import Buffer
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.stream_object import IndexItem, check_item, record_places
+from lakehead.storage.object_store.protocol import Buffer
 
 _BLOCK_MEMORY = 1000
 """About what a block takes beside its bytes and 16 bytes a batch."""

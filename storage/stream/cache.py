@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple
 
-from storage.metadata.records import COMPACTED, Entry, ReplaceObjects
-from storage.metadata.state import ClusterState
+from lakehead.storage.metadata.records import COMPACTED, Entry, ReplaceObjects
+from lakehead.storage.metadata.state import ClusterState
 
 _EVICTED_AT_ONCE = 64
 _OVERHEAD = 256

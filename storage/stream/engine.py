@@ -14,34 +14,34 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from storage.clock import Clock
-from storage.errors import Fenced, StorageError, WalFailed, WrongLog
-from storage.failpoints import failpoint
-from storage.format.stream_object import StreamInfo
-from storage.garbage.collector import GarbageCollector
-from storage.metadata.follower import MetadataFollower
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CloseStream, OpenStream, Record
-from storage.metadata.state import ClusterState, NodeState
-from storage.object_store.protocol import ObjectStore
-from storage.object_store.retrying import RetryingStore, RetryStats
-from storage.stream.cache import CachedBatch, LogCache
-from storage.stream.hand_over import HandOvers
-from storage.stream.own_log import log_loss
-from storage.stream.pending_appends import PendingAppend, PendingAppends
-from storage.stream.reader import ColdReader
-from storage.stream.recovery import Owner, log_in_cluster, recover_wal
-from storage.stream.registration import accepts, begin_log, claim, register
-from storage.stream.settings import NodeIdentity, StorageSettings
-from storage.stream.stream import OnDone, Stream
-from storage.stream.stream_info import stream_info
-from storage.stream.takeover import OpenLeftLog, Takeovers
-from storage.stream.upload_pace import UploadPace
-from storage.stream.upload_queue import UploadQueue
-from storage.stream.uploader import Uploader, Writer
-from storage.tasks import TaskScope
-from storage.wal.object import LogSealer
-from storage.wal.protocol import LogIdentity, WalOwner, WriteAheadLog
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import Fenced, StorageError, WalFailed, WrongLog
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.garbage.collector import GarbageCollector
+from lakehead.storage.metadata.follower import MetadataFollower
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CloseStream, OpenStream, Record
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.retrying import RetryingStore, RetryStats
+from lakehead.storage.stream.cache import CachedBatch, LogCache
+from lakehead.storage.stream.hand_over import HandOvers
+from lakehead.storage.stream.own_log import log_loss
+from lakehead.storage.stream.pending_appends import PendingAppend, PendingAppends
+from lakehead.storage.stream.reader import ColdReader
+from lakehead.storage.stream.recovery import Owner, log_in_cluster, recover_wal
+from lakehead.storage.stream.registration import accepts, begin_log, claim, register
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
+from lakehead.storage.stream.stream import OnDone, Stream
+from lakehead.storage.stream.stream_info import stream_info
+from lakehead.storage.stream.takeover import OpenLeftLog, Takeovers
+from lakehead.storage.stream.upload_pace import UploadPace
+from lakehead.storage.stream.upload_queue import UploadQueue
+from lakehead.storage.stream.uploader import Uploader, Writer
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal.object import LogSealer
+from lakehead.storage.wal.protocol import LogIdentity, WalOwner, WriteAheadLog
 
 __all__ = ["NodeIdentity", "StorageSettings", "StreamEngine", "WalOpener"]
 

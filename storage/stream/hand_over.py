@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from storage.clock import Clock
-from storage.failpoints import failpoint
-from storage.stream.upload_queue import UploadQueue
+from lakehead.storage.clock import Clock
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.stream.upload_queue import UploadQueue
 
 if TYPE_CHECKING:
-    from storage.stream.engine import StreamEngine
+    from lakehead.storage.stream.engine import StreamEngine
 
 _log = structlog.get_logger("storage.hand_over")
 

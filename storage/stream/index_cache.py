@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import structlog
 
-from storage.errors import CorruptObject
-from storage.format.object_writer import BLOCK_SIZE
-from storage.format.stream_object import SUFFIX_GUESS, ObjectIndex, read_index
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectStore
-from storage.tasks import TaskScope
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.object_writer import BLOCK_SIZE
+from lakehead.storage.format.stream_object import SUFFIX_GUESS, ObjectIndex, read_index
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("storage.reader")
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from storage.format.compression import BufferTooSmall, Inflater
-from storage.format.record_batch import HEADER_SIZE, BatchHeader, read_header
-from storage.memory_pool import MemoryPool
+from lakehead.storage.format.compression import BufferTooSmall, Inflater
+from lakehead.storage.format.record_batch import HEADER_SIZE, BatchHeader, read_header
+from lakehead.storage.memory_pool import MemoryPool
 
 SMALL_SIZE = 1 << 20
 """Buffers up to this size have a quarter of the memory to themselves: they never wait for the large

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from storage.errors import SettingsError, StorageError
-from storage.metadata.state import ClusterState, NodeState
-from storage.wal.address import open_wal, take_wal
-from storage.wal.block_settings import BlockWalSettings
-from storage.wal.ebs_address import exclusive_volume, may_have
-from storage.wal.hand_back import hand_back
-from storage.wal.holder import Holder, HostProcesses, Processes
-from storage.wal.protocol import WalOwner, WriteAheadLog
-from storage.wal.takeover import Verdict
+from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.wal.address import open_wal, take_wal
+from lakehead.storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.wal.ebs_address import exclusive_volume, may_have
+from lakehead.storage.wal.hand_back import hand_back
+from lakehead.storage.wal.holder import Holder, HostProcesses, Processes
+from lakehead.storage.wal.protocol import WalOwner, WriteAheadLog
+from lakehead.storage.wal.takeover import Verdict
 
 if TYPE_CHECKING:
-    from storage.stream.engine import StreamEngine
+    from lakehead.storage.stream.engine import StreamEngine
 
 _log = structlog.get_logger("storage.takeover")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from storage.errors import WrongLog
-from storage.metadata.state import ClusterState, NodeState, StreamState
-from storage.wal.protocol import LogIdentity
+from lakehead.storage.errors import WrongLog
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.wal.protocol import LogIdentity
 
 _NAMED_MAX = 3
 """So many partitions are named in a refusal."""

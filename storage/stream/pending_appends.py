@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from storage.stream.cache import CachedBatch
-from storage.stream.stream import OnDone, Stream
+from lakehead.storage.stream.cache import CachedBatch
+from lakehead.storage.stream.stream import OnDone, Stream
 
 
 class PendingAppend(NamedTuple):

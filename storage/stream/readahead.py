@@ -8,7 +8,7 @@ before it came gets little for a minute.
 
 from collections import OrderedDict
 
-from storage.clock import Clock
+from lakehead.storage.clock import Clock
 
 READAHEAD_MIN = 512 * 1024
 READAHEAD_MAX = 32 * 1024 * 1024

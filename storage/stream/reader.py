@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 import structlog
 
-from storage.clock import Clock
-from storage.errors import CorruptObject, ObjectNotFound, StorageError
-from storage.format.stream_object import IndexItem, ObjectIndex
-from storage.metadata.extents import Extents
-from storage.metadata.log import MetadataLog
-from storage.object_store.protocol import ObjectStore
-from storage.stream.block_cache import Block, BlockCache, BlockName
-from storage.stream.index_cache import IndexCache, suffix_size
-from storage.stream.inflating import InflatedBatches
-from storage.stream.read_budget import ReadBudget, Ticket
-from storage.stream.readahead import Readahead, Reader
-from storage.stream.settings import StorageSettings
-from storage.tasks import TaskScope
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import CorruptObject, ObjectNotFound, StorageError
+from lakehead.storage.format.stream_object import IndexItem, ObjectIndex
+from lakehead.storage.metadata.extents import Extents
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.stream.block_cache import Block, BlockCache, BlockName
+from lakehead.storage.stream.index_cache import IndexCache, suffix_size
+from lakehead.storage.stream.inflating import InflatedBatches
+from lakehead.storage.stream.read_budget import ReadBudget, Ticket
+from lakehead.storage.stream.readahead import Readahead, Reader
+from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("storage.reader")
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import structlog
 
-from storage.errors import WalCorrupted
-from storage.failpoints import failpoint
-from storage.format.record_batch import max_timestamp
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import (
+from lakehead.storage.errors import WalCorrupted
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.record_batch import max_timestamp
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import (
     HEADERS,
     CommitObjects,
     CommittedObject,
@@ -22,13 +22,13 @@ from storage.metadata.records import (
     OpenStream,
     Record,
 )
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectStore
-from storage.stream.cache import CacheBlock, CachedBatch
-from storage.stream.stream_info import stream_info
-from storage.stream.uploader import Snapshot, Uploader
-from storage.wal.object import LogSealer
-from storage.wal.protocol import (
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.stream.cache import CacheBlock, CachedBatch
+from lakehead.storage.stream.stream_info import stream_info
+from lakehead.storage.stream.uploader import Snapshot, Uploader
+from lakehead.storage.wal.object import LogSealer
+from lakehead.storage.wal.protocol import (
     SealableLog,
     SealedLog,
     SealedObject,

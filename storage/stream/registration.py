@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from storage.errors import Fenced, WrongLog
-from storage.failpoints import failpoint
-from storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import AcceptLogLoss, Record, RegisterNode, StartLog
-from storage.metadata.state import ClusterState
-from storage.stream.own_log import LogLoss, log_loss
-from storage.stream.uploader import Writer
-from storage.wal.protocol import Claim, LogIdentity, WriteAheadLog
+from lakehead.storage.errors import Fenced, WrongLog
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import AcceptLogLoss, Record, RegisterNode, StartLog
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.stream.own_log import LogLoss, log_loss
+from lakehead.storage.stream.uploader import Writer
+from lakehead.storage.wal.protocol import Claim, LogIdentity, WriteAheadLog
 
 if TYPE_CHECKING:
-    from storage.stream.engine import NodeIdentity
+    from lakehead.storage.stream.engine import NodeIdentity
 
 
 _LOGS_LEVEL = 2

@@ -5,25 +5,25 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from storage.errors import CorruptObject, OffsetOutOfRange, StreamClosed
-from storage.format.partition_state import StateSnapshot
-from storage.format.producer_headers import (
+from lakehead.storage.errors import CorruptObject, OffsetOutOfRange, StreamClosed
+from lakehead.storage.format.partition_state import StateSnapshot
+from lakehead.storage.format.producer_headers import (
     StateBatch,
     parse_producer_headers,
     state_batch,
 )
-from storage.format.records import RecordTime
-from storage.format.stream_object import AbortedTransaction, StreamInfo
-from storage.metadata.extents import Extent
-from storage.metadata.records import Record, TrimStream
-from storage.metadata.state import ClusterState, ObjectState, StreamState
-from storage.metadata.table import Table
-from storage.stream.reader import INDEXES_AHEAD
-from storage.stream.timestamp_search import BatchTime, TimestampSearch
-from storage.tasks import task_group
+from lakehead.storage.format.records import RecordTime
+from lakehead.storage.format.stream_object import AbortedTransaction, StreamInfo
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.records import Record, TrimStream
+from lakehead.storage.metadata.state import ClusterState, ObjectState, StreamState
+from lakehead.storage.metadata.table import Table
+from lakehead.storage.stream.reader import INDEXES_AHEAD
+from lakehead.storage.stream.timestamp_search import BatchTime, TimestampSearch
+from lakehead.storage.tasks import task_group
 
 if TYPE_CHECKING:
-    from storage.stream.engine import StreamEngine
+    from lakehead.storage.stream.engine import StreamEngine
 
 _REPLAY_BYTES = 1024 * 1024
 _YIELD_HEADERS = 500

@@ -1,8 +1,8 @@
 """What an object says of the streams in it."""
 
-from storage.format.stream_object import StreamInfo
-from storage.metadata.records import HEADERS, INCREMENTAL, WHOLE
-from storage.metadata.state import ClusterState
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.metadata.records import HEADERS, INCREMENTAL, WHOLE
+from lakehead.storage.metadata.state import ClusterState
 
 
 def stream_info(state: ClusterState, stream_id: int, blob: bytes | None) -> StreamInfo:

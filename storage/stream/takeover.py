@@ -18,14 +18,14 @@ from contextlib import aclosing
 
 import structlog
 
-from storage.clock import Clock
-from storage.errors import StorageError
-from storage.failpoints import failpoint
-from storage.metadata.records import CommittedObject, Record
-from storage.metadata.state import ClusterState, NodeState
-from storage.object_store.protocol import ObjectStore
-from storage.stream.own_log import refuse_wrong_log
-from storage.stream.recovery import (
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import StorageError
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.metadata.records import CommittedObject, Record
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.stream.own_log import refuse_wrong_log
+from lakehead.storage.stream.recovery import (
     Owner,
     Taker,
     commit_left_in_cluster,
@@ -34,11 +34,11 @@ from storage.stream.recovery import (
     recovered_blocks,
     take_objects,
 )
-from storage.stream.stream_info import stream_info
-from storage.stream.uploader import Snapshot, Uploader, Writer
-from storage.tasks import TaskScope
-from storage.wal.object import LogSealer
-from storage.wal.protocol import WalFloor, WalOwner, WriteAheadLog
+from lakehead.storage.stream.stream_info import stream_info
+from lakehead.storage.stream.uploader import Snapshot, Uploader, Writer
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal.object import LogSealer
+from lakehead.storage.wal.protocol import WalFloor, WalOwner, WriteAheadLog
 
 _log = structlog.get_logger("storage.takeover")
 

@@ -16,13 +16,13 @@ from functools import partial
 from itertools import count, islice
 from typing import NamedTuple
 
-from storage.errors import OffsetOutOfRange
-from storage.format.record_batch import read_header
-from storage.format.records import RecordTime, iter_record_times
-from storage.format.stream_object import IndexItem
-from storage.metadata.extents import Extent, Extents
-from storage.stream.inflating import InflatedBatches
-from storage.stream.reader import ColdReader
+from lakehead.storage.errors import OffsetOutOfRange
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.format.records import RecordTime, iter_record_times
+from lakehead.storage.format.stream_object import IndexItem
+from lakehead.storage.metadata.extents import Extent, Extents
+from lakehead.storage.stream.inflating import InflatedBatches
+from lakehead.storage.stream.reader import ColdReader
 
 INFLATED_SIZE_MAX = 64 * 1024 * 1024
 _EXTENTS_AT_ONCE = 1000

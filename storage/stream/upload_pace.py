@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from storage.clock import Clock
+from lakehead.storage.clock import Clock
 
 _HEADROOM = 2.0
 _RATE_MIN = 32 * 1024 * 1024

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 
 import structlog
 
-from storage.clock import Clock
-from storage.errors import LakeheadError
-from storage.failpoints import failpoint
-from storage.format.stream_object import StreamInfo
-from storage.stream.cache import CacheBlock, LogCache
-from storage.stream.settings import StorageSettings
-from storage.stream.upload_pace import UploadPace
-from storage.stream.uploader import Describe, Snapshot, Uploader
-from storage.tasks import TaskScope
-from storage.wal.protocol import WriteAheadLog
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.stream.cache import CacheBlock, LogCache
+from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.stream.upload_pace import UploadPace
+from lakehead.storage.stream.uploader import Describe, Snapshot, Uploader
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal.protocol import WriteAheadLog
 
 _log = structlog.get_logger("storage.upload")
 

@@ -15,28 +15,28 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from storage.clock import Clock
-from storage.errors import ObjectExists, OutcomeUnknown
-from storage.failpoints import failpoint
-from storage.format.object_names import DataName
-from storage.format.object_writer import ObjectWriter, WrittenObject
-from storage.format.producer_headers import producer_headers
-from storage.format.stream_object import StreamInfo
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import (
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import ObjectExists, OutcomeUnknown
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.object_names import DataName
+from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
+from lakehead.storage.format.producer_headers import producer_headers
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import (
     CloseStream,
     CommitObjects,
     CommittedObject,
     CommittedRange,
     Record,
 )
-from storage.metadata.state import ClusterState
-from storage.object_store.protocol import ObjectStore
-from storage.stream.cache import CacheBlock, CachedBatch
-from storage.stream.settings import StorageSettings
-from storage.stream.stream_info import state_kind
-from storage.stream.upload_pace import UploadPace
-from storage.wal.protocol import WalFloor
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.stream.cache import CacheBlock, CachedBatch
+from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.stream.stream_info import state_kind
+from lakehead.storage.stream.upload_pace import UploadPace
+from lakehead.storage.wal.protocol import WalFloor
 
 _log = structlog.get_logger("storage.uploader")
 

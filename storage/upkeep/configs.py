@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
-from storage.compaction.plan import MAP_MEMORY
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState
+from lakehead.storage.compaction.plan import MAP_MEMORY
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState
 
 ALL_BROKERS = -1
 """The node id under which the metadata keep configs of all brokers."""

@@ -2,12 +2,12 @@
 
 import random
 
-from storage.clock import Clock
-from storage.compaction.job import Compaction, CompactionResult, CompactionSettings
-from storage.metadata.log import MetadataLog
-from storage.object_store.protocol import ObjectStore
-from storage.upkeep.configs import CLEANER_MEMORY, UpkeepValues
-from storage.upkeep.rules import DueWork, youngest_ms
+from lakehead.storage.clock import Clock
+from lakehead.storage.compaction.job import Compaction, CompactionResult, CompactionSettings
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.upkeep.configs import CLEANER_MEMORY, UpkeepValues
+from lakehead.storage.upkeep.rules import DueWork, youngest_ms
 
 
 async def compact_partition(

@@ -8,11 +8,11 @@ what a table that was declared meanwhile does not hold yet, is left alone.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import Record, TrimStream
-from storage.metadata.state import ClusterState
-from storage.upkeep.configs import UpkeepDefaults
-from storage.upkeep.rules import DueWork, retention_offset, topic_rules
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import Record, TrimStream
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.upkeep.configs import UpkeepDefaults
+from lakehead.storage.upkeep.rules import DueWork, retention_offset, topic_rules
 
 TRIMS_AT_ONCE = 500
 """Partitions of which one entry removes something."""

@@ -10,14 +10,14 @@ nothing that the table does not hold yet.
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
-from storage.compaction.plan import Dirtiness, dirtiness
-from storage.errors import UnknownTopic
-from storage.metadata.extents import Extent
-from storage.metadata.state import ClusterState, StreamState, TopicState
-from storage.metadata.table_declaration import is_declared
-from storage.metadata.topic_names import INTERNAL_TOPICS
-from storage.upkeep.configs import UpkeepValues
+from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
+from lakehead.storage.compaction.plan import Dirtiness, dirtiness
+from lakehead.storage.errors import UnknownTopic
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
+from lakehead.storage.metadata.table_declaration import is_declared
+from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.storage.upkeep.configs import UpkeepValues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

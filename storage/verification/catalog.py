@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from storage.metadata.extents import Extent
-from storage.metadata.state import ClusterState, StreamState
-from storage.verification.damage import Damage, Place, lost, misplaced
+from lakehead.storage.metadata.extents import Extent
+from lakehead.storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.verification.damage import Damage, Place, lost, misplaced
 
 SAMPLE_ALL = 100
 

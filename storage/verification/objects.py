@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from storage.compaction.reading import item_runs
-from storage.errors import CorruptObject, ObjectNotFound, UnsupportedFormat
-from storage.format.partition_state import decode_packed
-from storage.format.producer_headers import parse_producer_headers
-from storage.format.record_batch import (
+from lakehead.storage.compaction.reading import item_runs
+from lakehead.storage.errors import CorruptObject, ObjectNotFound, UnsupportedFormat
+from lakehead.storage.format.partition_state import decode_packed
+from lakehead.storage.format.producer_headers import parse_producer_headers
+from lakehead.storage.format.record_batch import (
     HEADER_SIZE,
     MAGIC,
     NO_PRODUCER_ID,
@@ -19,7 +19,7 @@ from storage.format.record_batch import (
     crc_ok,
     read_header,
 )
-from storage.format.stream_object import (
+from lakehead.storage.format.stream_object import (
     IndexItem,
     ObjectIndex,
     StreamInfo,
@@ -27,10 +27,10 @@ from storage.format.stream_object import (
     iter_records,
     read_index,
 )
-from storage.metadata.records import COMPACTED
-from storage.object_store.protocol import ObjectStore
-from storage.verification.catalog import ExpectedObject, ExpectedRange
-from storage.verification.damage import (
+from lakehead.storage.metadata.records import COMPACTED
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.verification.catalog import ExpectedObject, ExpectedRange
+from lakehead.storage.verification.damage import (
     Damage,
     InvalidBatch,
     corrupt,
@@ -40,7 +40,7 @@ from storage.verification.damage import (
 )
 
 if TYPE_CHECKING:
-    from storage.format.record_check import RecordChecker
+    from lakehead.storage.format.record_check import RecordChecker
 
 _SEQUENCE_END = 1 << 31
 _DAMAGES_MAX = 20

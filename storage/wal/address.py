@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
-from storage.aws.volumes import Volumes
-from storage.errors import SettingsError
-from storage.wal.block import BlockWal
-from storage.wal.block_address import (
+from lakehead.storage.aws.volumes import Volumes
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.wal.block import BlockWal
+from lakehead.storage.wal.block_address import (
     SIZE_DEFAULT,
     BlockAddress,
     open_block_wal,
     parse_size,
     take_block_wal,
 )
-from storage.wal.block_settings import BlockWalSettings
-from storage.wal.deadline import OnStuck
-from storage.wal.ebs_address import FOUND, attached, is_ebs, located
-from storage.wal.memory import MemoryWal
-from storage.wal.object.address import open_object_wal
-from storage.wal.protocol import Claim, WalOwner, WriteAheadLog
-from storage.wal.takeover import Judge
+from lakehead.storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.wal.deadline import OnStuck
+from lakehead.storage.wal.ebs_address import FOUND, attached, is_ebs, located
+from lakehead.storage.wal.memory import MemoryWal
+from lakehead.storage.wal.object.address import open_object_wal
+from lakehead.storage.wal.protocol import Claim, WalOwner, WriteAheadLog
+from lakehead.storage.wal.takeover import Judge
 
 
 async def open_wal(
@@ -98,8 +98,8 @@ async def take_wal(
 
     When this returns, nothing that the old holder writes is acknowledged any more: the caller reads
     with `recover()`, then frees with `trim()`, then closes, or goes on with `start()`. What fences,
-    and the errors, are those of `storage.wal.takeover.take_slice`. An EBS volume is attached first
-    if it is not, by `volumes`.
+    and the errors, are those of `lakehead.storage.wal.takeover.take_slice`. An EBS volume is
+    attached first if it is not, by `volumes`.
     """
     kind, place, options = _parts(uri)
     if kind != "block" or not place:

@@ -20,10 +20,10 @@ from dataclasses import replace
 
 from crc32c import crc32c
 
-from storage.errors import Fenced, RecordTooLarge, WalClosed, WalFailed, WalFull
-from storage.failpoints import failpoint
-from storage.wal.block_buffer import Block, BlockPool
-from storage.wal.block_format import (
+from lakehead.storage.errors import Fenced, RecordTooLarge, WalClosed, WalFailed, WalFull
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.wal.block_buffer import Block, BlockPool
+from lakehead.storage.wal.block_format import (
     BODY,
     BODY_MAGIC,
     CRC,
@@ -41,11 +41,11 @@ from storage.wal.block_format import (
     sector_down,
     sector_up,
 )
-from storage.wal.block_settings import BlockWalSettings, BlockWalStats
-from storage.wal.device import WalDevice, write_failure
-from storage.wal.protocol import Buffer, LogIdentity, WalListener, WalRecord
-from storage.wal.recovery import Ring, RingScan
-from storage.wal.slice_store import SliceStore, ended, started, trimmed_to
+from lakehead.storage.wal.block_settings import BlockWalSettings, BlockWalStats
+from lakehead.storage.wal.device import WalDevice, write_failure
+from lakehead.storage.wal.protocol import Buffer, LogIdentity, WalListener, WalRecord
+from lakehead.storage.wal.recovery import Ring, RingScan
+from lakehead.storage.wal.slice_store import SliceStore, ended, started, trimmed_to
 
 _pack_record = RECORD.pack_into
 _pack_body = BODY.pack_into

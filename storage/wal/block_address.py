@@ -15,19 +15,19 @@ from typing import ClassVar, TypeVar
 
 import structlog
 
-from storage.errors import SettingsError, StorageError, WrongLog
-from storage.wal import disk
-from storage.wal.block import BlockWal
-from storage.wal.block_format import SLICES_MAX, sector_down
-from storage.wal.block_settings import BlockWalSettings
-from storage.wal.deadline import Deadline, DeadlineDevice, DeviceStuck, OnStuck
-from storage.wal.device import FileDevice, IoThreads
-from storage.wal.holder import host_name
-from storage.wal.protocol import Claim
-from storage.wal.reservation import Reservation, hold, reservation_key
-from storage.wal.reservation_ioctl import IoctlReservation
-from storage.wal.takeover import Judge, take_slice
-from storage.wal.volume import (
+from lakehead.storage.errors import SettingsError, StorageError, WrongLog
+from lakehead.storage.wal import disk
+from lakehead.storage.wal.block import BlockWal
+from lakehead.storage.wal.block_format import SLICES_MAX, sector_down
+from lakehead.storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.wal.deadline import Deadline, DeadlineDevice, DeviceStuck, OnStuck
+from lakehead.storage.wal.device import FileDevice, IoThreads
+from lakehead.storage.wal.holder import host_name
+from lakehead.storage.wal.protocol import Claim
+from lakehead.storage.wal.reservation import Reservation, hold, reservation_key
+from lakehead.storage.wal.reservation_ioctl import IoctlReservation
+from lakehead.storage.wal.takeover import Judge, take_slice
+from lakehead.storage.wal.volume import (
     SIZE_MIN,
     Division,
     Volume,
@@ -36,7 +36,7 @@ from storage.wal.volume import (
     open_slice,
     volume_image,
 )
-from storage.wal.volume_file import ensure_file, explained, grow_file
+from lakehead.storage.wal.volume_file import ensure_file, explained, grow_file
 
 T = TypeVar("T")
 

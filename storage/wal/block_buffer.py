@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from storage.wal.block_format import RECORD, SECTOR, encode_padding, sector_up, stamp
-from storage.wal.device import aligned_buffer
+from lakehead.storage.wal.block_format import RECORD, SECTOR, encode_padding, sector_up, stamp
+from lakehead.storage.wal.device import aligned_buffer
 
 _NOTHING = memoryview(b"")
 

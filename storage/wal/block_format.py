@@ -72,7 +72,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from crc32c import crc32c
 
-from storage.errors import UnsupportedFormat
+from lakehead.storage.errors import UnsupportedFormat
 
 SECTOR = 4096
 SLICES_START = 64 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from storage.wal.block_format import SECTOR, sector_down
+from lakehead.storage.wal.block_format import SECTOR, sector_down
 
 _MIB = 1024 * 1024
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from storage.wal.device import WalDevice
+from lakehead.storage.wal.device import WalDevice
 
 _SLOWEST_BYTES_PER_S = 10_000_000
 """Large transfers have more time: so much for each second of it."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from storage.errors import Fenced, WalFailed
-from storage.wal.kernel_aio import KernelAio
+from lakehead.storage.errors import Fenced, WalFailed
+from lakehead.storage.wal.kernel_aio import KernelAio
 
 T = TypeVar("T")
 

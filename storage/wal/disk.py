@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import SettingsError
-from storage.wal.block_format import (
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.wal.block_format import (
     SECTOR,
     SLICES_START,
     SliceHeader,
@@ -20,7 +20,7 @@ from storage.wal.block_format import (
     newest,
     sector_down,
 )
-from storage.wal.device import WalDevice
+from lakehead.storage.wal.device import WalDevice
 
 CHECKED_SIZE = 1024 * 1024
 EMPTY_ONLY = "yes"

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlencode
 
-from storage.aws.volumes import Volumes, this_instance
-from storage.errors import SettingsError
-from storage.wal.block_address import BlockAddress
+from lakehead.storage.aws.volumes import Volumes, this_instance
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.wal.block_address import BlockAddress
 
 PREFIX = "ebs:"
 FOUND = ("zone", "shared")

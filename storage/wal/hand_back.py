@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.aws.volumes import Volumes, this_instance
-from storage.wal.block_settings import BlockWalSettings
-from storage.wal.deadline import Deadline, DeadlineDevice
-from storage.wal.device import FileDevice, IoThreads
-from storage.wal.ebs_address import exclusive_volume
-from storage.wal.volume import Volume, header_lock
+from lakehead.storage.aws.volumes import Volumes, this_instance
+from lakehead.storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.wal.deadline import Deadline, DeadlineDevice
+from lakehead.storage.wal.device import FileDevice, IoThreads
+from lakehead.storage.wal.ebs_address import exclusive_volume
+from lakehead.storage.wal.volume import Volume, header_lock
 
 _THREADS = 2
 

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from storage.errors import StorageError
-from storage.wal.block_format import FORMAT_VERSION, is_sealed, seal
+from lakehead.storage.errors import StorageError
+from lakehead.storage.wal.block_format import FORMAT_VERSION, is_sealed, seal
 
 _MAGIC = b"LKHDHOLD"
 _HOLDER = struct.Struct(">8sHHI16sQQ16s")

@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from storage.errors import Fenced, RecordTooLarge, WalClosed, WalFailed, WalFull
-from storage.wal.block_format import OVERHEAD
-from storage.wal.protocol import Buffer, WalListener, WalRecord
+from lakehead.storage.errors import Fenced, RecordTooLarge, WalClosed, WalFailed, WalFull
+from lakehead.storage.wal.block_format import OVERHEAD
+from lakehead.storage.wal.protocol import Buffer, WalListener, WalRecord
 
 
 class MemoryWal:

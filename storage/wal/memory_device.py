@@ -7,7 +7,7 @@ import errno
 import random
 from collections.abc import Callable
 
-from storage.wal.device import aligned_buffer
+from lakehead.storage.wal.device import aligned_buffer
 
 _TEAR = 512  # smaller than the sectors that are written, as on most real disks
 

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from storage.clock import Clock
-from storage.format.stream_object import StreamInfo
-from storage.object_store.protocol import ObjectStore
-from storage.tasks import TaskScope
+from lakehead.storage.clock import Clock
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.tasks import TaskScope
 
 Buffer = bytes | bytearray | memoryview
 

@@ -12,8 +12,8 @@ from typing import TypeGuard
 
 from crc32c import crc32c
 
-from storage.errors import WalCorrupted
-from storage.wal.block_format import (
+from lakehead.storage.errors import WalCorrupted
+from lakehead.storage.wal.block_format import (
     BODY,
     BODY_MAGIC,
     DATA,
@@ -28,8 +28,8 @@ from storage.wal.block_format import (
     sector_down,
     sector_up,
 )
-from storage.wal.device import WalDevice
-from storage.wal.protocol import WalRecord
+from lakehead.storage.wal.device import WalDevice
+from lakehead.storage.wal.protocol import WalRecord
 
 _CHUNK = 4 * 1024 * 1024
 

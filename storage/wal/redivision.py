@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from storage.wal.block_format import (
+from lakehead.storage.wal.block_format import (
     HOLDER_OFFSET,
     RING_OFFSET,
     SECTOR,
@@ -21,12 +21,12 @@ from storage.wal.block_format import (
     SliceEntry,
     SliceHeader,
 )
-from storage.wal.device import WalDevice
-from storage.wal.holder import NOBODY
-from storage.wal.slice_store import SliceStore
+from lakehead.storage.wal.device import WalDevice
+from lakehead.storage.wal.holder import NOBODY
+from lakehead.storage.wal.slice_store import SliceStore
 
 if TYPE_CHECKING:
-    from storage.wal.volume import Volume
+    from lakehead.storage.wal.volume import Volume
 
 _log = structlog.get_logger(__name__)
 

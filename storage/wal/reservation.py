@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from storage.errors import Fenced, SettingsError
+from lakehead.storage.errors import Fenced, SettingsError
 
 _ATTEMPTS = 3
 

@@ -22,8 +22,8 @@ import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from storage.errors import SettingsError
-from storage.wal.reservation import ReservationsUnsupported
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.wal.reservation import ReservationsUnsupported
 
 IOC_PR_REGISTER = 0x401870C8
 IOC_PR_RESERVE = 0x401070C9

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from storage.errors import StorageError, WalCorrupted
-from storage.failpoints import failpoint
-from storage.wal.block_format import (
+from lakehead.storage.errors import StorageError, WalCorrupted
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.wal.block_format import (
     HOLDER_OFFSET,
     SECTOR,
     SEGMENTS_MAX,
@@ -21,8 +21,8 @@ from storage.wal.block_format import (
     SliceHeader,
     newest,
 )
-from storage.wal.device import WalDevice, aligned_buffer
-from storage.wal.holder import NOBODY, Holder
+from lakehead.storage.wal.device import WalDevice, aligned_buffer
+from lakehead.storage.wal.holder import NOBODY, Holder
 
 
 class SliceStore:

@@ -16,14 +16,14 @@ from enum import Enum
 
 import structlog
 
-from storage.errors import SettingsError, StorageError
-from storage.wal.block import BlockWal
-from storage.wal.block_format import SliceEntry, VolumeHeader
-from storage.wal.block_settings import BlockWalSettings
-from storage.wal.device import WalDevice
-from storage.wal.holder import Holder, HostProcesses, Processes
-from storage.wal.reservation import Reservation, reservation_key, take
-from storage.wal.volume import Volume, header_lock, locked_slice, read_holder
+from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.wal.block import BlockWal
+from lakehead.storage.wal.block_format import SliceEntry, VolumeHeader
+from lakehead.storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.wal.device import WalDevice
+from lakehead.storage.wal.holder import Holder, HostProcesses, Processes
+from lakehead.storage.wal.reservation import Reservation, reservation_key, take
+from lakehead.storage.wal.volume import Volume, header_lock, locked_slice, read_holder
 
 
 class Verdict(Enum):

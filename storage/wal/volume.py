@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from storage.errors import (
+from lakehead.storage.errors import (
     SettingsError,
     StorageError,
     WalCorrupted,
     WalHolderEnding,
     WrongLog,
 )
-from storage.wal.block import BlockWal
-from storage.wal.block_format import (
+from lakehead.storage.wal.block import BlockWal
+from lakehead.storage.wal.block_format import (
     HOLDER_OFFSET,
     SECTOR,
     SLICES_MAX,
@@ -34,13 +34,13 @@ from storage.wal.block_format import (
     newest,
     sector_down,
 )
-from storage.wal.block_settings import BlockWalSettings
-from storage.wal.device import WalDevice, aligned_buffer
-from storage.wal.holder import Holder, HostProcesses, Processes, is_ending
-from storage.wal.protocol import Claim
-from storage.wal.redivision import redivide
-from storage.wal.reservation import Reservation, hold, reservation_key, take
-from storage.wal.slice_store import SliceStore
+from lakehead.storage.wal.block_settings import BlockWalSettings
+from lakehead.storage.wal.device import WalDevice, aligned_buffer
+from lakehead.storage.wal.holder import Holder, HostProcesses, Processes, is_ending
+from lakehead.storage.wal.protocol import Claim
+from lakehead.storage.wal.redivision import redivide
+from lakehead.storage.wal.reservation import Reservation, hold, reservation_key, take
+from lakehead.storage.wal.slice_store import SliceStore
 
 SIZE_MIN = 1024 * 1024
 SLICE_SIZE_MIN = SIZE_MIN - SLICES_START

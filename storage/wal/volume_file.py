@@ -12,10 +12,10 @@ import os
 import stat
 from pathlib import Path
 
-from storage.errors import SettingsError, StorageError
-from storage.failpoints import failpoint
-from storage.wal.block_format import SECTOR, VolumeHeader, newest
-from storage.wal.device import lock_range
+from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.wal.block_format import SECTOR, VolumeHeader, newest
+from lakehead.storage.wal.device import lock_range
 
 _MIB = 1024 * 1024
 

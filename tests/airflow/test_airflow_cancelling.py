@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from connectors.airflow.cancelling import Cancellation, Cancelled
+from lakehead.connectors.airflow.cancelling import Cancellation, Cancelled
 
 
 def in_a_callback(ask: Callable[[], None]) -> None:

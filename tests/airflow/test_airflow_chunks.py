@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.airflow.jobs import job_named
-from connectors.airflow.jobs.chunks import Chunk, cut, digest
-from storage.errors import SettingsError
-from storage.jobs.job import LINES_MAX, Planned, Unit, sum_of_fields
-from storage.jobs.options import names, truth
+from lakehead.connectors.airflow.jobs import job_named
+from lakehead.connectors.airflow.jobs.chunks import Chunk, cut, digest
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.job import LINES_MAX, Planned, Unit, sum_of_fields
+from lakehead.storage.jobs.options import names, truth
 
 pytestmark = pytest.mark.xdist_group("airflow")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.airflow.conditions import (
+from lakehead.connectors.airflow.conditions import (
     Condition,
     LagUnder,
     TableFresh,
@@ -18,10 +18,10 @@ from connectors.airflow.conditions import (
     encoded,
     of_its_topic,
 )
-from lake.jobs.declared_tables import DeclaredTables
-from lake.store_reader import store_reader
-from storage.errors import SettingsError, UnknownTopic
-from storage.format.partition_state import PartitionState
+from lakehead.lake.jobs.declared_tables import DeclaredTables
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import SettingsError, UnknownTopic
+from lakehead.storage.format.partition_state import PartitionState
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch

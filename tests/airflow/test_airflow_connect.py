@@ -33,7 +33,7 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerPr
 def test_files_by_a_task(broker: BrokerProcess, tmp_path: Path) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-    from connectors.airflow.operators.connect import LakeheadConnectOperator
+    from lakehead.connectors.airflow.operators.connect import LakeheadConnectOperator
 
     folder = tmp_path / "in"
     folder.mkdir()

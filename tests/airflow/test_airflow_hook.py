@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectors.airflow.provider_info import CONNECTION_FIELDS, get_provider_info
+from lakehead.connectors.airflow.provider_info import CONNECTION_FIELDS, get_provider_info
 from tests.support.airflow_runs import connect
 from tests.support.lake_cluster import LakeCluster
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def hook() -> Any:
-    from connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
 
     return LakeheadHook()
 
@@ -81,7 +81,7 @@ def test_a_connection_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_brokers_that_do_not_answer(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.airflow.hooks.lakehead._ANSWER_S", 0.2)
+    monkeypatch.setattr("lakehead.connectors.airflow.hooks.lakehead._ANSWER_S", 0.2)
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         connect(monkeypatch, cluster, host="127.0.0.1", port=taken.getsockname()[1])
@@ -166,7 +166,7 @@ def test_airflow_finds_the_provider_and_its_form(
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: lakehead\nVersion: 0.0\n")
     (installed / "entry_points.txt").write_text(
         "[apache_airflow_provider]\n"
-        "provider_info = connectors.airflow.provider_info:get_provider_info\n"
+        "provider_info = lakehead.connectors.airflow.provider_info:get_provider_info\n"
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     for loading in (core_loading, sdk_loading):

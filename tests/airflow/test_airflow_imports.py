@@ -16,14 +16,14 @@ from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, BaseHook, BaseOper
 from airflow.sdk import BaseSensorOperator, Context, TriggerRule, XComArg
 import airflow.sdk.exceptions, airflow.sdk.log
 known, began = set(sys.modules), time.process_time()
-from connectors.airflow.jobs import JOB_NAMES
-from connectors.airflow.operators.job import LakeheadJobOperator
-from connectors.airflow.operators.mapped import lakehead_job
-from connectors.airflow.operators.tables import (
+from lakehead.connectors.airflow.jobs import JOB_NAMES
+from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.connectors.airflow.operators.mapped import lakehead_job
+from lakehead.connectors.airflow.operators.tables import (
     LakeheadBackfillOperator, LakeheadMaterializeOperator, LakeheadOptimizeOperator,
     LakeheadRebuildTableOperator, LakeheadReplayOperator, LakeheadVacuumOperator,
 )
-from connectors.airflow.sensors.lakehead import LagSensor
+from lakehead.connectors.airflow.sensors.lakehead import LagSensor
 with DAG("all", schedule=None):
     for job in JOB_NAMES:
         LakeheadJobOperator(task_id=f"one_{job}", job=job)

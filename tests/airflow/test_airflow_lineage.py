@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from connectors.airflow.lineage import (
+from lakehead.connectors.airflow.lineage import (
     connector_lineage,
     has_openlineage,
     table_dataset,
     table_lineage,
     topic_dataset,
 )
-from connectors.runtime.config_file import checked_settings
-from connectors.settings import ConnectorSettings
+from lakehead.connectors.runtime.config_file import checked_settings
+from lakehead.connectors.settings import ConnectorSettings
 from tests.support.airflow_model import AirflowModel, Task
 from tests.support.airflow_runs import connect, run_dag, states
 from tests.support.declared_topics import configure
@@ -75,7 +75,7 @@ def test_without_the_provider_there_is_no_lineage(monkeypatch: pytest.MonkeyPatc
     def absent(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr("connectors.airflow.lineage.datasets.import_module", absent)
+    monkeypatch.setattr("lakehead.connectors.airflow.lineage.datasets.import_module", absent)
     tables = {"orders": "/tables/orders"}
     assert (
         table_lineage(path="/s", bootstrap_servers="", tables=tables, rows={}, bytes_written={})
@@ -157,9 +157,12 @@ def test_a_table_that_a_task_was_at_comes_from_its_topic(
     cluster: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also if there was nothing new: a run without datasets would cut the line in the graph."""
-    from connectors.airflow.operators.job import LakeheadJobOperator
-    from connectors.airflow.operators.mapped import LakeheadPlanOperator, LakeheadWorkOperator
-    from connectors.airflow.operators.tables import (
+    from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+    from lakehead.connectors.airflow.operators.mapped import (
+        LakeheadPlanOperator,
+        LakeheadWorkOperator,
+    )
+    from lakehead.connectors.airflow.operators.tables import (
         LakeheadMaterializeOperator,
         LakeheadRebuildTableOperator,
     )
@@ -200,8 +203,8 @@ def test_openlineage_gets_the_datasets_of_a_run(
     """By the provider's listener, which forks, in a run of a DAG; into a file."""
     from airflow.sdk import DAG, task
 
-    from connectors.airflow.assets import table_asset, topic_asset
-    from connectors.airflow.operators.tables import LakeheadMaterializeOperator
+    from lakehead.connectors.airflow.assets import table_asset, topic_asset
+    from lakehead.connectors.airflow.operators.tables import LakeheadMaterializeOperator
 
     said = tmp_path / "events.json"
     transport = {"type": "file", "log_file_path": str(said), "append": True}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lake.tables.delta_table import open_table
+from lakehead.lake.tables.delta_table import open_table
 from tests.support.airflow_runs import connect, result_of, run_dag, states
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
@@ -30,7 +30,7 @@ def cluster(root: Path, topics: int) -> None:
 def test_plan_work_and_summary_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk import DAG
 
-    from connectors.airflow.operators.mapped import lakehead_job
+    from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
     cluster(tmp_path, topics=3)
     connect(monkeypatch, str(tmp_path))
@@ -60,7 +60,7 @@ def test_a_retry_repeats_the_item_that_failed_alone(
     """One of two tables has no place to be; then it has one, and its item is tried again."""
     from airflow.sdk import DAG
 
-    from connectors.airflow.operators.mapped import lakehead_job
+    from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
     cluster(tmp_path, topics=2)
     connect(monkeypatch, str(tmp_path))
@@ -106,7 +106,7 @@ def test_a_try_that_fails_after_its_commit_leaves_its_event_to_the_next(
     from airflow.sdk.exceptions import AirflowException
     from airflow.utils.session import create_session
 
-    from connectors.airflow.operators.job import LakeheadJobOperator
+    from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
     class FailsOnce(LakeheadJobOperator):
         def execute(self, context: Any) -> Any:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from connectors.airflow.jobs import JOB_NAMES
-from lake.jobs.declared_tables import DeclaredTables
-from lake.jobs.table_lease import TableLeases
-from lake.store_reader import store_reader
-from lake.tables.delta_table import open_table
-from storage.format.object_names import DataName
+from lakehead.connectors.airflow.jobs import JOB_NAMES
+from lakehead.lake.jobs.declared_tables import DeclaredTables
+from lakehead.lake.jobs.table_lease import TableLeases
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.delta_table import open_table
+from lakehead.storage.format.object_names import DataName
 from tests.support.airflow_model import AirflowModel, Task
 from tests.support.airflow_runs import connect
 from tests.support.declared_topics import configure, delete_topic
@@ -65,7 +65,7 @@ def context() -> dict[str, Any]:
 
 
 def job(name: str, **options: Any) -> Any:
-    from connectors.airflow.operators.job import LakeheadJobOperator
+    from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
     more = {key: options.pop(key) for key in ("if_taken", "dry_run") if key in options}
     return LakeheadJobOperator(task_id=name, job=name, options=options, **more)
@@ -282,7 +282,7 @@ def test_what_no_retry_puts_right_fails_at_once(
 
 @pytest.mark.parametrize("given", [{"job": "nope"}, {"runner": "nope"}, {"if_taken": "nope"}])
 def test_what_is_wrong_in_a_dag_is_told_when_it_is_read(given: dict[str, Any]) -> None:
-    from connectors.airflow.operators.job import LakeheadJobOperator
+    from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
     with pytest.raises(ValueError, match=f"{next(iter(given))} is 'nope': use "):
         LakeheadJobOperator(task_id="x", **{"job": "verify", **given})
@@ -352,7 +352,7 @@ def test_a_task_that_is_asked_to_end_does_and_another_try_goes_on(
     options = given.get(name, {})
     task = job(name, **options)
     with monkeypatch.context() as patched:
-        patched.setattr("connectors.airflow.operators.base.ProgressLines", _Ends)
+        patched.setattr("lakehead.connectors.airflow.operators.base.ProgressLines", _Ends)
         _Ends.ask = task.on_kill
         with pytest.raises(AirflowException, match="was asked to end and has") as caught:
             task.execute(context())
@@ -384,7 +384,10 @@ def test_a_table_that_cannot_be_read_fails_its_own_item_alone(
     """Of three tables the second is damaged: the plan has all, and the others are kept."""
     from airflow.sdk.exceptions import AirflowException
 
-    from connectors.airflow.operators.mapped import LakeheadPlanOperator, LakeheadWorkOperator
+    from lakehead.connectors.airflow.operators.mapped import (
+        LakeheadPlanOperator,
+        LakeheadWorkOperator,
+    )
 
     connect(monkeypatch, str(tmp_path))
     for topic in "abc":

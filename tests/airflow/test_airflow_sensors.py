@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectors.airflow.assets import (
+from lakehead.connectors.airflow.assets import (
     events_extra,
     growth,
     new_data,
@@ -18,9 +18,9 @@ from connectors.airflow.assets import (
     table_asset,
     watched_table,
 )
-from connectors.airflow.conditions import decoded
-from lake.store_reader import store_reader
-from storage.errors import UnknownTopic
+from lakehead.connectors.airflow.conditions import decoded
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import UnknownTopic
 from tests.support.declared_topics import configure, delete_topic
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -45,7 +45,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sensors(**more: Any) -> dict[str, Any]:
     """One of each, which is done at once."""
-    from connectors.airflow.sensors import lakehead
+    from lakehead.connectors.airflow.sensors import lakehead
 
     moment = datetime(1970, 1, 1, 0, 16, 40, tzinfo=UTC)
     return {
@@ -71,7 +71,7 @@ def test_what_is_there_is_not_waited_for(cluster: Path, deferrable: bool) -> Non
 def test_a_deferred_sensor_goes_on_with_what_its_trigger_found(cluster: Path) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-    from connectors.airflow.sensors.lakehead import TopicOffsetSensor
+    from lakehead.connectors.airflow.sensors.lakehead import TopicOffsetSensor
 
     sensor = TopicOffsetSensor(
         task_id="a", topic="orders", offsets=12, deferrable=True, poke_interval=3, timeout=60
@@ -99,7 +99,7 @@ def test_a_sensor_does_not_go_on_to_a_topic_that_is_made_again(
     """Its offsets are reached there, by other records. Another try waits for the new topic."""
     from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-    from connectors.airflow.sensors.lakehead import TopicOffsetSensor
+    from lakehead.connectors.airflow.sensors.lakehead import TopicOffsetSensor
 
     more: dict[str, Any] = {"deferrable": True} if mode == "deferred" else {"mode": mode}
 
@@ -151,7 +151,7 @@ def test_what_cannot_be_waited_for_fails_at_once(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from connectors.airflow.sensors import lakehead
+    from lakehead.connectors.airflow.sensors import lakehead
 
     sensor = getattr(lakehead, kind)(task_id="a", **{"topic": "orders"} | arguments)
     with pytest.raises(AirflowFailException, match=said) as failed:
@@ -162,7 +162,7 @@ def test_what_cannot_be_waited_for_fails_at_once(
 def test_assets_are_named_by_connection_and_topic() -> None:
     from airflow.sdk import AssetWatcher
 
-    from connectors.airflow.assets import topic_asset
+    from lakehead.connectors.airflow.assets import topic_asset
 
     assert topic_asset("orders").uri == "lakehead://lakehead_default/topics/orders"
     assert table_asset("orders", "prod").uri == "lakehead://prod/tables/orders"

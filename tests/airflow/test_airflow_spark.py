@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from connectors.airflow.spark_application import FIGURES
-from connectors.airflow.spark_secrets import executor_properties, submit_arguments
+from lakehead.connectors.airflow.spark_application import FIGURES
+from lakehead.connectors.airflow.spark_secrets import executor_properties, submit_arguments
 from tests.support.airflow_model import AirflowModel, Task
 from tests.support.airflow_runs import connect
 from tests.support.topic_writer import write_topic
@@ -50,7 +50,7 @@ def test_without_the_spark_provider_a_dag_says_what_to_install() -> None:
     from airflow.sdk import DAG
     from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
 
-    from connectors.airflow.operators.mapped import lakehead_job
+    from lakehead.connectors.airflow.operators.mapped import lakehead_job
 
     with (
         pytest.raises(AirflowOptionalProviderFeatureException, match="pip install apache-airflow"),
@@ -66,7 +66,7 @@ def _cluster(root: Path) -> None:
 
 @pytest.mark.slow
 def test_a_job_in_the_task_s_own_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from connectors.airflow.operators.job import LakeheadJobOperator
+    from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
     _cluster(tmp_path)
     connect(monkeypatch, str(tmp_path), extra={"storage": {"AWS_REGION": "eu"}})
@@ -87,7 +87,7 @@ def test_the_application_that_is_submitted(tmp_path: Path) -> None:
     def submitted(**told: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [
-                *(sys.executable, "-m", "connectors.airflow.spark_application"),
+                *(sys.executable, "-m", "lakehead.connectors.airflow.spark_application"),
                 json.dumps({"path": str(tmp_path), **told}),
             ],
             cwd=ROOT,

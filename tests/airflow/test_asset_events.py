@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from connectors.airflow.triggers.cluster_looks import ClusterLook
-from connectors.airflow.untold_commits import TaskKey
-from lake.tables.table_history import Change, TableCommit, commits_since
-from storage.jobs.job import TableChange
-from storage.metadata.state import TableState, TopicState
+from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook
+from lakehead.connectors.airflow.untold_commits import TaskKey
+from lakehead.lake.tables.table_history import Change, TableCommit, commits_since
+from lakehead.storage.jobs.job import TableChange
+from lakehead.storage.metadata.state import TableState, TopicState
 from tests.support.airflow_model import AirflowModel, Task
 
 pytestmark = [
@@ -117,10 +117,10 @@ class Tasks:
         self.count = 0
         self.depth = 0
         self.airflow.between = self._others
-        patch.setattr("lake.tables.delta_table.open_table", lambda _uri: self.table)
+        patch.setattr("lakehead.lake.tables.delta_table.open_table", lambda _uri: self.table)
         # Of a table with many events, a look at the newest does not reach back to each commit.
         read_at_once = self.rng.choice([2, 200])
-        patch.setattr("connectors.airflow.table_changes._EVENTS_MAX", read_at_once)
+        patch.setattr("lakehead.connectors.airflow.table_changes._EVENTS_MAX", read_at_once)
 
     def _others(self) -> None:
         """What other processes do while one waits for Airflow's response."""
@@ -177,7 +177,7 @@ class Tasks:
             self.late.append(key_of(context))
 
     def _add_events(self, context: dict[str, Any]) -> None:
-        from connectors.airflow.table_changes import add_events
+        from lakehead.connectors.airflow.table_changes import add_events
 
         add_events(context, "lakehead_default", TableChange(topic="orders", uri="memory"))
 
@@ -334,13 +334,13 @@ class WatchingTable(Watching):
             return work("/store")
 
         self.table = History()
-        patch.setattr("connectors.airflow.triggers.table_growth.in_environment", work_done)
-        patch.setattr("lake.tables.delta_table.open_table", lambda _uri: self.table)
+        patch.setattr("lakehead.connectors.airflow.triggers.table_growth.in_environment", work_done)
+        patch.setattr("lakehead.lake.tables.delta_table.open_table", lambda _uri: self.table)
         super().__init__(rng)
         self.begun_at = self.table.version
 
     def trigger(self) -> Any:
-        from connectors.airflow.triggers.table_growth import TableGrowthTrigger
+        from lakehead.connectors.airflow.triggers.table_growth import TableGrowthTrigger
 
         return TableGrowthTrigger("lakehead_default", "orders", self.records)
 
@@ -385,7 +385,7 @@ class WatchingTopic(Watching):
         self.begun_at = list(self.ends)
 
     def trigger(self) -> Any:
-        from connectors.airflow.triggers.growth import GrowthTrigger
+        from lakehead.connectors.airflow.triggers.growth import GrowthTrigger
 
         return GrowthTrigger("lakehead_default", "orders", self.records)
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from lake.tables.delta_table import open_table
-from lake.tables.table_history import commits_since
-from storage.jobs.cluster import in_cluster
-from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore
+from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.table_history import commits_since
+from lakehead.storage.jobs.cluster import in_cluster
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store import ObjectStore
 from tests.support.airflow_rig import (
     ROOT,
     AirflowClient,
@@ -223,7 +223,7 @@ def test_two_runs_at_once_and_maintenance_elsewhere_add_each_record_once(
     compacting = airflow.trigger("lakehead_compact", count_min=2, target_mib=1)
     path = str(large(running))
     elsewhere = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "maintain", "--path", path, "--json"],
+        [sys.executable, "-m", "lakehead", "maintain", "--path", path, "--json"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,

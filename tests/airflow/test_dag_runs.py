@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-import lake
-from storage.jobs.cluster import in_cluster
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState
-from storage.object_store import ObjectStore
+import lakehead
+from lakehead.storage.jobs.cluster import in_cluster
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import ObjectStore
 from tests.support.airflow_rig import AirflowClient, local_airflow
 from tests.support.chromium import chromium, opened_page
 from tests.support.declared_topics import configure
@@ -84,7 +84,7 @@ def extents(root: Path, topic: str) -> int:
 
 
 def records(root: Path, topic: str) -> list[tuple[int, int, bytes]]:
-    batches = lake.scan(f"file:{root}", topic, columns=["partition", "offset", "value"])
+    batches = lakehead.scan(f"file:{root}", topic, columns=["partition", "offset", "value"])
     rows = [row for batch in batches for row in batch.to_pylist()]
     return sorted((row["partition"], row["offset"], row["value"]) for row in rows)
 

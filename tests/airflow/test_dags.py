@@ -51,7 +51,7 @@ VARIABLES: list[tuple[dict[str, Any], str]] = [
             "schedules": {"lakehead_compact": None, "lakehead_verify": "@daily"},
             "params": {"lakehead_compact": {"target_mib": 64}},
             "deadline_minutes": {"lakehead_compact": 5, "lakehead_retain": None},
-            "deadline_callback": "connectors.airflow.deadlines.tell_missed",
+            "deadline_callback": "lakehead.connectors.airflow.deadlines.tell_missed",
             "conn_id": "other",
             "pool": "lake",
             "owner": "platform",
@@ -197,7 +197,13 @@ def test_dag_files_are_wiring(path: Path) -> None:
     imported = {
         node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module
     }
-    allowed = ("airflow.sdk", "airflow.providers.", "connectors.airflow.", "datetime", "lake.")
+    allowed = (
+        "airflow.sdk",
+        "airflow.providers.",
+        "lakehead.connectors.airflow.",
+        "datetime",
+        "lake.",
+    )
     assert [name for name in imported if not name.startswith(allowed)] == []
     plain = (ast.Import, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Try)
     assert [type(node) for node in ast.walk(tree) if isinstance(node, plain)] == []

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from connectors.airflow.jobs import JOB_NAMES, job_named
-from storage.compaction.merge_plan import MergeRules, RebatchSettings
-from storage.errors import SettingsError
-from storage.garbage.sweep import SweepTimes
-from storage.jobs import STORAGE_JOBS
-from storage.jobs.compact import CompactOptions
-from storage.jobs.compact_topics import CompactTopicsResult
-from storage.jobs.job import JobIncomplete
-from storage.jobs.options import options_of, parsed
-from storage.jobs.sweep import SweepOptions
-from storage.jobs.verify import VerifyOptions, VerifyResult
-from storage.verification.damage import Damage, Place, lost
+from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
+from lakehead.storage.compaction.merge_plan import MergeRules, RebatchSettings
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.garbage.sweep import SweepTimes
+from lakehead.storage.jobs import STORAGE_JOBS
+from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.compact_topics import CompactTopicsResult
+from lakehead.storage.jobs.job import JobIncomplete
+from lakehead.storage.jobs.options import options_of, parsed
+from lakehead.storage.jobs.sweep import SweepOptions
+from lakehead.storage.jobs.verify import VerifyOptions, VerifyResult
+from lakehead.storage.verification.damage import Damage, Place, lost
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -36,16 +36,16 @@ OPTION = """    pace_mib: int = option(
 """
 PROGRAM = """
 import contextlib, io, json, runpy
-import connectors.airflow.dag_settings as dag_settings
+import lakehead.connectors.airflow.dag_settings as dag_settings
 dags, make = [], dag_settings.lakehead_dag
 def recorded(*args, **kwargs):
     dags.append(make(*args, **kwargs))
     return dags[-1]
 dag_settings.lakehead_dag = recorded
 runpy.run_path("dags/lakehead_sweep.py")
-from connectors.airflow.operators.job import LakeheadJobOperator
-from storage.jobs.options import parsed
-from connectors.airflow.jobs import job_named
+from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.storage.jobs.options import parsed
+from lakehead.connectors.airflow.jobs import job_named
 from docs.generate import pages
 [dag] = dags
 param = dag.params.get_param("pace_mib")
@@ -53,7 +53,7 @@ operator = LakeheadJobOperator(task_id="t", job="sweep", options={"pace_mib": "3
 job = job_named("sweep")
 shown = io.StringIO()
 with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-    from broker.cli.app import app
+    from lakehead.broker.cli.app import app
     app(["sweep", "--help"], prog_name="lakehead")
 made = pages()
 print(json.dumps({

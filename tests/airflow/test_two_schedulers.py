@@ -16,8 +16,8 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from lake.tables.delta_table import open_table
-from lake.tables.table_history import commits_since
+from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.table_history import commits_since
 from tests.changes.postgres import postgres_programs, running_postgres
 from tests.support.airflow_parts import Parts, airflow_parts
 from tests.support.airflow_rig import ROOT, AirflowClient, Run
@@ -49,7 +49,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-from connectors.airflow.assets import new_data, table_asset, watched_table
+from lakehead.connectors.airflow.assets import new_data, table_asset, watched_table
 
 
 def consumer(name, asset):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from storage.clock import Clock
+from lakehead.storage.clock import Clock
 
 
 class Ledger:

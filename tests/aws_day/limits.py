@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from storage.clock import Clock, SystemClock
+from lakehead.storage.clock import Clock, SystemClock
 
 _POLL_S = 2.0
 

@@ -12,7 +12,7 @@ from botocore.exceptions import NoCredentialsError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.clock import SystemClock
+from lakehead.storage.clock import SystemClock
 from tests.aws_day import day as day_module
 from tests.aws_day import leftovers, packages, preflight
 from tests.aws_day.__main__ import chosen

@@ -21,8 +21,8 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-import lake
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+import lakehead
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from tests.changes.connector import SLOT
 from tests.changes.envelopes import lsn
 from tests.changes.postgres import Postgres, query_patiently, running_postgres
@@ -92,7 +92,7 @@ class ChangeCampaign:
         bootstrap = ",".join(nodes.addresses)
         given = json.dumps({"postgres": str(server.folder), "bootstrap": bootstrap})
         self.connector = Worker(["tests.changes.connector", given], folder / "connector.log")
-        follow = ("broker.cli", "materialize", "--follow", "--path", str(nodes.data), "--json")
+        follow = ("lakehead", "materialize", "--follow", "--path", str(nodes.data), "--json")
         self.tables = Worker(follow, folder / "tables.log")
 
     def kill_while(self, writer: Writer) -> None:
@@ -209,7 +209,7 @@ def run(folder: Path, *, rows: int, seed: int) -> list[str]:
         if outcome.result.dead_letters or outcome.lag.records:
             found.append(f"{table.name}: {outcome}")
     ended = time.monotonic()
-    records = sum(lake.catalog_tables(running.path).partitions["end_offset"].to_pylist())
+    records = sum(lakehead.catalog_tables(running.path).partitions["end_offset"].to_pylist())
     print(f"{writer.changes} rows changed in {writer.crashes + 1} lives of the database")
     print(f"{records} records in topics; {sum(map(len, lines.values()))} rows at the end")
     print(f"kills: {dict(running.kills)}")

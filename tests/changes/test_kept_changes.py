@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from confluent_kafka import Producer
 
-from broker.testing import LakeheadBroker, running_broker
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.broker.testing import LakeheadBroker, running_broker
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from tests.changes import kept
 from tests.changes.envelopes import Message
 from tests.changes.row_comparison import differences

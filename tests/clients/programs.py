@@ -15,7 +15,7 @@ from typing import Any
 from bench.apache_kafka.jars import jars_directory
 from bench.apache_kafka.tools import QUICK_START
 from bench.maven import MissingTool
-from lake.spark import cache_folder
+from lakehead.lake.spark import cache_folder
 from tests.support.foreign_clients import CODECS, ITEMS, ForeignClient, Item
 
 FRANZ_GO = "github.com/twmb/franz-go@v1.22.2"

@@ -12,8 +12,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable, write_deltalake
 
-from connectors.runtime.errors import BadInput, InputChanged, InputLost
-from connectors.runtime.kafka_clients import Cluster
+from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputLost
+from lakehead.connectors.runtime.kafka_clients import Cluster
 from tests.support.broker_process import BrokerProcess
 from tests.support.connect_runs import ConnectFile, committed, values
 from tests.support.waiting import wait_until
@@ -182,7 +182,7 @@ def test_a_compacted_topic_is_copied_with_what_is_left_of_it(
     )
 
     def compact() -> int:
-        command = [sys.executable, "-m", "broker.cli", "compact-topic", "states", "--json"]
+        command = [sys.executable, "-m", "lakehead", "compact-topic", "states", "--json"]
         path = f"file:{broker.folder}/data/store"
         subprocess.run([*command, "--path", path], check=True, timeout=90, capture_output=True)
         return len(committed(broker.bootstrap, "states"))

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from connectors.pipelines.intake import Intake
-from connectors.runtime.config_file import load_settings
-from connectors.runtime.errors import BadInput, ConnectorFenced, KafkaFailed
-from connectors.runtime.figures import ConnectFigures
-from connectors.runtime.records import Batch, Position, Work
-from connectors.runtime.source import Positions, Source
-from connectors.runtime.stop import Stop
-from connectors.settings import ConnectorSettings
-from connectors.sources.files.settings import FilesSettings
-from connectors.sources.files.source import FilesSource
-from storage.clock import SystemClock
-from storage.errors import StoreRefused, StoreUnavailable
-from storage.failpoints import KILLED
+from lakehead.connectors.pipelines.intake import Intake
+from lakehead.connectors.runtime.config_file import load_settings
+from lakehead.connectors.runtime.errors import BadInput, ConnectorFenced, KafkaFailed
+from lakehead.connectors.runtime.figures import ConnectFigures
+from lakehead.connectors.runtime.records import Batch, Position, Work
+from lakehead.connectors.runtime.source import Positions, Source
+from lakehead.connectors.runtime.stop import Stop
+from lakehead.connectors.settings import ConnectorSettings
+from lakehead.connectors.sources.files.settings import FilesSettings
+from lakehead.connectors.sources.files.source import FilesSource
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import StoreRefused, StoreUnavailable
+from lakehead.storage.failpoints import KILLED
 from tests.support.broker_process import BrokerProcess
 from tests.support.connect_runs import ConnectFile, committed, values
 from tests.support.waiting import wait_until

@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import Producer
 
 from bench.s3_server import S3Server
-from connectors.runtime.kafka_clients import Cluster
-from storage.failpoints import KILLED
+from lakehead.connectors.runtime.kafka_clients import Cluster
+from lakehead.storage.failpoints import KILLED
 from tests.support.broker_process import HASTY, KEEPING, BrokerProcess
 from tests.support.connect_runs import RUN_SECONDS_MAX, ConnectFile, committed, ended, values
 from tests.support.waiting import wait_until
@@ -74,8 +74,8 @@ def test_lines_of_files_in_a_bucket_are_there_once(
 ) -> None:
     import obstore
 
-    from storage.object_store.s3.client import object_client
-    from storage.object_store.s3.settings import parse_uri
+    from lakehead.storage.object_store.s3.client import object_client
+    from lakehead.storage.object_store.s3.settings import parse_uri
 
     rng = random.Random(SEED)
     broker, _ = brokers

@@ -12,9 +12,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from deltalake import write_deltalake
 
-from connectors.runtime.errors import ConnectorError, InputChanged, InputLost
-from connectors.runtime.kafka_clients import Cluster
-from storage.errors import SettingsError
+from lakehead.connectors.runtime.errors import ConnectorError, InputChanged, InputLost
+from lakehead.connectors.runtime.kafka_clients import Cluster
+from lakehead.storage.errors import SettingsError
 from tests.support.broker_process import KEEPING, BrokerProcess
 from tests.support.connect_runs import ConnectFile, committed, values
 from tests.support.waiting import wait_until

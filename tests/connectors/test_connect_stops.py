@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from broker.stop_signals import StopSignals
-from connectors.runtime.kafka_clients import Cluster
+from lakehead.broker.stop_signals import StopSignals
+from lakehead.connectors.runtime.kafka_clients import Cluster
 from tests.support.broker_process import KEEPING, BrokerProcess
 from tests.support.connect_runs import ConnectFile, values
 from tests.support.waiting import wait_until

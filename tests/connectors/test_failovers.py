@@ -17,7 +17,7 @@ import pytest
 
 from bench.lakehead_cluster import LakeheadCluster
 from bench.maven import MissingTool
-from connectors.runtime.kafka_clients import Cluster
+from lakehead.connectors.runtime.kafka_clients import Cluster
 from tests.connectors.connect_worker import ConnectWorker
 from tests.connectors.test_registry_races import check_log
 from tests.support.connect_runs import values

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 
 from bench.maven import MissingTool
-from connectors.runtime.kafka_clients import Cluster
+from lakehead.connectors.runtime.kafka_clients import Cluster
 from tests.connectors.connect_worker import ConnectWorker
 from tests.support.broker_process import BrokerProcess
 from tests.support.connect_runs import committed, values

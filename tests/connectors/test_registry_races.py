@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from connectors.schema_registry.errors import RegistryError
-from connectors.schema_registry.log import SchemaLog
-from connectors.schema_registry.records import Record, VersionRecord, decode
-from connectors.schema_registry.registry import Registry
-from connectors.schema_registry.requested import RequestedSchema
-from connectors.schema_registry.subjects import Subject
-from connectors.schema_registry.topic import prepare_topic
-from connectors.schema_registry.upkeep import Upkeep
-from storage.clock import SystemClock
+from lakehead.connectors.schema_registry.errors import RegistryError
+from lakehead.connectors.schema_registry.log import SchemaLog
+from lakehead.connectors.schema_registry.records import Record, VersionRecord, decode
+from lakehead.connectors.schema_registry.registry import Registry
+from lakehead.connectors.schema_registry.requested import RequestedSchema
+from lakehead.connectors.schema_registry.subjects import Subject
+from lakehead.connectors.schema_registry.topic import prepare_topic
+from lakehead.connectors.schema_registry.upkeep import Upkeep
+from lakehead.storage.clock import SystemClock
 from tests.support.broker_process import BrokerProcess
 from tests.support.registry_process import RegistryProcess
 from tests.support.waiting import wait_until
@@ -89,7 +89,7 @@ def test_a_registration_is_read_whole_before_it_is_acknowledged(
         return record
 
     with registries(broker, "_schemas_whole", 1) as (registry,):
-        monkeypatch.setattr("connectors.schema_registry.log.decode", read_late)
+        monkeypatch.setattr("lakehead.connectors.schema_registry.log.decode", read_late)
         subject = Subject(".lab", "first")
         registry.register(subject, schema("First"), normalize=False)
         is_acknowledged.set()
@@ -131,7 +131,7 @@ def lost_answers(
     left = [1]
 
     def lossy(producer: Producer, records: Sequence[Record]) -> None:
-        from connectors.schema_registry.log import _NotWritten
+        from lakehead.connectors.schema_registry.log import _NotWritten
 
         if not left:
             commit(producer, records)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.apache_kafka.server import kafka_server
-from broker.node import start_node
-from broker.settings import Settings
+from lakehead.broker.node import start_node
+from lakehead.broker.settings import Settings
 from tests.differential.group_draw import TOPICS, Draw
 from tests.differential.group_requests import Asked
 from tests.differential.sides import Answer, Side

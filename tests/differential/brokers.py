@@ -14,8 +14,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.serial.errors import SerialError
 
-from broker.protocol.api import schema
-from broker.protocol.node_proof import NO_PROOF, NodeProof
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
 from tests.differential.trees import Tree, answer_tree, message, unknown_id
 from tests.support.node_client import Client
 from tests.support.wire import Batch

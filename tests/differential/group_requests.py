@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
 from tests.differential.sides import BOGUS, Answer, Identity, Side
 
 

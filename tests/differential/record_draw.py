@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from storage.format.record_batch import TRANSACTIONAL
+from lakehead.storage.format.record_batch import TRANSACTIONAL
 from tests.differential.brokers import LeaderEpoch, Records, Request, TopicId
 from tests.differential.chances import Chances
 

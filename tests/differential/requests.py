@@ -15,8 +15,8 @@ from pathlib import Path
 
 from bench.apache_kafka.server import kafka_server
 from bench.lakehead_server import lakehead_server
-from broker.cli.cluster import load_state
-from broker.protocol.node_proof import NodeProof
+from lakehead.broker.cli.cluster import load_state
+from lakehead.broker.protocol.node_proof import NodeProof
 from tests.differential.brokers import CHANGING, PRODUCE, Broker
 from tests.differential.chances import Chances, Versions
 from tests.differential.stream import (

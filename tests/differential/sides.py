@@ -13,9 +13,9 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from broker.node import Node
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
 from tests.support.node_client import Client
 
 Answer = tuple[Any, ...]

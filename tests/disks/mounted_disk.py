@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.wal import BlockWal, open_wal
-from storage.wal.volume import volume_image
+from lakehead.storage.wal import BlockWal, open_wal
+from lakehead.storage.wal.volume import volume_image
 from tests.support.waiting import wait_until
 
 LYING_DISK = Path(__file__).with_name("lying_disk.py")

@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from broker.cli.cluster import load_state
-from storage.metadata.state import ClusterState
-from storage.wal.holder import Holder, is_ending
+from lakehead.broker.cli.cluster import load_state
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.wal.holder import Holder, is_ending
 from tests.disks.mounted_disk import Disk, disks, skip_without_fuse
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import IDEMPOTENT, QUICK_RECONNECT

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError, WalCorrupted, WalFailed
-from storage.wal.block_format import SECTOR, SLICES_START
+from lakehead.storage.errors import SettingsError, WalCorrupted, WalFailed
+from lakehead.storage.wal.block_format import SECTOR, SLICES_START
 from tests.disks.mounted_disk import Disk, MakeDisk, disks, skip_without_fuse
 from tests.support.wal_tools import RING_START, Listener, append_released, recovered, started
 

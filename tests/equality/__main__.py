@@ -1,5 +1,5 @@
-"""`make equality`: Spark's Kafka source on Apache Kafka, our source, `lake.scan` and tables give
-the same rows for the same traffic. Status 1 if they do not.
+"""`make equality`: Spark's Kafka source on Apache Kafka, our source, `lakehead.scan` and tables
+give the same rows for the same traffic. Status 1 if they do not.
 """
 
 import argparse

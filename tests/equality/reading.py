@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from bench.lakehead_server import ROOT
 from bench.process import ServerProcess
-from storage.metadata.table_declaration import default_table_uri
+from lakehead.storage.metadata.table_declaration import default_table_uri
 from tests.equality.rows import table_frame
 from tests.equality.steps import RECORDS, STAMPED
 
@@ -25,7 +25,7 @@ SCANNED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """A part of `RECORDS`: as options of Spark's sources, and as arguments of `lake.scan`."""
+    """A part of `RECORDS`: as options of Spark's sources, and as arguments of `lakehead.scan`."""
 
     options: dict[str, str]
     bounds: dict[str, Any]
@@ -53,14 +53,14 @@ class Sides:
         return self._read("lakehead", topic, {"path": self.place}, options)
 
     def scanned(self, topic: str, **bounds: Any) -> DataFrame:
-        """`lake.scan`, done by a task of Spark's."""
+        """`lakehead.scan`, done by a task of Spark's."""
         place = self.place
 
         def scan(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            import lake
+            import lakehead
 
             columns = [part.split()[0] for part in SCANNED.split(", ")[:6]]
-            yield from lake.scan(
+            yield from lakehead.scan(
                 place, topic, columns=[*columns, "headers"], copy=True, rows_max=8192, **bounds
             )
 
@@ -75,7 +75,7 @@ class Sides:
     def job(self, *arguments: str) -> None:
         """Run a command of ours on the cluster."""
         subprocess.run(
-            [sys.executable, "-m", "broker.cli", *arguments, "--path", self.place],
+            [sys.executable, "-m", "lakehead", *arguments, "--path", self.place],
             cwd=ROOT,
             check=True,
             capture_output=True,

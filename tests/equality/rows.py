@@ -8,7 +8,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-import lake
+import lakehead
 
 Header = tuple[str, bytes | None]
 
@@ -86,8 +86,8 @@ def table_rows(session: SparkSession, table: str, timestamp_type: int) -> Rows:
 
 
 def scan_rows(path: str, topic: str, **bounds: Any) -> Rows:
-    """The rows of `lake.scan`."""
-    table: pa.Table = lake.scan(path, topic, include_headers=True, **bounds).read_all()
+    """The rows of `lakehead.scan`."""
+    table: pa.Table = lakehead.scan(path, topic, include_headers=True, **bounds).read_all()
     at = table.column("timestamp").cast(pa.int64()).to_pylist()
     return _by_place(
         Row(

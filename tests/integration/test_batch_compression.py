@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError
 
 from bench.process import ServerProcess
-from storage.format.record_batch import iter_headers
+from lakehead.storage.format.record_batch import iter_headers
 from tests.support.broker_process import HASTY, server_under_test
 from tests.support.kafka_tools import Tools, require_kafka_tools
 from tests.support.topic_clients import CODECS, Produced, consume, make_topic, set_config

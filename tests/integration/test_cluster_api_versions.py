@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.messages import entity
 from tests.support.api_client import TOPIC, ApiClient, api_client, versions
 
 LOG_DIRS, ELECT, REASSIGN, LIST_MOVES, DESCRIBE_CLUSTER = 35, 43, 45, 46, 60

@@ -7,9 +7,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.node import Node
-from broker.protocol.messages import entity
-from storage.metadata.records import (
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.metadata.records import (
     AssignStreams,
     CreateStream,
     CreateTopic,
@@ -18,7 +18,7 @@ from storage.metadata.records import (
     OpenStream,
     RegisterNode,
 )
-from storage.metadata.state import ClusterState
+from lakehead.storage.metadata.state import ClusterState
 from tests.support.node_cluster import NodeCluster, node_cluster
 
 QUICK_S = 3.0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.network import PeerChannel
-from broker.node import Node
-from storage.metadata.records import AssignStreams
+from lakehead.broker.cluster.network import PeerChannel
+from lakehead.broker.node import Node
+from lakehead.storage.metadata.records import AssignStreams
 from tests.support.node_cluster import NodeCluster, node_cluster
 from tests.support.wire import Batch
 

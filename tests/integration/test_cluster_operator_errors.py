@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bench.process import ServerFailed, free_port
-from broker.cli.cluster import load_state
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.broker.cli.cluster import load_state
+from lakehead.storage.metadata.state import ClusterState, NodeState
 from tests.checker.clocks import WallClock, library
 from tests.checker.history import History
 from tests.checker.rules import violations
@@ -161,7 +161,7 @@ def test_of_two_nodes_of_an_id_that_start_at_once_one_is_left(nodes: Cluster) ->
 
 
 def command(nodes: Cluster, folder: Path, node_id: int) -> list[str]:
-    start = [sys.executable, "-m", "broker.cli", "start", "--data", str(folder), "--port", "0"]
+    start = [sys.executable, "-m", "lakehead", "start", "--data", str(folder), "--port", "0"]
     return [*start, *nodes.flags, "--node.id", str(node_id), "--wal", "object:"]
 
 

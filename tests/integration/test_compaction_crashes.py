@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import lake
-from storage.clock import SystemClock
-from storage.failpoints import KILLED
-from storage.garbage.leak_check import LeakReport, check_leaks
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import COMPACTED, TopicConfig
-from storage.metadata.state import ClusterState
-from storage.object_store import FileStore
+import lakehead
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.garbage.leak_check import LeakReport, check_leaks
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import COMPACTED, TopicConfig
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import FileStore
 from tests.integration.test_crashes import MAINTENANCE_ALONE
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -36,7 +36,7 @@ UPLOADS, KEYS = 4, 40
 
 def maintain(folder: Path, *, failpoint: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", "maintain", "--path", str(folder), "--json"],
+        [sys.executable, "-m", "lakehead", "maintain", "--path", str(folder), "--json"],
         env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
         capture_output=True,
         text=True,
@@ -57,7 +57,7 @@ def leaks(folder: Path) -> LeakReport:
 
 def newest(folder: Path) -> dict[bytes, tuple[int, bytes]]:
     """What a reader of the whole topic ends up with."""
-    rows = lake.scan(str(folder / "store"), "t").read_all().to_pylist()
+    rows = lakehead.scan(str(folder / "store"), "t").read_all().to_pylist()
     assert [row["offset"] for row in rows] == sorted({row["offset"] for row in rows})
     return {row["key"]: (row["offset"], row["value"]) for row in rows}
 
@@ -104,6 +104,6 @@ def test_maintenance_killed_at_each_of_its_failpoints_is_finished_by_the_next(
     state = in_log(cluster)
     (stream,) = state.streams.values()
     assert {state.objects[one.object_key].kind for one in stream.extents} == {COMPACTED}
-    assert lake.scan(str(cluster / "store"), "t").read_all().num_rows == KEYS
+    assert lakehead.scan(str(cluster / "store"), "t").read_all().num_rows == KEYS
     report = leaks(cluster)
     assert (report.missing, report.leaked, report.strange) == ((), (), ())

@@ -4,14 +4,14 @@ it next knows its producers.
 
 import random
 
-from broker.maintenance.maintainer import Maintainer, MaintenanceFigures
-from broker.node import Node
-from broker.partition.partition import Partition
-from broker.settings import Settings
-from storage.clock import SystemClock
-from storage.format.record_batch import read_header
-from storage.format.records import KafkaRecord, iter_kafka_records
-from storage.metadata.log import MetadataLog
+from lakehead.broker.maintenance.maintainer import Maintainer, MaintenanceFigures
+from lakehead.broker.node import Node
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
+from lakehead.storage.metadata.log import MetadataLog
 from tests.support.node_cluster import NodeCluster, node_cluster
 from tests.support.record_batches import TestRecord, encode_record, seal_batch
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from storage.failpoints import KILLED
+from lakehead.storage.failpoints import KILLED
 from tests.checker.history import History
 from tests.checker.rules import violations
 from tests.support.broker_process import HASTY, BrokerProcess

@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import parse_schema
-from lake.tables.values.changes import CHANGE_FIELDS
-from lake.tables.values.decoder import Decoded, ValueSpec
-from lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.values.changes import CHANGE_FIELDS
+from lakehead.lake.tables.values.decoder import Decoded, ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
 from tests.support.schema_registry import serve_schemas
 
 with warnings.catch_warnings():

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from lake.jobs import table_upkeep
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_lease import LeaseLost, TableLeases, TableTaken
-from lake.jobs.table_run import TableRun
-from lake.jobs.table_status import table_statuses
-from lake.jobs.table_upkeep import UpkeepResult
-from lake.store_reader import store_reader
-from storage.errors import SettingsError
-from storage.failpoints import KILLED
-from storage.metadata.state import TableState
-from storage.metadata.table_declaration import PREFIX
+from lakehead.lake.jobs import table_upkeep
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_lease import LeaseLost, TableLeases, TableTaken
+from lakehead.lake.jobs.table_run import TableRun
+from lakehead.lake.jobs.table_status import table_statuses
+from lakehead.lake.jobs.table_upkeep import UpkeepResult
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.metadata.state import TableState
+from lakehead.storage.metadata.table_declaration import PREFIX
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure
 from tests.support.materialize_process import ROOT
@@ -201,7 +201,7 @@ def test_the_lease_of_a_process_that_was_killed_is_free_at_once(cluster: Path) -
     write_topic(cluster, "orders", {0: [order(1)]})
     table = declare(cluster, "orders")
     script = (
-        "import sys; from lake.jobs.declared_tables import DeclaredTables; "
+        "import sys; from lakehead.lake.jobs.declared_tables import DeclaredTables; "
         "DeclaredTables(sys.argv[1], lease_s=3600).bring_up(all_of_them=True, tell=print)"
     )
     ended = subprocess.run(

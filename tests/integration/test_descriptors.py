@@ -11,12 +11,12 @@ import pytest
 
 from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
-from broker.cluster.heartbeat import Heartbeat
-from broker.cluster.namesake import ask_once
-from broker.cluster.network import TcpNetwork
-from broker.network.places import UNDECIDED_MAX, ConnectionPlaces
-from broker.node import Node
-from broker.open_files import raise_open_file_limit
+from lakehead.broker.cluster.heartbeat import Heartbeat
+from lakehead.broker.cluster.namesake import ask_once
+from lakehead.broker.cluster.network import TcpNetwork
+from lakehead.broker.network.places import UNDECIDED_MAX, ConnectionPlaces
+from lakehead.broker.node import Node
+from lakehead.broker.open_files import raise_open_file_limit
 from tests.integration.test_node_protocol import running, until
 from tests.support.node_client import LIMIT_S, Client
 from tests.support.traffic import create_topic
@@ -39,8 +39,8 @@ def limited_server(folder: Path, soft: int, hard: int) -> Iterator[ServerProcess
 LIMITED = """
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-sys.argv = sys.argv[sys.argv.index("broker.cli"):]
-runpy.run_module("broker.cli", run_name="__main__", alter_sys=True)
+sys.argv = sys.argv[sys.argv.index("lakehead"):]
+runpy.run_module("lakehead", run_name="__main__", alter_sys=True)
 """
 
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.catalog.arrivals import WAIT_S, Arrivals
-from storage.metadata.entry import PREFIX, entry_key
-from storage.metadata.records import AssignStreams
-from storage.object_store import MemoryStore
-from storage.object_store.protocol import Buffer
+from lakehead.broker.catalog.arrivals import WAIT_S, Arrivals
+from lakehead.storage.metadata.entry import PREFIX, entry_key
+from lakehead.storage.metadata.records import AssignStreams
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.protocol import Buffer
 from tests.support.node_client import LIMIT_S, Client, close_clients
 from tests.support.node_cluster import NodeCluster
 from tests.support.wire import Batch

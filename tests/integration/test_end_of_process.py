@@ -9,7 +9,7 @@ import pytest
 
 ANSWERS = """
 import asyncio, atexit, sys, threading
-import broker.cli.process as process
+import lakehead.broker.cli.process as process
 from obstore.store import LocalStore
 
 def main():

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.process import free_port
-from broker.network.listeners import counted_up
+from lakehead.broker.network.listeners import counted_up
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.supervised import supervised
 from tests.support.tcp_forwarder import Address, Forwarder, forwarding

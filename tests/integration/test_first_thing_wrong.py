@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.node import start_node
-from broker.protocol.node_proof import NodeProof
-from broker.settings import Settings
+from lakehead.broker.node import start_node
+from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.broker.settings import Settings
 from tests.differential.brokers import Broker, Request
 from tests.support.node_client import close_clients
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable
 
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from tests.integration.test_wal_tails import Load
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.waiting import wait_until

@@ -10,9 +10,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from storage.format.object_writer import ObjectWriter
-from storage.format.stream_object import StreamInfo
-from storage.wal.object.names import Tombstone
+from lakehead.storage.format.object_writer import ObjectWriter
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.wal.object.names import Tombstone
 from tests.support import metadata_by_the_book, reader_by_the_book
 from tests.support.broker_process import BrokerProcess
 from tests.support.metadata_by_the_book import Cluster, read_checkpoint, read_cluster, read_log

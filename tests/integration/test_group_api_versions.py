@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.messages import entity
 from tests.support.api_client import GROUP, TOPIC, ApiClient, api_client, versions
 
 NONE = ErrorCode.none

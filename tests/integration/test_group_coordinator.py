@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.coordinator import GroupCoordinator
-from broker.coordinator.group.messages import JoinRequest, JoinResult, SyncRequest
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.shards import partition_of
-from broker.node import Node, start_node
-from broker.protocol.errors import KafkaError
-from broker.settings import Settings
+from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
+from lakehead.broker.coordinator.group.messages import JoinRequest, JoinResult, SyncRequest
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.shards import partition_of
+from lakehead.broker.node import Node, start_node
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
 
 WAL_MIB = 64
 PLACE = ("orders", 0)

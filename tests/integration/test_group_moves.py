@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.shards import partition_of
-from broker.protocol.errors import KafkaError as Refusal
-from storage.metadata.records import AssignStreams
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.shards import partition_of
+from lakehead.broker.protocol.errors import KafkaError as Refusal
+from lakehead.storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 
 GROUP, PARTITIONS, MOVES = "team", 3, 8

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 
-from broker.node import Node, start_node
-from broker.partition.partition import Partition
-from broker.settings import Settings
-from storage.format.batch_writer import encode_batch
-from storage.format.record_batch import TRANSACTIONAL
+from lakehead.broker.node import Node, start_node
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.settings import Settings
+from lakehead.storage.format.batch_writer import encode_batch
+from lakehead.storage.format.record_batch import TRANSACTIONAL
 from tests.support.kafka_tools import Tools, require_kafka_tools
 
 TOPIC, LIMIT_S = "held-up", 20.0

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
-from broker import api
-from broker.protocol.api import Api, schema
-from broker.protocol.frame import encode_request
+from lakehead.broker import api
+from lakehead.broker.protocol.api import Api, schema
+from lakehead.broker.protocol.frame import encode_request
 from tests.support import wire as protocol
 from tests.support.message_values import messages
 from tests.support.wire import Wire

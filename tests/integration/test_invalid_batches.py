@@ -9,15 +9,15 @@ import cramjam
 import pytest
 from deltalake import DeltaTable
 
-import lake
-from lake.errors import InvalidRecord
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_run import RecordUnreadable
-from lake.offsets import offset_for_timestamp
-from lake.store_reader import store_reader
-from storage.errors import CorruptObject, SettingsError
-from storage.upkeep.configs import BROKER_DEFAULTS, UpkeepValues
-from storage.upkeep.rules import due_of
+import lakehead
+from lakehead.lake.errors import InvalidRecord
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_run import RecordUnreadable
+from lakehead.lake.offsets import offset_for_timestamp
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import CorruptObject, SettingsError
+from lakehead.storage.upkeep.configs import BROKER_DEFAULTS, UpkeepValues
+from lakehead.storage.upkeep.rules import due_of
 from tests.support.declared_topics import configure
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch, seal_batch
@@ -233,10 +233,12 @@ def test_a_scan_has_one_option_for_batches_and_times(cluster: Cluster) -> None:
     cluster.write([good(0), invalid(1, 30), strange(32, 2**62)], [good(0)])
     place = str(cluster.root)
     with pytest.raises(InvalidRecord, match=r"topic orders, partition 0, offsets 1 to 30: .*"):
-        lake.scan(place, "orders").read_all()
+        lakehead.scan(place, "orders").read_all()
 
     def read(mode: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = lake.scan(place, "orders", mode=mode).read_all().to_pylist()
+        found: list[dict[str, Any]] = (
+            lakehead.scan(place, "orders", mode=mode).read_all().to_pylist()
+        )
         return found
 
     assert [(row["partition"], row["offset"]) for row in read("dropMalformed")] == [
@@ -250,10 +252,10 @@ def test_a_scan_has_one_option_for_batches_and_times(cluster: Cluster) -> None:
     assert rows[3]["timestamp"] is None
     assert (rows[3]["value"], rows[3]["timestampType"]) == (b'{"id":32}', 0)
     with pytest.raises(SettingsError, match="mode is FAILFAST, PERMISSIVE or DROPMALFORMED"):
-        lake.scan(place, "orders", mode="ignore")  # type: ignore[arg-type]
+        lakehead.scan(place, "orders", mode="ignore")  # type: ignore[arg-type]
 
     async def count() -> int:
-        async with lake.scan_async(place, "orders", mode="DROPMALFORMED") as batches:
+        async with lakehead.scan_async(place, "orders", mode="DROPMALFORMED") as batches:
             return sum([batch.num_rows async for batch in batches])
 
     assert asyncio.run(count()) == 4
@@ -285,7 +287,7 @@ def test_a_damaged_object_is_an_error_whatever_is_declared(cluster: Cluster) -> 
         cluster.declare(on_error, schema="id bigint")
         assert isinstance(cluster.bring_up().error, CorruptObject)
     with pytest.raises(CorruptObject):
-        lake.scan(str(cluster.root), "orders", mode="DROPMALFORMED").read_all()
+        lakehead.scan(str(cluster.root), "orders", mode="DROPMALFORMED").read_all()
 
 
 FAR = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.lakehead_server import ROOT, lakehead_server
-from storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
+from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from tests.fixtures.write_level import COMPACTED, FLAGS, FOLDER, KINDS, PLAIN, contents
 from tests.support.waiting import wait_until
 
@@ -50,7 +50,7 @@ def test_a_kept_cluster_is_recovered_and_has_all_that_it_had(tmp_path: Path, arc
 
         assert wait_until(is_committed, 60)
     checked = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "verify", "--path", f"file:{tmp_path}/data/store"],
+        [sys.executable, "-m", "lakehead", "verify", "--path", f"file:{tmp_path}/data/store"],
         capture_output=True,
         text=True,
         check=False,

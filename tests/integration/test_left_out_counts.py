@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from lake.cluster_tables import status_row
-from lake.jobs.declared_tables import DeclaredTables
-from lake.jobs.table_status import TableStatus, table_statuses
-from lake.store_reader import store_reader
-from lake.tables.ddl import parse_schema
-from lake.tables.values.avro_program import compile_avro
-from lake.tables.values.avro_schema import read_schema
-from storage.clock import SystemClock
-from storage.failpoints import KILLED
-from storage.metadata.table_declaration import PREFIX
+from lakehead.lake.cluster_tables import status_row
+from lakehead.lake.jobs.declared_tables import DeclaredTables
+from lakehead.lake.jobs.table_status import TableStatus, table_statuses
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.values.avro_program import compile_avro
+from lakehead.lake.tables.values.avro_schema import read_schema
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.metadata.table_declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.materialize_process import ROOT
 from tests.support.record_batches import TestRecord

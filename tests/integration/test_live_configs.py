@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from broker.node import Node
-from broker.protocol.api import schema
-from storage.metadata.records import BrokerConfig
-from storage.upkeep.configs import ALL_BROKERS
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.api import schema
+from lakehead.storage.metadata.records import BrokerConfig
+from lakehead.storage.upkeep.configs import ALL_BROKERS
 from tests.support.node_client import LIMIT_S, Client, close_clients
 from tests.support.node_cluster import NodeCluster, node_cluster
 from tests.support.wire import Batch
@@ -49,7 +49,7 @@ async def test_fewer_or_more_connections_are_let_in() -> None:
 async def test_idle_producers_are_forgotten_sooner_when_that_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.node.EXPIRY_S", 0.01)
+    monkeypatch.setattr("lakehead.broker.node.EXPIRY_S", 0.01)
     async with node_cluster(1) as cluster:
         node = cluster.nodes[1]
         await node.catalog.create("t", 1)

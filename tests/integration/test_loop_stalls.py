@@ -13,10 +13,10 @@ from pathlib import Path
 import cramjam
 import pytest
 
-from broker import api
-from broker.api.turns import elements_max
-from broker.partition.record_checks import INFLATION_MAX, RECORDS_INLINE_MAX
-from broker.protocol.encode import uvarint
+from lakehead.broker import api
+from lakehead.broker.api.turns import elements_max
+from lakehead.broker.partition.record_checks import INFLATION_MAX, RECORDS_INLINE_MAX
+from lakehead.broker.protocol.encode import uvarint
 from tests.support import wire
 from tests.support.deep_requests import (
     GROUP_TYPE,

@@ -18,8 +18,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from broker.cli.cluster import load_state
-from storage.metadata.state import ClusterState
+from lakehead.broker.cli.cluster import load_state
+from lakehead.storage.metadata.state import ClusterState
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import QUICK_RECONNECT
 from tests.support.waiting import wait_until

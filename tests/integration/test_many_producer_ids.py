@@ -15,8 +15,8 @@ import pytest
 from crc32c import crc32c
 
 from bench.lakehead_cluster import ClusterNode, LakeheadCluster
-from storage.format.stream_object import read_index
-from storage.object_store.file import FileStore
+from lakehead.storage.format.stream_object import read_index
+from lakehead.storage.object_store.file import FileStore
 from tests.support.traffic import create_topic
 from tests.support.waiting import wait_until
 from tests.support.wire import Batch, Wire, frame, produce_request

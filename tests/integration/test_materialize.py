@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-import lake.jobs.table_run as job
-from lake.jobs.materialize import materialize
-from lake.jobs.table_item import TableItem, TableItemResult, make_table_files
-from lake.jobs.table_run import RecordUnreadable
-from lake.jobs.table_schema import SchemaConflict
-from lake.jobs.table_settings import MaterializeSettings
-from storage.errors import SettingsError, UnknownTopic
+from lakehead.lake.jobs import table_run as job
+from lakehead.lake.jobs.materialize import materialize
+from lakehead.lake.jobs.table_item import TableItem, TableItemResult, make_table_files
+from lakehead.lake.jobs.table_run import RecordUnreadable
+from lakehead.lake.jobs.table_schema import SchemaConflict
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.storage.errors import SettingsError, UnknownTopic
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import Value, write_topic
 

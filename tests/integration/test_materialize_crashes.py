@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lake.jobs.materialize import materialize
-from lake.jobs.table_settings import MaterializeSettings
-from storage.failpoints import KILLED
+from lakehead.lake.jobs.materialize import materialize
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.storage.failpoints import KILLED
 from tests.support.materialize_process import ROOT, finish, start
 from tests.support.topic_writer import write_topic
 

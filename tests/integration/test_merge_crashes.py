@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import lake
-from storage.failpoints import KILLED
+import lakehead
+from lakehead.storage.failpoints import KILLED
 from tests.integration.test_compaction_crashes import in_log, leaks
 from tests.integration.test_crashes import MERGE_ALONE
 from tests.support.command_line import CommandLine
@@ -34,13 +34,13 @@ def cluster(tmp_path: Path) -> Path:
 
 
 def rows(folder: Path) -> list[dict[str, object]]:
-    return list(lake.scan(str(folder / "store"), "t").read_all().to_pylist())
+    return list(lakehead.scan(str(folder / "store"), "t").read_all().to_pylist())
 
 
 def compact(folder: Path, *, failpoint: str = "") -> "subprocess.CompletedProcess[str]":
     command = ("compact", "--path", str(folder), "--count", "3", "--json")
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", *command],
+        [sys.executable, "-m", "lakehead", *command],
         env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
         capture_output=True,
         text=True,

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.node import Node
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
-from broker.setting_sources import load
-from storage.clock import SystemClock
-from storage.errors import WalFailed
-from storage.format.record_batch import read_header
-from storage.object_store import Buffer, MemoryStore
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
+from lakehead.broker.setting_sources import load
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import WalFailed
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.object_store import Buffer, MemoryStore
 from tests.support.node_client import LIMIT_S, Client, close_clients
 from tests.support.wire import Batch
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lake.jobs.declared_tables import DeclaredTables
-from lake.notebook import Cluster
-from storage.errors import SettingsError, UnknownTopic
+from lakehead.lake.jobs.declared_tables import DeclaredTables
+from lakehead.lake.notebook import Cluster
+from lakehead.storage.errors import SettingsError, UnknownTopic
 from tests.support.declared_topics import configure
 from tests.support.notebook_shell import notebook_shell
 from tests.support.record_batches import TestRecord
@@ -83,7 +83,7 @@ def test_a_topic_of_bytes_and_one_of_nothing(data: Path) -> None:
 
 
 def test_a_topic_and_its_table_in_a_shell(data: Path, shell: Any) -> None:
-    shell.run_cell("%load_ext lake.notebook")
+    shell.run_cell("%load_ext lakehead.lake.notebook")
     assert shell.run_cell(f"cluster = %lakehead {data}").success
     told = shell.run_cell('cluster["flights"]').result
     formats, _ = shell.display_formatter.format(told)
@@ -101,7 +101,7 @@ def test_a_topic_and_its_table_in_a_shell(data: Path, shell: Any) -> None:
 
 
 def test_what_is_wrong_is_one_line(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    shell.run_cell("%load_ext lake.notebook")
+    shell.run_cell("%load_ext lakehead.lake.notebook")
     capsys.readouterr()
     for cell, words in (
         ("%lakehead /no/where", "no Lakehead cluster at"),

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from bench.s3_server import S3Server
-from storage.clock import SystemClock
-from storage.errors import (
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,
@@ -24,10 +24,10 @@ from storage.errors import (
     SettingsError,
     StoreUnavailable,
 )
-from storage.object_store import FileStore, MemoryStore, ObjectStore, open_store
-from storage.object_store.counted import CountedStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.retrying import RetryingStore
+from lakehead.storage.object_store import FileStore, MemoryStore, ObjectStore, open_store
+from lakehead.storage.object_store.counted import CountedStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.retrying import RetryingStore
 from tests.support.s3_proxy import (
     CONFLICT,
     INTERNAL_ERROR,

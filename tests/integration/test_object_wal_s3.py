@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from bench.s3_server import S3Server
-from storage.errors import WalFailed, WalFull
-from storage.object_store import S3Store
-from storage.object_store.retrying import RetryingStore
-from storage.wal import ObjectWal, ObjectWalSettings
-from storage.wal.object import BatchingSettings, is_tombstone_size
-from storage.wal.protocol import WalFloor
+from lakehead.storage.errors import WalFailed, WalFull
+from lakehead.storage.object_store import S3Store
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.wal import ObjectWal, ObjectWalSettings
+from lakehead.storage.wal.object import BatchingSettings, is_tombstone_size
+from lakehead.storage.wal.protocol import WalFloor
 from tests.support.object_wal_tools import make_sealer, make_wal, offsets
 from tests.support.s3_proxy import (
     CONFLICT,

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from bench.process import free_port
 from bench.s3_server import running_server
-from broker.observability.measures import MEASURES
+from lakehead.broker.observability.measures import MEASURES
 from tests.support.broker_process import BrokerProcess
 from tests.support.waiting import wait_until
 

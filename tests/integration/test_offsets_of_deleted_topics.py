@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.log import CoordinatorLog, OnDone
-from broker.coordinator.shards import partition_of
-from broker.node import Node
-from broker.protocol.messages import entity
+from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
+from lakehead.broker.coordinator.shards import partition_of
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.messages import entity
 from tests.integration.test_transaction_coordinator import node_at, producer
 from tests.support.api_client import ApiClient
 

@@ -8,12 +8,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.shards import partition_of
-from broker.protocol.errors import KafkaError as Refusal
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.metadata.records import AssignStreams, DrainNode
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.shards import partition_of
+from lakehead.broker.protocol.errors import KafkaError as Refusal
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.metadata.records import AssignStreams, DrainNode
 from tests.support.node_client import Client, close_clients
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 from tests.support.wire import Batch

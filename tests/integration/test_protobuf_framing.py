@@ -6,11 +6,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import parse_schema
-from lake.tables.values.decoder import ValueSpec
-from lake.tables.values.formats import open_decoder
-from lake.tables.values.protobuf_schema import compile_proto, message_named
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.values.protobuf_schema import compile_proto, message_named
+from lakehead.storage.errors import SettingsError
 from tests.support.protobuf_values import message_class
 from tests.support.schema_registry import Schemas, serve_schemas
 

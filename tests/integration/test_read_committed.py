@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.node import Node
-from broker.partition.partition import Partition
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
-from storage.format.record_batch import TRANSACTIONAL, read_header
-from storage.object_store import MemoryStore
+from lakehead.broker.node import Node
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.format.record_batch import TRANSACTIONAL, read_header
+from lakehead.storage.object_store import MemoryStore
 from tests.integration.test_node_protocol import LATEST, running, with_topic
 from tests.support.node_client import Client
 from tests.support.wire import Batch

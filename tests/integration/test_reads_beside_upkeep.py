@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-import lake
-import lake.store_reader
-from lake.errors import DataLoss
-from lake.jobs.materialize import materialize
-from lake.jobs.table_settings import MaterializeSettings
-from lake.store_reader import StoreReader
-from lake.topic_scan import Scan
-from storage.jobs.compact import JOB as COMPACT
-from storage.jobs.compact import CompactOptions
-from storage.jobs.compact_topics import JOB as COMPACT_TOPICS
-from storage.jobs.job import run_job
-from storage.jobs.sweep import JOB as SWEEP
-from storage.jobs.sweep import SweepOptions
-from storage.object_store import FileStore
+import lakehead
+import lakehead.lake.store_reader
+from lakehead.lake.errors import DataLoss
+from lakehead.lake.jobs.materialize import materialize
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.store_reader import StoreReader
+from lakehead.lake.topic_scan import Scan
+from lakehead.storage.jobs.compact import JOB as COMPACT
+from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.compact_topics import JOB as COMPACT_TOPICS
+from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.sweep import JOB as SWEEP
+from lakehead.storage.jobs.sweep import SweepOptions
+from lakehead.storage.object_store import FileStore
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -124,12 +124,12 @@ def rows_of(scan: Scan) -> Counter[Place]:
 
 
 def scanned(store: FileStore) -> Counter[Place]:
-    return rows_of(lake.scan(store, "orders", columns=["partition", "offset", "value"]))
+    return rows_of(lakehead.scan(store, "orders", columns=["partition", "offset", "value"]))
 
 
 def scanned_from_a_time(store: FileStore) -> Counter[Place]:
     columns = ["partition", "offset", "value"]
-    return rows_of(lake.scan(store, "orders", columns=columns, starting_timestamp=RECORDS + 3))
+    return rows_of(lakehead.scan(store, "orders", columns=columns, starting_timestamp=RECORDS + 3))
 
 
 def read_into_a_table(store: FileStore) -> Counter[Place]:
@@ -137,7 +137,7 @@ def read_into_a_table(store: FileStore) -> Counter[Place]:
     root = store.uri.removeprefix("file://").removeprefix("file:")
     table = f"{root}-table-{id(store)}"
     reader = StoreReader(store)
-    readers = lake.store_reader._readers._by_path
+    readers = lakehead.lake.store_reader._readers._by_path
     readers[root] = reader
     try:
         settings = MaterializeSettings(
@@ -189,8 +189,8 @@ def test_a_pass_goes_on_in_the_middle_of_an_object_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Objects of several blocks, read one by one."""
-    monkeypatch.setattr(lake.store_reader, "FETCH_BYTES", 1)
-    monkeypatch.setattr(lake.store_reader, "_FETCHES_AHEAD", 0)
+    monkeypatch.setattr(lakehead.lake.store_reader, "FETCH_BYTES", 1)
+    monkeypatch.setattr(lakehead.lake.store_reader, "_FETCHES_AHEAD", 0)
     expected = fill(cluster := tmp_path / "cluster", padding=1 << 17)
     found = each_moment(cluster, scanned, merged)
     assert len(found) > 4 * OBJECTS  # an index and a block of each partition would be so many

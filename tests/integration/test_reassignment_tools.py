@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.apache_kafka import tools as own_jvm
-from storage.metadata.records import AssignStreams
+from lakehead.storage.metadata.records import AssignStreams
 from tests.support.kafka_tools import require_kafka_tools, run
 from tests.support.node_cluster import NodeCluster, node_cluster
 

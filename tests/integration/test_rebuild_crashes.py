@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.failpoints import KILLED
-from storage.jobs.job import run_job
-from storage.jobs.verify import JOB as VERIFY
-from storage.tasks import TaskScope
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.tasks import TaskScope
 from tests.integration.test_compaction_crashes import in_log
 from tests.integration.test_crashes import REBUILD_ALONE, campaign
 from tests.integration.test_takeover_processes import Acknowledged, check_streams, node_process
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def rebuild(folder: Path, *flags: str, failpoint: str = "") -> int:
     command = ("rebuild-catalog", "--path", str(folder / "store"), "--json", *flags)
     done = subprocess.run(
-        [sys.executable, "-m", "broker.cli", *command],
+        [sys.executable, "-m", "lakehead", *command],
         env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
         capture_output=True,
         timeout=60,

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
-from lake.tables.delta_log import current_files
-from storage.errors import LakeheadError
-from storage.failpoints import KILLED
-from storage.metadata.table_declaration import PREFIX
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
+from lakehead.lake.tables.delta_log import current_files
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.metadata.table_declaration import PREFIX
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.materialize_process import ROOT
 from tests.support.topic_writer import Value, write_topic
@@ -147,7 +147,7 @@ def test_a_root_that_is_not_its_own_any_more_is_not_replaced(
     declare(cluster, WANTED)
     place = cluster / "tables/orders"
     version = DeltaTable(place).version()
-    monkeypatch.setattr("lake.jobs.table_rebuild.current_files", meanwhile)
+    monkeypatch.setattr("lakehead.lake.jobs.table_rebuild.current_files", meanwhile)
     with pytest.raises(LakeheadError, match=said):
         rebuild(cluster)
     moved = cluster.parent / "moved"

@@ -10,12 +10,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from broker.cli.app import app
-from lake.jobs.table_rebuild import HistoryOnlyInTable
-from lake.tables.delta_table import create_table
-from lake.tables.layout import DEAD_LETTERS
-from storage.errors import SettingsError
-from storage.failpoints import KILLED
+from lakehead.broker.cli.app import app
+from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable
+from lakehead.lake.tables.delta_table import create_table
+from lakehead.lake.tables.layout import DEAD_LETTERS
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.failpoints import KILLED
 from tests.integration.test_topic_made_again import TOPIC, bring_up, names, rebuild, write
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.materialize_process import ROOT

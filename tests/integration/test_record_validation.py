@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from broker.partition.record_checks import INFLATION_MAX, RECORDS_INLINE_MAX
+from lakehead.broker.partition.record_checks import INFLATION_MAX, RECORDS_INLINE_MAX
 from tests.support import wire
 from tests.support.record_batches import TestRecord, encode_record, varint
 from tests.support.watched_node import WatchedNode

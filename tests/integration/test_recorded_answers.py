@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.node import start_node
-from broker.protocol.node_proof import NodeProof
-from broker.settings import Settings
+from lakehead.broker.node import start_node
+from lakehead.broker.protocol.node_proof import NodeProof
+from lakehead.broker.settings import Settings
 from tests.differential.brokers import CHANGING, Broker
 from tests.differential.stream import Report, chances_of, follow, recording, requests_of
 from tests.support.node_client import close_clients

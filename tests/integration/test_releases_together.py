@@ -14,10 +14,10 @@ import pytest
 
 from bench.lakehead_server import ROOT
 from bench.process import free_port
-from broker.cli.cluster import load_state, run
-from broker.cli.nodes import leads
-from storage.format.feature_level import BASE_LEVEL, NEWEST_LEVEL
-from storage.metadata.layout import checkpoint_number
+from lakehead.broker.cli.cluster import load_state, run
+from lakehead.broker.cli.nodes import leads
+from lakehead.storage.format.feature_level import BASE_LEVEL, NEWEST_LEVEL
+from lakehead.storage.metadata.layout import checkpoint_number
 from tests.checker.history import History
 from tests.checker.rules import violations
 from tests.support.release_before import ReleaseNode, unpack_release
@@ -72,7 +72,7 @@ class Cluster:
 
     def command(self, *words: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "broker.cli", *words, "--path", f"file:{self.store}"],
+            [sys.executable, "-m", "lakehead", *words, "--path", f"file:{self.store}"],
             capture_output=True,
             text=True,
             check=False,

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.replay import ReplayResult
-from lake.jobs.table_schema import SchemaConflict
-from storage.failpoints import KILLED
-from storage.metadata.table_declaration import PREFIX
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.replay import ReplayResult
+from lakehead.lake.jobs.table_schema import SchemaConflict
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.metadata.table_declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.materialize_process import ROOT
 from tests.support.topic_writer import Value, write_topic
@@ -125,7 +125,7 @@ def test_a_replay_that_is_killed_between_rounds_goes_on(cluster: Path) -> None:
     held = both(cluster)[0]
     declare(cluster, "id bigint")
     script = (
-        "import sys; from pathlib import Path; import lake.jobs.replay as job; "
+        "import sys; from pathlib import Path; import lakehead.lake.jobs.replay as job; "
         "from tests.integration.test_replay_dead_letters import replay; "
         "job._LETTERS_AT_ONCE = job._ROUND_BYTES = 1; replay(Path(sys.argv[1]))"
     )

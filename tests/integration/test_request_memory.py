@@ -14,7 +14,7 @@ import pytest
 from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
 from bench.storage.cold_read import MemoryWatch
-from broker.open_files import raise_open_file_limit
+from lakehead.broker.open_files import raise_open_file_limit
 from tests.support.traffic import create_topic
 from tests.support.wire import (
     LIST_OFFSETS,

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.network.relief import PATIENCE_S
-from broker.network.request_memory import RequestMemory
-from broker.node import Node
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
+from lakehead.broker.network.relief import PATIENCE_S
+from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
 from tests.integration.test_node_protocol import GatedStore, batch, running, until, with_topic
 from tests.support.node_client import LIMIT_S, Client
 

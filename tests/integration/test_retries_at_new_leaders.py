@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.node import Node
-from broker.protocol.messages import entity
-from storage.metadata.records import AssignStreams
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.metadata.records import AssignStreams
 from tests.integration.test_cluster_membership import OBJECT, crash
 from tests.support.api_client import ApiClient
 from tests.support.node_client import Client, close_clients

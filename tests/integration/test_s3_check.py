@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 
 from bench.s3_server import S3Server
-from storage.errors import SettingsError, StoreRefused, StoreUnavailable
-from storage.object_store import MemoryStore, S3Store, check_store, open_store
+from lakehead.storage.errors import SettingsError, StoreRefused, StoreUnavailable
+from lakehead.storage.object_store import MemoryStore, S3Store, check_store, open_store
 from tests.support.broker_process import BrokerProcess
 from tests.support.s3_proxy import (
     ACCESS_DENIED,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pytest
 
 from bench.s3_server import S3Server
-from storage.clock import SystemClock
-from storage.errors import (
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,
@@ -25,11 +25,11 @@ from storage.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from storage.metadata.log import MetadataLog
-from storage.object_store import ObjectStore, S3Store
-from storage.object_store.retrying import RetryingStore
-from storage.object_store.s3 import deadlines
-from storage.object_store.s3.store import MULTIPART_SIZE_MIN
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store import ObjectStore, S3Store
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.object_store.s3 import deadlines
+from lakehead.storage.object_store.s3.store import MULTIPART_SIZE_MIN
 from tests.support.s3_proxy import (
     ACCESS_DENIED,
     CONFLICT,

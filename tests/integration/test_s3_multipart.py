@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from bench.s3_server import S3Server
-from storage.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
-from storage.format.object_names import DataName, JobName
-from storage.garbage.judgement import is_own_name
-from storage.object_store import S3Store
-from storage.object_store.retrying import RetryingStore
-from storage.object_store.s3 import multipart
-from storage.object_store.s3 import store as s3_store
+from lakehead.storage.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from lakehead.storage.format.object_names import DataName, JobName
+from lakehead.storage.garbage.judgement import is_own_name
+from lakehead.storage.object_store import S3Store
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.object_store.s3 import multipart
+from lakehead.storage.object_store.s3 import store as s3_store
 from tests.support.s3_proxy import (
     CONFLICT,
     INTERNAL_ERROR,

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import lake
+import lakehead
 from bench.s3_server import S3Server
-from storage.jobs.job import plan_job
-from storage.jobs.retain import JOB as RETAIN
+from lakehead.storage.jobs.job import plan_job
+from lakehead.storage.jobs.retain import JOB as RETAIN
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
@@ -47,7 +47,7 @@ def wrong_clock(tmp_path: Path) -> Path:
 
 def retain(uri: str, library: Path, ahead_s: int) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"LD_PRELOAD": str(library), "CLOCK_AHEAD_S": str(ahead_s)}
-    command = [sys.executable, "-m", "broker.cli", "retain", "--path", uri]
+    command = [sys.executable, "-m", "lakehead", "retain", "--path", uri]
     return subprocess.run(
         command, capture_output=True, text=True, env=environment, check=False, timeout=60
     )
@@ -69,9 +69,9 @@ def test_retention_by_a_clock_that_is_far_ahead_removes_nothing_from_s3(
     assert "the clock of this machine is wrong" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert retain(uri, wrong_clock, 600).returncode == 0
-    assert lake.scan(uri, "t").read_all().num_rows == 1
+    assert lakehead.scan(uri, "t").read_all().num_rows == 1
     assert retain(str(folder), wrong_clock, 2 * DAY_S).returncode == 0
-    left = lake.scan(str(folder), "t").read_all().num_rows
+    left = lakehead.scan(str(folder), "t").read_all().num_rows
     assert left == 0, (
         "a folder has no clock of its own: as with Kafka's logs, the machine's decides"
     )

@@ -1,4 +1,6 @@
-"""DuckDB and Polars over `lake.scan`: both read a topic where it lies, by Arrow's C interface."""
+"""DuckDB and Polars over `lakehead.scan`: both read a topic where it lies, by Arrow's C
+interface.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +9,7 @@ import duckdb
 import polars as pl
 import pytest
 
-import lake
+import lakehead
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -56,7 +58,7 @@ def database() -> Iterator[duckdb.DuckDBPyConnection]:
 def test_duckdb_queries_a_scan_again_and_again(
     store: str, database: duckdb.DuckDBPyConnection
 ) -> None:
-    database.register("orders", lake.scan(store, "orders", include_headers=True))
+    database.register("orders", lakehead.scan(store, "orders", include_headers=True))
     by_partition = """
         SELECT partition, count(*), count(value), count(key), max("offset"),
                sum((decode(value)::JSON->>'id')::INT), count(headers)
@@ -74,8 +76,12 @@ def test_duckdb_queries_a_scan_again_and_again(
 def test_duckdb_joins_two_scans_with_what_it_has(
     store: str, database: duckdb.DuckDBPyConnection
 ) -> None:
-    zero = lake.scan(store, "orders", ending_offsets={0: COUNT, 1: 0}, columns=["offset", "value"])
-    one = lake.scan(store, "orders", starting_offsets={0: COUNT, 1: 0}, columns=["offset", "value"])
+    zero = lakehead.scan(
+        store, "orders", ending_offsets={0: COUNT, 1: 0}, columns=["offset", "value"]
+    )
+    one = lakehead.scan(
+        store, "orders", starting_offsets={0: COUNT, 1: 0}, columns=["offset", "value"]
+    )
     database.register("zero", zero)
     database.register("one", one)
     same = """SELECT count(*) FROM zero JOIN one USING ("offset") WHERE zero.value = one.value"""
@@ -83,7 +89,7 @@ def test_duckdb_joins_two_scans_with_what_it_has(
 
 
 def test_polars_takes_a_scan_as_a_frame(store: str) -> None:
-    frame = pl.DataFrame(lake.scan(store, "orders", include_headers=True))
+    frame = pl.DataFrame(lakehead.scan(store, "orders", include_headers=True))
     assert frame.shape == (2 * COUNT, 8)
     found = (
         frame.filter(pl.col("value").is_not_null())
@@ -101,7 +107,7 @@ def test_polars_takes_a_scan_as_a_frame(store: str) -> None:
 
 def test_polars_goes_through_a_topic_batch_by_batch(store: str) -> None:
     totals: dict[int, int] = dict.fromkeys((0, 1), 0)
-    with lake.scan(store, "orders", columns=["partition", "offset"], rows_max=64) as scan:
+    with lakehead.scan(store, "orders", columns=["partition", "offset"], rows_max=64) as scan:
         for batch in scan:
             frame = pl.DataFrame(batch)
             for partition, total in frame.group_by("partition").sum().rows():
@@ -111,8 +117,8 @@ def test_polars_goes_through_a_topic_batch_by_batch(store: str) -> None:
 
 def test_both_read_the_same_pruned_range(store: str, database: duckdb.DuckDBPyConnection) -> None:
     bounds = {"starting_timestamp": T0 + 100_000, "ending_timestamp": T0 + 150_000}
-    day = lake.scan(store, "orders", **bounds)  # type: ignore[arg-type]
-    assert day.length < lake.scan(store, "orders").length / 5
+    day = lakehead.scan(store, "orders", **bounds)  # type: ignore[arg-type]
+    assert day.length < lakehead.scan(store, "orders").length / 5
     database.register("day", day)
     of_duckdb = database.sql('SELECT partition, "offset", key, value FROM day ORDER BY ALL')
     of_polars = pl.DataFrame(day).select("partition", "offset", "key", "value")
@@ -128,7 +134,7 @@ def test_what_is_wrong_reaches_who_asked(
     body[300] ^= 1
     path.chmod(0o644)
     path.write_bytes(body)
-    scan = lake.scan(store, "orders")
+    scan = lakehead.scan(store, "orders")
     database.register("orders", scan)
     with pytest.raises(duckdb.Error, match="is corrupt at byte"):
         database.sql("SELECT count(value) FROM orders").fetchall()

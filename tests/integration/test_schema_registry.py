@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import parse_schema
-from lake.tables.registry import CREDENTIALS, RegistryUnavailable, SchemaRegistry
-from lake.tables.values.decoder import ValueSpec
-from lake.tables.values.formats import open_decoder
-from storage.clock import SystemClock
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.registry import CREDENTIALS, RegistryUnavailable, SchemaRegistry
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
 from tests.support.schema_registry import Schemas, serve_schemas
 
 with warnings.catch_warnings():

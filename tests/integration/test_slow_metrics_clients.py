@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from broker.observability import page
+from lakehead.broker.observability import page
 from tests.integration.test_node_protocol import running, until
 
 

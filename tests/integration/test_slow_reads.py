@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.node import Node
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
-from storage.format.record_batch import read_header
-from storage.object_store import MemoryStore
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.object_store import MemoryStore
 from tests.integration.test_node_protocol import batch, running, until, with_topic
 from tests.support.node_client import LIMIT_S, Client
 

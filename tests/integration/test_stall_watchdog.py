@@ -22,11 +22,11 @@ from typing import Any
 
 import pytest
 
-from broker import api
-from broker.api.turns import elements_max
-from broker.network.connection import CONTROL_REQUEST_MAX
-from broker.protocol.api import Api, schema
-from broker.protocol.node_proof import NodeProof
+from lakehead.broker import api
+from lakehead.broker.api.turns import elements_max
+from lakehead.broker.network.connection import CONTROL_REQUEST_MAX
+from lakehead.broker.protocol.api import Api, schema
+from lakehead.broker.protocol.node_proof import NodeProof
 from tests.support.deep_requests import DEEP, Asker, commit_offsets
 from tests.support.watched_node import Stall, WatchedNode
 from tests.support.wire import Wire, array, frame, header, string

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from broker import api
-from broker.cluster.heartbeat import (
+from lakehead.broker import api
+from lakehead.broker.cluster.heartbeat import (
     ERROR_NONE,
     ERROR_STRANGER,
     Heartbeat,
@@ -22,14 +22,14 @@ from broker.cluster.heartbeat import (
     decode_heartbeat,
     encode_heartbeat,
 )
-from broker.cluster.network import TcpNetwork
-from broker.node import Node
-from broker.protocol.api import schema
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.frame import encode_request, read_header
-from broker.protocol.messages import entity
-from broker.protocol.node_proof import NO_PROOF, NodeProof
-from storage.object_store import MemoryStore
+from lakehead.broker.cluster.network import TcpNetwork
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.frame import encode_request, read_header
+from lakehead.broker.protocol.messages import entity
+from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
+from lakehead.storage.object_store import MemoryStore
 from tests.support.node_client import Client, close_clients
 from tests.support.node_cluster import NodeCluster
 from tests.support.planned import balance
@@ -236,7 +236,7 @@ async def test_a_turn_of_the_controller_that_crashes_is_not_the_end_of_its_node(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("broker.controller.controller._signs", broken)
+        patched.setattr("lakehead.broker.controller.controller._signs", broken)
         async with asyncio.timeout(30):
             while crashes < 3:  # noqa: ASYNC110 - turns come by themselves
                 await asyncio.sleep(0.02)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.cluster import load_state
+from lakehead.broker.cli.cluster import load_state
 from tests.checker.history import History
 from tests.checker.rules import violations
 from tests.support.command_line import CommandLine, Outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.failpoints import KILLED
+from lakehead.storage.failpoints import KILLED
 from tests.integration.test_crashes import SWEEP_ALONE
 from tests.unit.test_sweep_command import data_files, leave_garbage
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def lakehead(*arguments: str, failpoint: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", *arguments],
+        [sys.executable, "-m", "lakehead", *arguments],
         env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
         capture_output=True,
         text=True,

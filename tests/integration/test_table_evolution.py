@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_schema import SchemaConflict, follow_values
-from lake.jobs.table_settings import MaterializeSettings
-from lake.tables.ddl import parse_schema
-from lake.tables.delta_table import open_table
-from lake.tables.layout import TableLayout
-from storage.failpoints import KILLED
-from storage.metadata.table_declaration import PREFIX
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_schema import SchemaConflict, follow_values
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.layout import TableLayout
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.metadata.table_declaration import PREFIX
 from tests.support.declared_topics import configure
 from tests.support.materialize_process import ROOT
 from tests.support.topic_writer import write_topic

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
-from lake.tables.delta_table import open_table
-from lake.tables.table_history import Change, commits_since, history_since
+from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.table_history import Change, commits_since, history_since
 
 
 def write(table: Path, number: int) -> None:

@@ -21,16 +21,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable, write_deltalake
 
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_lease import TableLeases
-from lake.jobs.table_upkeep import TableTarget, UpkeepResult, optimize, targets, vacuum
-from lake.store_reader import store_reader
-from lake.tables.delta_log import delete_table
-from lake.tables.delta_table import create_table
-from lake.tables.own_files import OWN_ROOT, is_data_file
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import PREFIX
-from storage.object_store import FileStore
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_lease import TableLeases
+from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, optimize, targets, vacuum
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.delta_log import delete_table
+from lakehead.lake.tables.delta_table import create_table
+from lakehead.lake.tables.own_files import OWN_ROOT, is_data_file
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import PREFIX
+from lakehead.storage.object_store import FileStore
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure

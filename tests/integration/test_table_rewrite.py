@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lake.jobs.table_rewrite import rewrite
-from lake.tables.data_file import DataFileWriter
-from lake.tables.ddl import parse_schema
-from lake.tables.delta_table import Table, create_table, open_table
-from lake.tables.layout import TableLayout, new_layout
-from lake.tables.values.decoder import ValueSpec
-from storage.metadata.table_declaration import PartitionPart
+from lakehead.lake.jobs.table_rewrite import rewrite
+from lakehead.lake.tables.data_file import DataFileWriter
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.delta_table import Table, create_table, open_table
+from lakehead.lake.tables.layout import TableLayout, new_layout
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.storage.metadata.table_declaration import PartitionPart
 from tests.support.materialize_process import ROOT
 
 GROUPS = 24
@@ -56,8 +56,8 @@ def table_of_alike_rows(root: Path, parts: tuple[PartitionPart, ...], *, rows: i
 SCRIPT = """
 import json, sys
 import pyarrow as pa
-from lake.jobs.table_rewrite import rewrite
-from lake.tables.delta_table import open_table
+from lakehead.lake.jobs.table_rewrite import rewrite
+from lakehead.lake.tables.delta_table import open_table
 from tests.integration.test_table_rewrite import PARTS, layout
 rewrite(open_table(sys.argv[1]), layout("bigint", PARTS if sys.argv[2] else ()), {})
 print(json.dumps(pa.default_memory_pool().max_memory()))

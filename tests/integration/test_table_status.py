@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import lake
+import lakehead
 from bench.s3_server import S3Server
-from broker.observability.table_metrics import served_tables
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_status import TableStatus, table_statuses
-from lake.store_reader import store_reader
-from storage.clock import SystemClock
+from lakehead.broker.observability.table_metrics import served_tables
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_status import TableStatus, table_statuses
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.clock import SystemClock
 from tests.support.command_line import CommandLine
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
@@ -169,7 +169,7 @@ def test_a_table_in_s3_tells_the_same(
     declare(tmp_path, "t", value_format="json", on_error="dead_letter", path=place)
     bring_up(tmp_path)
     write_topic(tmp_path, "t", {0: [b'{"a":3}']})
-    (row,) = lake.catalog_tables(str(tmp_path)).tables.to_pylist()
+    (row,) = lakehead.catalog_tables(str(tmp_path)).tables.to_pylist()
     assert (row["table"], row["error"], row["records_behind"]) == (place, None, 1)
     assert (row["files"], row["small_file_ratio"], row["dead_letters"]) == (1, 1.0, 1)
     shown = json.loads(command_line("tables", "--path", str(tmp_path), "--json").out)

@@ -15,10 +15,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from broker.cli.app import app
-from lake.jobs.declared_tables import DeclaredTables
-from lake.jobs.table_lease import TableLeases, TableTaken
-from lake.jobs.table_upkeep import (
+from lakehead.broker.cli.app import app
+from lakehead.lake.jobs.declared_tables import DeclaredTables
+from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
+from lakehead.lake.jobs.table_upkeep import (
     Hold,
     TableTarget,
     UpkeepResult,
@@ -28,9 +28,9 @@ from lake.jobs.table_upkeep import (
     targets,
     vacuum,
 )
-from lake.store_reader import store_reader
-from lake.tables.merge_engine import MergeEngineName
-from storage.errors import SettingsError
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.storage.errors import SettingsError
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
@@ -119,7 +119,7 @@ def test_a_job_that_is_killed_changes_no_row(tmp_path: Path, hold: Hold) -> None
     for step in ("optimize_opened", "optimize_committed", "vacuum_done"):
         command = "vacuum" if step == "vacuum_done" else "optimize"
         killed = subprocess.run(
-            [sys.executable, "-m", "broker.cli", command, TOPIC, "--path", str(tmp_path)],
+            [sys.executable, "-m", "lakehead", command, TOPIC, "--path", str(tmp_path)],
             env=os.environ | {"LAKEHEAD_FAILPOINT": step},
             capture_output=True,
             timeout=120,
@@ -213,7 +213,7 @@ def test_two_at_once_do_it_once_and_neither_fails(tmp_path: Path) -> None:
     root = tmp_path / "store"
     aged(root)
     never_again(root)
-    command = [sys.executable, "-m", "broker.cli", "maintain", "--path", str(tmp_path), "--json"]
+    command = [sys.executable, "-m", "lakehead", "maintain", "--path", str(tmp_path), "--json"]
     both = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)

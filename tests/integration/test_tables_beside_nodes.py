@@ -18,8 +18,8 @@ from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable
 from structlog.testing import capture_logs
 
-from broker.node import start_node
-from broker.settings import Settings
+from lakehead.broker.node import start_node
+from lakehead.broker.settings import Settings
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.waiting import wait_until
 
@@ -97,7 +97,7 @@ def reports(logs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 async def test_a_node_without_the_lake_reports_once_that_nothing_keeps_its_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.node.is_lake_installed", lambda: False)
+    monkeypatch.setattr("lakehead.broker.node.is_lake_installed", lambda: False)
     settings = Settings(
         data=str(tmp_path),
         port=0,

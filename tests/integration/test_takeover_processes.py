@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError, StorageError
-from storage.failpoints import KILLED
-from storage.format.record_batch import read_header
-from storage.stream.engine import StreamEngine
-from storage.stream.left_logs import LeftLogs
-from storage.tasks import TaskScope
+from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.failpoints import KILLED
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.tasks import TaskScope
 from tests.support.engine_process import OPENED, fence, open_engine
 
 ROOT = str(Path(__file__).parents[2])

@@ -11,19 +11,19 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.materialize import materialize
-from lake.jobs.table_due import LogLost
-from lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
-from lake.jobs.table_settings import MaterializeSettings
-from lake.jobs.table_status import TableStatus, table_statuses
-from lake.store_reader import store_reader
-from lake.tables.delta_table import TableMoved, app_id, open_table
-from lake.tables.merge_engine import done_app, plan_merge, planned_app
-from lake.tables.owner import OWNER, OtherTopic, owner_marks
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.upkeep.rules import held_by_table
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.materialize import materialize
+from lakehead.lake.jobs.table_due import LogLost
+from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.jobs.table_status import TableStatus, table_statuses
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.delta_table import TableMoved, app_id, open_table
+from lakehead.lake.tables.merge_engine import done_app, plan_merge, planned_app
+from lakehead.lake.tables.owner import OWNER, OtherTopic, owner_marks
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.upkeep.rules import held_by_table
 from tests.support.broker_process import BrokerProcess
 from tests.support.declared_topics import configure, delete_topic, trim
 from tests.support.record_batches import TestRecord

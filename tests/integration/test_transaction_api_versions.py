@@ -6,7 +6,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.messages import entity
+from lakehead.broker.protocol.messages import entity
 from tests.integration.test_transaction_coordinator import PLACES, node_at, producer
 from tests.support.api_client import ApiClient, versions
 from tests.support.transactional_client import TransactionalClient

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.node import start_node
-from broker.protocol.messages import entity
-from broker.settings import Settings
+from lakehead.broker.node import start_node
+from lakehead.broker.protocol.messages import entity
+from lakehead.broker.settings import Settings
 from tests.support.api_client import ApiClient
 from tests.support.transactional_client import TransactionalClient
 

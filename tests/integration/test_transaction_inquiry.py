@@ -9,8 +9,8 @@ from collections.abc import Collection
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.node import Node
-from storage.format.record_batch import TRANSACTIONAL
+from lakehead.broker.node import Node
+from lakehead.storage.format.record_batch import TRANSACTIONAL
 from tests.integration.test_node_protocol import running, until, with_topic
 from tests.integration.test_read_committed import end, ends, led, read
 from tests.support.node_client import Client

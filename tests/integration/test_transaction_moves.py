@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 
-from storage.format.batch_writer import encode_batch
-from storage.format.record_batch import read_header
-from storage.metadata.records import AssignStreams
+from lakehead.storage.format.batch_writer import encode_batch
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 from tests.support.transactional_client import STATES, TransactionalClient
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.protocol.messages import entity
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.protocol.messages import entity
 from tests.integration.test_transaction_coordinator import node_at, producer
 from tests.support.api_client import ApiClient
 

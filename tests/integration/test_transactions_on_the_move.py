@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from storage.metadata.records import AssignStreams
+from lakehead.storage.metadata.records import AssignStreams
 from tests.support.node_cluster import LIMIT_S, NodeCluster, node_cluster
 from tests.support.transaction_traffic import read_all, settle
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from bench.s3_server import S3Server
-from lake.tables.delta_table import location
+from lakehead.lake.tables.delta_table import location
 from tests.support.declared_topics import configure
 from tests.support.table_writer_process import LooksThenPuts, append, content, rows
 from tests.support.topic_writer import write_topic

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from broker.api import produce as produce_api
-from broker.api.fetch import FetchCall
-from broker.catalog import leadership
-from broker.cluster.session import Session
-from broker.coordinator.log import CoordinatorLog
-from broker.coordinator.transaction.transactions import Transactions
-from broker.node import Node
-from broker.partition import cold_reads
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
-from storage.format.record_batch import TRANSACTIONAL, read_header
-from storage.object_store import MemoryStore
-from storage.stream import reader
-from storage.stream.reader import ColdReader
+from lakehead.broker.api import produce as produce_api
+from lakehead.broker.api.fetch import FetchCall
+from lakehead.broker.catalog import leadership
+from lakehead.broker.cluster.session import Session
+from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.broker.coordinator.transaction.transactions import Transactions
+from lakehead.broker.node import Node
+from lakehead.broker.partition import cold_reads
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.format.record_batch import TRANSACTIONAL, read_header
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream import reader
+from lakehead.storage.stream.reader import ColdReader
 from tests.integration.test_node_protocol import batch, running, until, with_topic
 from tests.support.node_client import LIMIT_S, Client
 

@@ -7,15 +7,15 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from broker.cli.app import app
-from lake.jobs.declared_tables import DeclaredTables
-from lake.jobs.table_rebuild import HistoryOnlyInTable
-from lake.store_reader import store_reader
-from lake.tables.delta_log import current_files
-from lake.tables.delta_table import open_table
-from lake.tables.merge_engine import done_app, planned_app
-from storage.clock import SystemClock
-from storage.errors import SettingsError
+from lakehead.broker.cli.app import app
+from lakehead.lake.jobs.declared_tables import DeclaredTables
+from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.delta_log import current_files
+from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.merge_engine import done_app, planned_app
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
 from tests.integration.test_upsert_tables import bring_up, declare, record
 from tests.support.declared_topics import trim
 from tests.support.topic_writer import Value, write_topic

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-import lake.jobs.replay as replay_job
-from lake.jobs.declared_tables import DeclaredTables
-from lake.jobs.replay import ReplayResult
-from lake.jobs.replay_changes import LetterKeys
-from storage.errors import SettingsError
-from storage.failpoints import KILLED
+from lakehead.lake.jobs import replay as replay_job
+from lakehead.lake.jobs.declared_tables import DeclaredTables
+from lakehead.lake.jobs.replay import ReplayResult
+from lakehead.lake.jobs.replay_changes import LetterKeys
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.failpoints import KILLED
 from tests.integration.test_upsert_tables import bring_up, declare, event, record, row
 from tests.support.declared_topics import trim
 from tests.support.materialize_process import ROOT

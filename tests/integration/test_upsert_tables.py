@@ -9,8 +9,8 @@ import duckdb
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_settings import MaterializeSettings
 from tests.support import materialize_process
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord

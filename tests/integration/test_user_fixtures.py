@@ -15,9 +15,9 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-import lake
-from broker.testing import BrokerGone, LakeheadBroker, running_broker
-from storage.errors import LakeheadError
+import lakehead
+from lakehead.broker.testing import BrokerGone, LakeheadBroker, running_broker
+from lakehead.storage.errors import LakeheadError
 from tests.support.user_tests import ROOT, run_user_tests
 from tests.support.waiting import wait_until
 
@@ -62,8 +62,9 @@ def test_the_plugin_is_what_pytest_is_told_of() -> None:
 
 def test_without_a_test_that_asks_the_plugin_imports_nothing_heavy() -> None:
     code = (
-        "import sys, broker.testing.plugin; "
-        "heavy = {'kio', 'broker.node', 'confluent_kafka', 'obstore', 'numpy', 'structlog'}; "
+        "import sys, lakehead.broker.testing.plugin; "
+        "heavy = {'kio', 'lakehead.broker.node', 'confluent_kafka'} | "
+        "{'obstore', 'numpy', 'structlog'}; "
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run(
@@ -93,7 +94,7 @@ def test_a_broker_that_is_killed_has_what_it_acknowledged(broker: LakeheadBroker
     records = broker.records("orders", at_least=100)
     assert sorted(int((r.key or b"")[1:]) for r in records) == list(range(100))
     broker.flush()
-    assert lake.scan(broker.path, "orders").read_all().num_rows == 100
+    assert lakehead.scan(broker.path, "orders").read_all().num_rows == 100
     with pytest.raises(TimeoutError, match="records after 0 s, not 101"):
         broker.records("orders", at_least=101, timeout_s=0.0)
     broker.delete_topic("orders")
@@ -132,7 +133,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
 
 def test_a_broker_ends_with_the_tests_that_are_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from broker.testing import LakeheadBroker\n"
+        "import sys, time; from pathlib import Path; from lakehead.testing import LakeheadBroker\n"
         "broker = LakeheadBroker(Path(sys.argv[1])).start()\n"
         "print(broker.bootstrap_servers, flush=True); time.sleep(600)"
     )

@@ -13,14 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError, StorageError, UnsupportedFormat, WalCorrupted, WalFailed
-from storage.wal import BlockWal, WriteAheadLog, open_wal
-from storage.wal.block_format import SECTOR, VolumeHeader
+from lakehead.storage.errors import (
+    SettingsError,
+    StorageError,
+    UnsupportedFormat,
+    WalCorrupted,
+    WalFailed,
+)
+from lakehead.storage.wal import BlockWal, WriteAheadLog, open_wal
+from lakehead.storage.wal.block_format import SECTOR, VolumeHeader
 from tests.support.wal_tools import append_released, recovered, started
 
 WRITER = """
 import asyncio, random, sys
-from storage.wal import open_wal
+from lakehead.storage.wal import open_wal
 
 class Listener:
     def released(self, position):
@@ -262,8 +268,8 @@ def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> Non
     """A limit on the size of files stands for the full disk: the same path of the code."""
     done = run_limited(
         "import asyncio, random, resource, sys\n"
-        "from storage.wal import open_wal\n"
-        "from storage.errors import StorageError\n"
+        "from lakehead.storage.wal import open_wal\n"
+        "from lakehead.storage.errors import StorageError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, 3 << 20))\n"
         "try:\n"
         "    asyncio.run(open_wal(sys.argv[1], rng=random.Random(1)))\n"
@@ -280,8 +286,8 @@ def test_a_full_disk_is_one_clear_line_and_leaves_nothing(tmp_path: Path) -> Non
 def test_a_place_that_cannot_be_written_is_one_clear_line() -> None:
     done = run_limited(
         "import asyncio, random\n"
-        "from storage.wal import open_wal\n"
-        "from storage.errors import LakeheadError\n"
+        "from lakehead.storage.wal import open_wal\n"
+        "from lakehead.storage.errors import LakeheadError\n"
         "try:\n"
         "    asyncio.run(open_wal('block:/proc/version/wal', rng=random.Random(1)))\n"
         "except LakeheadError as error:\n"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.wal.device import aligned_buffer
-from storage.wal.kernel_aio import KernelAio
+from lakehead.storage.wal.device import aligned_buffer
+from lakehead.storage.wal.kernel_aio import KernelAio
 
 
 def open_direct(path: Path, flags: int) -> int:

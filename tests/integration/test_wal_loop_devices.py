@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError, WalFailed
-from storage.wal import BlockWal, open_wal, take_wal
-from storage.wal.block_format import SECTOR, VolumeHeader
-from storage.wal.device import FileDevice, IoThreads
-from storage.wal.disk import found_on, names_of
-from storage.wal.reservation import ReservationsUnsupported
+from lakehead.storage.errors import SettingsError, WalFailed
+from lakehead.storage.wal import BlockWal, open_wal, take_wal
+from lakehead.storage.wal.block_format import SECTOR, VolumeHeader
+from lakehead.storage.wal.device import FileDevice, IoThreads
+from lakehead.storage.wal.disk import found_on, names_of
+from lakehead.storage.wal.reservation import ReservationsUnsupported
 from tests.support.wal_tools import append_released, recovered, started
 
 MIB = 1024 * 1024

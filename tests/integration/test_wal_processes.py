@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError, StorageError
-from storage.wal import open_wal, take_wal
-from storage.wal.block_format import HOLDER_OFFSET, SECTOR, VolumeHeader
-from storage.wal.holder import Holder, HostProcesses
+from lakehead.storage.errors import SettingsError, StorageError
+from lakehead.storage.wal import open_wal, take_wal
+from lakehead.storage.wal.block_format import HOLDER_OFFSET, SECTOR, VolumeHeader
+from lakehead.storage.wal.holder import Holder, HostProcesses
 from tests.support.wal_tools import append_released, recovered, started
 
 WRITER = """
 import asyncio, random, sys
-from storage.wal import open_wal
+from lakehead.storage.wal import open_wal
 
 class Listener:
     def released(self, position):

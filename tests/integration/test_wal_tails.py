@@ -11,14 +11,14 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-import lake
-from lake.offsets import resolve
-from lake.source.options import ReadOptions, batch_options
-from lake.source.rows import RecordRows
-from lake.source.splits import plan_partitions, read_split
-from lake.source.view import View, Viewer
-from lake.topic_scan import Scan
-from storage.errors import SettingsError
+import lakehead
+from lakehead.lake.offsets import resolve
+from lakehead.lake.source.options import ReadOptions, batch_options
+from lakehead.lake.source.rows import RecordRows
+from lakehead.lake.source.splits import plan_partitions, read_split
+from lakehead.lake.source.view import View, Viewer
+from lakehead.lake.topic_scan import Scan
+from lakehead.storage.errors import SettingsError
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until
@@ -87,7 +87,7 @@ def test_what_a_node_has_acknowledged_is_there_once(tmp_path: Path) -> None:
         load = Load(broker.bootstrap)
         place = given.path
         assert wait_until(lambda: len(load.acknowledged) > 100, 60)
-        early = lake.scan(place, "t", tail="wal", columns=["value"], copy=True)
+        early = lakehead.scan(place, "t", tail="wal", columns=["value"], copy=True)
         first = scanned(early)
         assert len(first) >= 100
         for number in range(LOOKS):
@@ -96,7 +96,7 @@ def test_what_a_node_has_acknowledged_is_there_once(tmp_path: Path) -> None:
             before = set(load.acknowledged)
             if number == LOOKS // 2:
                 broker.kill()
-            for found in (read(given), scanned(lake.scan(place, "t", tail="wal", copy=True))):
+            for found in (read(given), scanned(lakehead.scan(place, "t", tail="wal", copy=True))):
                 assert before <= set(found)
                 assert max(found.values()) == 1
             if not broker.is_running:
@@ -117,4 +117,4 @@ def scanned(scan: Scan) -> Counter[bytes]:
 def test_a_tail_of_no_kind_is_refused(tmp_path: Path) -> None:
     write_topic(tmp_path, "t", {0: [b"x"]})
     with pytest.raises(SettingsError, match="tail is 'objects' or 'wal', not 'both'"):
-        lake.scan(str(tmp_path), "t", tail="both")  # type: ignore[arg-type]
+        lakehead.scan(str(tmp_path), "t", tail="both")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.testing.broker_process import BrokerGone, LakeheadBroker
+from lakehead.broker.testing.broker_process import BrokerGone, LakeheadBroker
 from tests.support.supervised import supervised
 from tests.support.waiting import wait_until
 
@@ -94,7 +94,7 @@ def lakehead_topic(address: str) -> None:
 
 def lakehead(*arguments: str) -> str:
     """Return what a command says."""
-    command = [sys.executable, "-m", "broker.cli", *arguments]
+    command = [sys.executable, "-m", "lakehead", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
     ).stdout

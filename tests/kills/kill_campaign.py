@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from storage.failpoints import KILLED
+from lakehead.storage.failpoints import KILLED
 from tests.checker.history import History
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.traffic import IDEMPOTENT, QUICK_RECONNECT, ProducerThread
@@ -225,7 +225,7 @@ class KillCampaign:
 
     def _command(self, arguments: Sequence[str]) -> list[str]:
         path = ("--path", str(self.data), "--json")
-        return [sys.executable, "-m", "broker.cli", *arguments, *path]
+        return [sys.executable, "-m", "lakehead", *arguments, *path]
 
     def _begin(self, job: str) -> None:
         rng, failpoint, dies_at = self._rng, "", time.monotonic() + 600

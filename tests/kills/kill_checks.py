@@ -7,16 +7,16 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-import lake
-from storage.clock import SystemClock
-from storage.format.object_names import JOB_ENTRIES_MAX, JobName
-from storage.garbage.judgement import GARBAGE, judge
-from storage.garbage.leak_check import check_leaks
-from storage.garbage.sweep import SweepTimes, find_garbage, listed, perform
-from storage.jobs.job import run_job
-from storage.jobs.verify import JOB as VERIFY
-from storage.metadata.log import MetadataLog
-from storage.object_store import FileStore
+import lakehead
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, JobName
+from lakehead.storage.garbage.judgement import GARBAGE, judge
+from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, listed, perform
+from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store import FileStore
 from tests.checker.history import Sent, value_of
 from tests.kills.kill_campaign import KEYED, PARTITIONS, PLAIN, TABLE, KillCampaign
 
@@ -62,7 +62,7 @@ def _table_faults(done: KillCampaign) -> list[str]:
 def _keyed_faults(done: KillCampaign) -> list[str]:
     """The newest record of each key is there."""
     assert done.keyed is not None
-    rows = lake.scan(str(done.store), KEYED).read_all().to_pylist()
+    rows = lakehead.scan(str(done.store), KEYED).read_all().to_pylist()
     newest = {row["key"]: row["value"] for row in rows}
     found = [f"producer: {error}" for error in done.keyed.failed]
     return found + [
@@ -74,7 +74,7 @@ def _keyed_faults(done: KillCampaign) -> list[str]:
 
 def _plain_faults(done: KillCampaign) -> list[str]:
     """Every record is there, as it was sent."""
-    rows = lake.scan(str(done.store), PLAIN).read_all().to_pylist()
+    rows = lakehead.scan(str(done.store), PLAIN).read_all().to_pylist()
     values = sorted(row["value"] for row in rows)
     count = len(values)
     wanted = sorted(value_of(Sent("plain", number), _VALUE_BYTES) for number in range(count))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage.errors import EntryRejected
-from storage.metadata import records as r
-from storage.metadata.state import ClusterState
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.state import ClusterState
 from tests.model.reassignment import Reassignment
 from tests.model.reassignment_state import Process, State, View
 from tests.model.reassignment_state import Record as Written

@@ -17,19 +17,19 @@ from typing import NamedTuple
 import pytest
 import structlog
 
-from storage.errors import ObjectExists, StorageError
-from storage.metadata.entry import entry_number
-from storage.metadata.records import CreateStream, CreateTopic, RegisterNode
-from storage.object_store.protocol import Buffer
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import WriteAheadLog
-from storage.wal.object.batching import BatchingSettings
-from storage.wal.object.log import ObjectWal
-from storage.wal.object.names import WalName, is_tombstone_size
-from storage.wal.object.settings import ObjectWalSettings
-from storage.wal.protocol import WalOwner
+from lakehead.storage.errors import ObjectExists, StorageError
+from lakehead.storage.metadata.entry import entry_number
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, RegisterNode
+from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import WriteAheadLog
+from lakehead.storage.wal.object.batching import BatchingSettings
+from lakehead.storage.wal.object.log import ObjectWal
+from lakehead.storage.wal.object.names import WalName, is_tombstone_size
+from lakehead.storage.wal.object.settings import ObjectWalSettings
+from lakehead.storage.wal.protocol import WalOwner
 from tests.model.takeover import TOMBSTONE, State, Takeover
 from tests.simulation.bucket import Bucket
 from tests.simulation.ledger import make_batch

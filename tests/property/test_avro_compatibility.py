@@ -12,8 +12,8 @@ import fastavro
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from connectors.schema_registry.avro_compatibility import unreadable
-from connectors.schema_registry.avro_schema import parse_avro
+from lakehead.connectors.schema_registry.avro_compatibility import unreadable
+from lakehead.connectors.schema_registry.avro_schema import parse_avro
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 VALUES: dict[str, list[Any]] = {

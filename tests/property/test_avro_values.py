@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.tables.values.decoder import ValueSpec
-from lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
 from tests.support.avro_values import read, records, written
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.messages import (
+from lakehead.broker.coordinator.group.messages import (
     Effect,
     GroupSettings,
     GroupState,
@@ -29,7 +29,7 @@ from broker.coordinator.group.messages import (
     Synced,
     SyncRequest,
 )
-from broker.coordinator.group.state_machine import Group
+from lakehead.broker.coordinator.group.state_machine import Group
 
 PROTOCOL_SETS = (
     (("range", b"r"), ("sticky", b"s")),

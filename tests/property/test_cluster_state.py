@@ -5,12 +5,12 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import EntryRejected
-from storage.format.feature_level import BASE_LEVEL
-from storage.metadata import records as r
-from storage.metadata.entry import decode_entry, encode_entry
-from storage.metadata.records import Entry, Record
-from storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.format.feature_level import BASE_LEVEL
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.entry import decode_entry, encode_entry
+from lakehead.storage.metadata.records import Entry, Record
+from lakehead.storage.metadata.state import ClusterState, StreamState
 
 NODES = st.integers(0, 1)
 STREAMS = st.integers(0, 3)

@@ -14,14 +14,14 @@ from typing import Any, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.api.fetch import _aborted
-from broker.partition.partition import Partition
-from storage.format.control_batch import Marker, encode_marker, read_marker
-from storage.format.record_batch import BatchHeader, patch, read_header
-from storage.format.records import iter_kafka_records
-from storage.format.transaction_index import TransactionIndex
-from storage.stream.engine import StreamEngine
-from storage.stream.stream import Stream
+from lakehead.broker.api.fetch import _aborted
+from lakehead.broker.partition.partition import Partition
+from lakehead.storage.format.control_batch import Marker, encode_marker, read_marker
+from lakehead.storage.format.record_batch import BatchHeader, patch, read_header
+from lakehead.storage.format.records import iter_kafka_records
+from lakehead.storage.format.transaction_index import TransactionIndex
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.stream import Stream
 from tests.support.record_batches import TestRecord, encode_batch
 from tests.unit.test_compaction_job import job, opened, upload
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.compaction.batch_rows import BatchRows
-from storage.compaction.cleaner import Cleaner, CleaningRules
-from storage.compaction.scan import DirtyScan
-from storage.format.control_batch import Marker, encode_marker
-from storage.format.record_batch import NO_PRODUCER_ID, crc_ok, patch, read_header, sealed
-from storage.format.stream_object import (
+from lakehead.storage.compaction.batch_rows import BatchRows
+from lakehead.storage.compaction.cleaner import Cleaner, CleaningRules
+from lakehead.storage.compaction.scan import DirtyScan
+from lakehead.storage.format.control_batch import Marker, encode_marker
+from lakehead.storage.format.record_batch import NO_PRODUCER_ID, crc_ok, patch, read_header, sealed
+from lakehead.storage.format.stream_object import (
     BLOCK_FLAGS,
     BLOCK_HEADER,
     BLOCK_MAGIC,

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.network.connection import (
+from lakehead.broker.network.connection import (
     CONTROL_REQUEST_MAX,
     FIRST_PIECE,
     READ_AHEAD,
     Connection,
 )
-from broker.network.listeners import MAIN
-from broker.network.request_memory import RequestMemory
+from lakehead.broker.network.listeners import MAIN
+from lakehead.broker.network.request_memory import RequestMemory
 
 if TYPE_CHECKING:
-    from broker.network.server import Server
+    from lakehead.broker.network.server import Server
 
 FRAME_MAX = 3 * FIRST_PIECE
 SIZES = st.integers(8, 40) | st.sampled_from([READ_AHEAD - 4, READ_AHEAD, 2000])

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from broker.cluster.heartbeat import NodeLoad
-from broker.controller.placement import leader_of
-from broker.controller.plan import is_controller, is_lease_vacant
-from broker.controller.situation import Situation
-from storage.metadata import records as r
-from storage.metadata.state import ClusterState
+from lakehead.broker.cluster.heartbeat import NodeLoad
+from lakehead.broker.controller.placement import leader_of
+from lakehead.broker.controller.plan import is_controller, is_lease_vacant
+from lakehead.broker.controller.situation import Situation
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.state import ClusterState
 from tests.support.planned import plan, stream_weights
 
 TOPIC = "0" * 32

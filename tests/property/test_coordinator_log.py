@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.coordinator.log import CoordinatorLog, OnDone
-from broker.partition.partition import Plan
-from storage.clock import SystemClock
-from storage.errors import OffsetOutOfRange, WalFull
-from storage.format.control_batch import Marker, encode_marker
-from storage.format.record_batch import BatchHeader, patch, read_header
-from storage.tasks import TaskScope
+from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
+from lakehead.broker.partition.partition import Plan
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import OffsetOutOfRange, WalFull
+from lakehead.storage.format.control_batch import Marker, encode_marker
+from lakehead.storage.format.record_batch import BatchHeader, patch, read_header
+from lakehead.storage.tasks import TaskScope
 
 KEYS = [b"a", b"b", b"c", b"d"]
 keys = st.sampled_from(KEYS)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.format.compression import CODEC_NAMES, BufferTooSmall, Inflater
-from storage.format.record_batch import HEADER_SIZE, read_header
-from storage.format.records import inflate, iter_kafka_records
+from lakehead.storage.format.compression import CODEC_NAMES, BufferTooSmall, Inflater
+from lakehead.storage.format.record_batch import HEADER_SIZE, read_header
+from lakehead.storage.format.records import inflate, iter_kafka_records
 from tests.support.record_batches import CODECS, compress, seal_batch
 
 SIZE_MAX = 1 << 20

@@ -8,13 +8,13 @@ import pyarrow as pa
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from lake.tables.values.avro_program import compile_avro
-from lake.tables.values.avro_schema import avro_columns, read_schema
-from lake.tables.values.decoder import ValueSpec
-from lake.tables.values.formats import open_decoder
-from storage.errors import SettingsError
-from storage.metadata.avro_types import AvroSchema, is_null, is_record
-from storage.metadata.table_declaration import check_declaration
+from lakehead.lake.tables.values.avro_program import compile_avro
+from lakehead.lake.tables.values.avro_schema import avro_columns, read_schema
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.avro_types import AvroSchema, is_null, is_record
+from lakehead.storage.metadata.table_declaration import check_declaration
 from tests.support.avro_values import records
 
 ODD: tuple[Any, ...] = (

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.decode.columns import COLUMNS, HEADERS, chosen_columns
-from lake.decode.decoder import BlockRange, RecordDecoder
-from lake.decode.invalid import ByMode, checked_mode
-from lake.errors import InvalidRecord
-from storage.errors import CorruptObject
+from lakehead.lake.decode.columns import COLUMNS, HEADERS, chosen_columns
+from lakehead.lake.decode.decoder import BlockRange, RecordDecoder
+from lakehead.lake.decode.invalid import ByMode, checked_mode
+from lakehead.lake.errors import InvalidRecord
+from lakehead.storage.errors import CorruptObject
 from tests.support.examples import examples
 from tests.support.record_batches import (
     CODECS,

@@ -10,9 +10,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.decode.checksums import first_wrong
-from lake.decode.decoder import BlockRange, RecordDecoder
-from storage.errors import CorruptObject
+from lakehead.lake.decode.checksums import first_wrong
+from lakehead.lake.decode.decoder import BlockRange, RecordDecoder
+from lakehead.storage.errors import CorruptObject
 from tests.support.record_batches import CODECS, TestRecord, block, encode_batch
 
 SOURCE = BlockRange(

@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.tables.ddl import parse_schema
-from lake.tables.json_columns import json_columns
-from lake.tables.json_inference import infer_schema
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.json_columns import json_columns
+from lakehead.lake.tables.json_inference import infer_schema
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.compaction import merge_batches, merge_kernels
-from storage.compaction.merge_batches import RebatchFigures, Rebatching
-from storage.compaction.merge_plan import RebatchSettings
-from storage.compaction.merge_runs import Span
-from storage.compaction.reading import StoredBatch
-from storage.format.control_batch import Marker, encode_marker
-from storage.format.record_batch import crc_ok, patch, read_header
-from storage.format.records import iter_kafka_records
-from storage.format.stream_object import (
+from lakehead.storage.compaction import merge_batches, merge_kernels
+from lakehead.storage.compaction.merge_batches import RebatchFigures, Rebatching
+from lakehead.storage.compaction.merge_plan import RebatchSettings
+from lakehead.storage.compaction.merge_runs import Span
+from lakehead.storage.compaction.reading import StoredBatch
+from lakehead.storage.format.control_batch import Marker, encode_marker
+from lakehead.storage.format.record_batch import crc_ok, patch, read_header
+from lakehead.storage.format.records import iter_kafka_records
+from lakehead.storage.format.stream_object import (
     BLOCK_FLAGS,
     BLOCK_HEADER,
     BLOCK_MAGIC,
@@ -264,7 +264,7 @@ def test_malformed_blocks_are_refused_or_kept_and_nothing_beyond_them_is_read(
     rules = RebatchSettings(small_bytes=400, small_compressed_bytes=400, target_bytes=600)
     with pytest.MonkeyPatch.context() as patch:
         # Whatever is broken looks whole: kernels alone must stay inside.
-        patch.setattr("storage.compaction.merge_runs.crc32c", trusting)
+        patch.setattr("lakehead.storage.compaction.merge_runs.crc32c", trusting)
         seen = [read_at_most(bytes(data), byte * 4096, rules) for byte in (b"\0", b"\x22", b"\xff")]
     assert seen[0] == seen[1] == seen[2]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import EntryRejected
-from storage.format.checkpoint import decode, encode
-from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
-from storage.metadata import records as r
-from storage.metadata.entry import encode_entry
-from storage.metadata.log_reader import in_steps
-from storage.metadata.records import Entry, Record
-from storage.metadata.snapshot import state_of, tables_of
-from storage.metadata.state import ClusterState
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.format.checkpoint import decode, encode
+from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.entry import encode_entry
+from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.records import Entry, Record
+from lakehead.storage.metadata.snapshot import state_of, tables_of
+from lakehead.storage.metadata.state import ClusterState
 from tests.property.test_cluster_state import NODES, SMALL, STREAMS, record_values
 from tests.support import metadata_by_the_book as book
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import CorruptObject, EntryRejected
-from storage.format.checkpoint import Checkpoint, decode, encode
-from storage.format.columns import Longs, Texts
-from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
-from storage.metadata import records as r
-from storage.metadata.extents import Extent, Extents
-from storage.metadata.records import Entry, Record
-from storage.metadata.snapshot import state_of, tables_of
-from storage.metadata.state import WRITERS_MAX, ClusterState
+from lakehead.storage.errors import CorruptObject, EntryRejected
+from lakehead.storage.format.checkpoint import Checkpoint, decode, encode
+from lakehead.storage.format.columns import Longs, Texts
+from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.extents import Extent, Extents
+from lakehead.storage.metadata.records import Entry, Record
+from lakehead.storage.metadata.snapshot import state_of, tables_of
+from lakehead.storage.metadata.state import WRITERS_MAX, ClusterState
 from tests.property.test_cluster_state import check, record_values, start
 from tests.support.examples import examples
 

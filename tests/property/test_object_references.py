@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import CorruptObject
-from storage.format.feature_level import BASE_LEVEL
-from storage.metadata import records as r
-from storage.metadata.records import Entry, Record
-from storage.metadata.snapshot import tables_of
-from storage.metadata.state import ClusterState, StreamState
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.feature_level import BASE_LEVEL
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.records import Entry, Record
+from lakehead.storage.metadata.snapshot import tables_of
+from lakehead.storage.metadata.state import ClusterState, StreamState
 from tests.property.test_cluster_state import check
 from tests.property.test_metadata_snapshot import finish, folded, reloaded
 

@@ -14,12 +14,12 @@ from functools import partial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import OutcomeUnknown
-from storage.object_store import MemoryStore, ObjectMeta
-from storage.object_store.protocol import Owns, every_key
-from storage.wal import ObjectWal
-from storage.wal.object import LogSealer
-from storage.wal.protocol import Buffer, SealedLog, WalFloor
+from lakehead.storage.errors import OutcomeUnknown
+from lakehead.storage.object_store import MemoryStore, ObjectMeta
+from lakehead.storage.object_store.protocol import Owns, every_key
+from lakehead.storage.wal import ObjectWal
+from lakehead.storage.wal.object import LogSealer
+from lakehead.storage.wal.protocol import Buffer, SealedLog, WalFloor
 from tests.simulation.loop import simulate
 from tests.support.object_wal_tools import (
     HeldStore,

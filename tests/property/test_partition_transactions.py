@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from broker.partition.producer_state import ProducerStates
-from broker.partition.producer_table import LIMITS, ProducerLimits
-from broker.protocol.errors import KafkaError
-from storage.format.control_batch import Marker
-from storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
+from lakehead.broker.partition.producer_state import ProducerStates
+from lakehead.broker.partition.producer_table import LIMITS, ProducerLimits
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.control_batch import Marker
+from lakehead.storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader
 from tests.support.stored_states import TINY, StoredStates
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.protocol.patterns import InvalidPattern, Pattern
+from lakehead.broker.protocol.patterns import InvalidPattern, Pattern
 
 atoms = st.sampled_from(["a", "b", "c", ".", "[ab]", "[^a]", r"\d", r"\w", r"\.", "[a-c1-3]"])
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from broker.protocol import fetch, produce
-from broker.protocol.api import schema
-from broker.protocol.decode import decode
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.messages import entity
-from broker.protocol.node_endpoints import NodeEndpoint
+from lakehead.broker.protocol import fetch, produce
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.decode import decode
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.messages import entity
+from lakehead.broker.protocol.node_endpoints import NodeEndpoint
 
 PRODUCE_VERSIONS = range(3, 14)
 FETCH_VERSIONS = range(4, 19)

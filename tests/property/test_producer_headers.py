@@ -6,19 +6,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.partition.producer_state import ProducerStates
-from broker.partition.producer_table import WINDOW
-from storage.format import record_batch
-from storage.format.control_batch import Marker, encode_marker, read_marker
-from storage.format.partition_state import decode_packed
-from storage.format.producer_headers import (
+from lakehead.broker.partition.producer_state import ProducerStates
+from lakehead.broker.partition.producer_table import WINDOW
+from lakehead.storage.format import record_batch
+from lakehead.storage.format.control_batch import Marker, encode_marker, read_marker
+from lakehead.storage.format.partition_state import decode_packed
+from lakehead.storage.format.producer_headers import (
     KEPT,
     StateBatch,
     parse_producer_headers,
     producer_headers,
     state_batch,
 )
-from storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader, patch, read_header
+from lakehead.storage.format.record_batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    BatchHeader,
+    patch,
+    read_header,
+)
 
 batches = st.lists(
     st.tuples(

@@ -5,16 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from broker.partition.producer_state import (
+from lakehead.broker.partition.producer_state import (
     SEQUENCE_MAX,
     ProducerStates,
     next_sequence,
     sequence_after,
 )
-from broker.partition.producer_table import LIMITS, WINDOW, ProducerLimits
-from broker.protocol.errors import KafkaError
-from storage.errors import UnsupportedFormat
-from storage.format.record_batch import BatchHeader
+from lakehead.broker.partition.producer_table import LIMITS, WINDOW, ProducerLimits
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.errors import UnsupportedFormat
+from lakehead.storage.format.record_batch import BatchHeader
 from tests.support.stored_states import TINY, StoredStates
 
 

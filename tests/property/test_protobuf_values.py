@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.tables.values.decoder import ValueSpec
-from lake.tables.values.formats import open_decoder
-from lake.tables.values.protobuf_schema import compile_proto, message_named
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.values.protobuf_schema import compile_proto, message_named
 from tests.support.protobuf_values import filled, is_odd, message_class, proto, shown
 
 TEXTS = st.integers(0, 9).map(proto)

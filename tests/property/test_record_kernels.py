@@ -7,10 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.partition import record_validation
-from broker.partition.record_keys import records_without_key
-from broker.partition.record_validation import MalformedRecord, TimeRange, places_out_of_time
-from storage.format.record_batch import BatchHeader, read_header
+from lakehead.broker.partition import record_validation
+from lakehead.broker.partition.record_keys import records_without_key
+from lakehead.broker.partition.record_validation import (
+    MalformedRecord,
+    TimeRange,
+    places_out_of_time,
+)
+from lakehead.storage.format.record_batch import BatchHeader, read_header
 from tests.support.record_batches import TestRecord, encode_record, seal_batch
 
 BASES = (0, 1_700_000_000_000, -1, (1 << 63) - 1, -(1 << 63))

@@ -11,12 +11,12 @@ import pyarrow.dataset as ds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake.jobs.dead_letters import commit_letters
-from lake.jobs.table_settings import MaterializeSettings
-from lake.tables.data_file import DataFile, DataFileWriter
-from lake.tables.delta_table import create_table, open_table
-from lake.tables.layout import DEAD_LETTERS
-from lake.tables.record_places import RecordPlaces, among_places
+from lakehead.lake.jobs.dead_letters import commit_letters
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.tables.data_file import DataFile, DataFileWriter
+from lakehead.lake.tables.delta_table import create_table, open_table
+from lakehead.lake.tables.layout import DEAD_LETTERS
+from lakehead.lake.tables.record_places import RecordPlaces, among_places
 
 Place = tuple[int, int]
 PLACES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9) | st.just((1 << 62) + 1)))

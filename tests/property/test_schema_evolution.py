@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.tables.ddl import parse_schema
-from lake.tables.values.evolution import evolve, holds, merged
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.values.evolution import evolve, holds, merged
 
 SCALARS = (
     *("STRING", "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE"),

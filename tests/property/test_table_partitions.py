@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.tables.partitions import (
+from lakehead.lake.tables.partitions import (
     check_parts,
     generated_columns,
     generated_fields,
     partition_folder,
     split_rows,
 )
-from storage.errors import SettingsError
-from storage.metadata.table_declaration import PartitionPart
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.table_declaration import PartitionPart
 
 STAMP = pa.timestamp("us", tz="UTC")
 COLUMNS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {

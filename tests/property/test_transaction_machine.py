@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.transaction.messages import (
+from lakehead.broker.coordinator.transaction.messages import (
     EPOCH_MAX,
     NO_PRODUCER_ID,
     PREPARED,
@@ -24,8 +24,8 @@ from broker.coordinator.transaction.messages import (
     Transaction,
     TransactionState,
 )
-from broker.coordinator.transaction.record_formats import decode_value, encode_value
-from broker.coordinator.transaction.state_machine import TransactionMachine, outcome
+from lakehead.broker.coordinator.transaction.record_formats import decode_value, encode_value
+from lakehead.broker.coordinator.transaction.state_machine import TransactionMachine, outcome
 
 TIMEOUT_MS = 1_000
 NOBODY = Producer(NO_PRODUCER_ID, -1)

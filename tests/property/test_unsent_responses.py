@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.network import unsent
-from broker.network.request_memory import Piece, RequestMemory
-from broker.network.unsent import EXACT_S, UnsentResponses
+from lakehead.broker.network import unsent
+from lakehead.broker.network.request_memory import Piece, RequestMemory
+from lakehead.broker.network.unsent import EXACT_S, UnsentResponses
 
 SOURCES = [bytes([n]) * (1 << 20) for n in range(4)]
 

@@ -13,10 +13,10 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.jobs.table_changes import planned_merge
-from lake.tables.delta_merge import DeltaMerge
-from lake.tables.delta_table import Table, create_table, open_table
-from lake.tables.upsert import HISTORY_FIELDS, change_schema
+from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.tables.delta_merge import DeltaMerge
+from lakehead.lake.tables.delta_table import Table, create_table, open_table
+from lakehead.lake.tables.upsert import HISTORY_FIELDS, change_schema
 
 TOPIC = "0" * 32
 MOMENT = pa.timestamp("us", tz="UTC")

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.tables.values.decoder import Decoded, ValueDecoder
-from lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.values.decoder import Decoded, ValueDecoder
+from lakehead.lake.tables.values.formats import open_decoder
 from tests.support.schema_registry import serve_schemas
 from tests.support.value_samples import Sample, samples
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import WalFailed, WalFull
-from storage.wal import BlockWal, BlockWalSettings, WalRecord
-from storage.wal.memory_device import MemoryDevice
+from lakehead.storage.errors import WalFailed, WalFull
+from lakehead.storage.wal import BlockWal, BlockWalSettings, WalRecord
+from lakehead.storage.wal.memory_device import MemoryDevice
 from tests.simulation.loop import simulate
 from tests.support.examples import examples
 from tests.support.wal_tools import Listener, new_device, open_small

@@ -10,11 +10,11 @@ from functools import cache
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage.errors import SettingsError, StorageError, WalCorrupted
-from storage.wal.block_format import HOLDER_OFFSET, RING_OFFSET, SECTOR, SLICES_START
-from storage.wal.disk import found_on
-from storage.wal.memory_device import MemoryDevice
-from storage.wal.volume import Division, format_device, open_slice, volume_image
+from lakehead.storage.errors import SettingsError, StorageError, WalCorrupted
+from lakehead.storage.wal.block_format import HOLDER_OFFSET, RING_OFFSET, SECTOR, SLICES_START
+from lakehead.storage.wal.disk import found_on
+from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.volume import Division, format_device, open_slice, volume_image
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import SMALL, append_released, recovered, started
 

@@ -27,11 +27,11 @@ from kio.serial import entity_writer
 
 from bench.apache_kafka.jars import jars_directory
 from bench.apache_kafka.tools import QUICK_START
-from broker import api
-from broker.protocol import fetch, produce
-from broker.protocol.api import API_VERSIONS_KEY, schema
-from broker.protocol.decode import decode
-from broker.protocol.errors import MalformedFrame
+from lakehead.broker import api
+from lakehead.broker.protocol import fetch, produce
+from lakehead.broker.protocol.api import API_VERSIONS_KEY, schema
+from lakehead.broker.protocol.decode import decode
+from lakehead.broker.protocol.errors import MalformedFrame
 from tests.support.kafka_tools import require_kafka_tools
 from tests.support.message_values import messages
 

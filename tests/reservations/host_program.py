@@ -18,11 +18,11 @@ from typing import Any
 
 import structlog
 
-from storage.errors import LakeheadError
-from storage.wal import BlockWal, open_wal, take_wal
-from storage.wal.device import IoThreads, aligned_buffer
-from storage.wal.protocol import Claim
-from storage.wal.reservation_ioctl import IoctlReservation
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.wal import BlockWal, open_wal, take_wal
+from lakehead.storage.wal.device import IoThreads, aligned_buffer
+from lakehead.storage.wal.protocol import Claim
+from lakehead.storage.wal.reservation_ioctl import IoctlReservation
 
 
 def say(**words: Any) -> None:
@@ -164,7 +164,7 @@ class Program:
     async def node(self, *, flags: list[str], environment: dict[str, str]) -> Any:
         """Start a node of a cluster; it lives as long as the machine, and logs to its console."""
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "broker.cli", "start", *flags),
+            *(sys.executable, "-m", "lakehead", "start", *flags),
             env=os.environ | environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=sys.stderr,

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import Fenced, SettingsError
-from storage.wal import BlockWal, open_wal, take_wal
-from storage.wal.device import IoThreads, aligned_buffer
-from storage.wal.protocol import Claim
-from storage.wal.reservation import reservation_key
-from storage.wal.reservation_ioctl import IoctlReservation
+from lakehead.storage.errors import Fenced, SettingsError
+from lakehead.storage.wal import BlockWal, open_wal, take_wal
+from lakehead.storage.wal.device import IoThreads, aligned_buffer
+from lakehead.storage.wal.protocol import Claim
+from lakehead.storage.wal.reservation import reservation_key
+from lakehead.storage.wal.reservation_ioctl import IoctlReservation
 from tests.support.wal_tools import append_released, recovered, started
 
 DISKS = [Path(path) for path in os.environ.get("LAKEHEAD_PR_DISKS", "").split(",") if path]

@@ -36,7 +36,7 @@ def boot(folder: Path) -> None:
     config = str(folder / "lakehead.toml")
     with (folder / "log").open("ab") as log, (folder / "boots").open("a") as boots:
         process = subprocess.Popen(
-            [sys.executable, "-m", "broker.cli", "start", "--config", config],
+            [sys.executable, "-m", "lakehead", "start", "--config", config],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=log,

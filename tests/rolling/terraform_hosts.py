@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.process import free_port
-from broker.cli.cluster import load_state
-from broker.cli.inspection.wal_file import read_wal_file
-from broker.cli.nodes import leads
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.broker.cli.cluster import load_state
+from lakehead.broker.cli.inspection.wal_file import read_wal_file
+from lakehead.broker.cli.nodes import leads
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState, NodeState
 from tests.checker.figures import figures
 from tests.checker.history import History
 from tests.checker.rules import violations
@@ -85,7 +85,7 @@ class World:
         variables = [
             text for name, value in self.variables.items() for text in ("--var", f"{name}={value}")
         ]
-        command = [sys.executable, "-m", "broker.cli", "rolling-update", str(self.root)]
+        command = [sys.executable, "-m", "lakehead", "rolling-update", str(self.root)]
         with self._log.open("a") as log:
             return subprocess.Popen(
                 [

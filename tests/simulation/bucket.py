@@ -14,9 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown, StorageError
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
+from lakehead.storage.errors import (
+    CorruptObject,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StorageError,
+)
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
 from tests.simulation.lives import outside
 from tests.simulation.world_trace import Trace
 

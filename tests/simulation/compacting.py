@@ -11,12 +11,12 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from storage.clock import Clock
-from storage.compaction.job import Compaction, CompactionSettings
-from storage.compaction.merge import Merge
-from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
-from storage.metadata.log import MetadataLog
-from storage.object_store.retrying import RetryingStore
+from lakehead.storage.clock import Clock
+from lakehead.storage.compaction.job import Compaction, CompactionSettings
+from lakehead.storage.compaction.merge import Merge
+from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.retrying import RetryingStore
 from tests.simulation.processes import Processes
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import errno
 import random
 from collections.abc import Callable
 
-from storage.wal.device import aligned_buffer
+from lakehead.storage.wal.device import aligned_buffer
 from tests.simulation.lives import outside
 
 _SECTOR = 512  # smaller than what is written at once, as on most real disks

@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from storage.format.record_batch import ATTRIBUTES_POSITION, CRC_POSITION, patch, read_header
+from lakehead.storage.format.record_batch import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    patch,
+    read_header,
+)
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
@@ -39,7 +44,7 @@ def make_batch(number: int, count: int, size: int, timestamp: int) -> bytearray:
 
 @dataclass(slots=True)
 class StreamLedger:
-    """What is known of one stream. Offsets as in `storage.stream.stream.Stream`."""
+    """What is known of one stream. Offsets as in `lakehead.storage.stream.stream.Stream`."""
 
     attempts: dict[int, list[bytes]] = field(default_factory=dict)
     """Batches that somebody appended, by the offset they were assigned."""

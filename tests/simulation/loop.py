@@ -8,7 +8,7 @@ Use it for whole worlds in one process, with the real code on top of simulated s
 
 - `loop.time()` starts at 0 and jumps to the next timer when nothing is ready, so hours cost
   milliseconds and `asyncio.sleep` and `asyncio.timeout` work as ever. `LoopClock(loop)` is the
-  `storage.clock.Clock` that goes with it.
+  `lakehead.storage.clock.Clock` that goes with it.
 - In each iteration the callbacks that are ready run in an order that the seed shuffles. asyncio
   promises first come, first served for callbacks; code that is right only because of it shows up
   here. `shuffle=False` keeps that promise, for code that may rely on it.
@@ -147,7 +147,7 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
 
 class LoopClock:
-    """A `storage.clock.Clock` that tells the loop's virtual time, from a fixed date on."""
+    """A `lakehead.storage.clock.Clock` that tells the loop's virtual time, from a fixed date on."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, start_ms: int = 1_700_000_000_000):
         self._loop = loop

@@ -13,30 +13,30 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from storage.compaction import merge, merge_parts
-from storage.compaction.merge import Merge
-from storage.compaction.merge_parts import MergePart
-from storage.compaction.rewrite import Rewrite
-from storage.errors import OutcomeUnknown
-from storage.format.object_names import JobName
-from storage.garbage import judgement
-from storage.garbage.collector import GarbageCollector
-from storage.metadata import demands, object_rules
-from storage.metadata.entry import entry_key
-from storage.metadata.log_cleaner import LogCleaner
-from storage.metadata.records import CommittedObject
-from storage.metadata.state import StreamState
-from storage.object_store.protocol import Buffer
-from storage.object_store.retrying import RetryingStore
-from storage.stream import own_log, recovery, registration
-from storage.stream.engine import StreamEngine
-from storage.stream.upload_queue import UploadQueue
-from storage.stream.uploader import Uploader
-from storage.wal import recovery as block_recovery
-from storage.wal.object.log import ObjectWal
-from storage.wal.object.put import Putter
-from storage.wal.object.seal import LogSealer
-from storage.wal.protocol import WalFloor
+from lakehead.storage.compaction import merge, merge_parts
+from lakehead.storage.compaction.merge import Merge
+from lakehead.storage.compaction.merge_parts import MergePart
+from lakehead.storage.compaction.rewrite import Rewrite
+from lakehead.storage.errors import OutcomeUnknown
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.garbage import judgement
+from lakehead.storage.garbage.collector import GarbageCollector
+from lakehead.storage.metadata import demands, object_rules
+from lakehead.storage.metadata.entry import entry_key
+from lakehead.storage.metadata.log_cleaner import LogCleaner
+from lakehead.storage.metadata.records import CommittedObject
+from lakehead.storage.metadata.state import StreamState
+from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.stream import own_log, recovery, registration
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.upload_queue import UploadQueue
+from lakehead.storage.stream.uploader import Uploader
+from lakehead.storage.wal import recovery as block_recovery
+from lakehead.storage.wal.object.log import ObjectWal
+from lakehead.storage.wal.object.put import Putter
+from lakehead.storage.wal.object.seal import LogSealer
+from lakehead.storage.wal.protocol import WalFloor
 
 Patch = pytest.MonkeyPatch
 

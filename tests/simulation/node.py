@@ -8,19 +8,19 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from storage.clock import Clock
-from storage.errors import (
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import (
     EntryRejected,
     OffsetOutOfRange,
     StorageError,
     WalCorrupted,
     WalFull,
 )
-from storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Record
-from storage.metadata.state import ClusterState
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
 from tests.simulation.ledger import Violation
 from tests.simulation.lives import Life
 from tests.simulation.taking_over import take_over

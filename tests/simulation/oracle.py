@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from storage.errors import EntryRejected
-from storage.format.object_names import DataName, JobName
-from storage.metadata.entry import decode_entry, entry_number
-from storage.metadata.layout import BOUNDARIES, Boundary, checkpoint_key
-from storage.metadata.records import (
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.format.object_names import DataName, JobName
+from lakehead.storage.metadata.entry import decode_entry, entry_number
+from lakehead.storage.metadata.layout import BOUNDARIES, Boundary, checkpoint_key
+from lakehead.storage.metadata.records import (
     CloseStream,
     CommitObjects,
     CommittedObject,
@@ -22,8 +22,8 @@ from storage.metadata.records import (
     RegisterNode,
     ReplaceObjects,
 )
-from storage.metadata.state import ClusterState
-from storage.wal.object.names import WalName, is_tombstone_size
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.wal.object.names import WalName, is_tombstone_size
 from tests.simulation.bucket import Bucket
 from tests.simulation.ledger import Violation
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 from tests.simulation.lives import Life
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from storage.clock import Clock
-from storage.garbage.sweep import SweepTimes, find_garbage, perform
-from storage.metadata.log import MetadataLog
-from storage.object_store.retrying import RetryingStore
+from lakehead.storage.clock import Clock
+from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, perform
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.retrying import RetryingStore
 from tests.simulation.processes import Processes
 
 if TYPE_CHECKING:

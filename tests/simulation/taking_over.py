@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.errors import EntryRejected
-from storage.metadata.records import FenceNode, Record
-from storage.metadata.state import ClusterState
-from storage.object_store.retrying import RetryingStore
-from storage.stream.recovery import Taker, take_objects
-from storage.wal.object.seal import LogSealer
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.metadata.records import FenceNode, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.stream.recovery import Taker, take_objects
+from lakehead.storage.wal.object.seal import LogSealer
 
 if TYPE_CHECKING:
     from tests.simulation.node import Incarnation

@@ -12,21 +12,21 @@ import random
 
 import pytest
 
-from broker.partition.partition import Partition, open_partition
-from broker.partition.record_rules import RecordRules
-from broker.partition.topic import Topic
-from broker.partition.validation import check_batch
-from storage.format.record_batch import read_header
-from storage.format.records import iter_kafka_records
-from storage.metadata.records import CreateStream, CreateTopic, Record
-from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.tasks import TaskScope
-from storage.wal import BlockWalSettings
-from storage.wal.memory_device import MemoryDevice
-from storage.wal.volume import format_device, open_slice, volume_image
+from lakehead.broker.partition.partition import Partition, open_partition
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.validation import check_batch
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.format.records import iter_kafka_records
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import BlockWalSettings
+from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 from tests.checker.history import History, Sent, value_of
 from tests.checker.rules import violations
 from tests.simulation.crashes import live, pick_crash

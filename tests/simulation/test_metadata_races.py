@@ -13,21 +13,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from storage.errors import (
+from lakehead.storage.errors import (
     EntryRejected,
     ObjectExists,
     OutcomeUnknown,
     StoreUnavailable,
 )
-from storage.metadata.entry import decode_entry, entry_number
-from storage.metadata.log import MetadataLog
-from storage.metadata.log_cleaner import LogCleaner
-from storage.metadata.log_reader import LogReader
-from storage.metadata.records import ProducerIdBlock, Record
-from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore
-from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
-from storage.object_store.retrying import RetryingStore
+from lakehead.storage.metadata.entry import decode_entry, entry_number
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.log_cleaner import LogCleaner
+from lakehead.storage.metadata.log_reader import LogReader
+from lakehead.storage.metadata.records import ProducerIdBlock, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
+from lakehead.storage.object_store.retrying import RetryingStore
 from tests.simulation.loop import LoopClock, simulate
 
 SEEDS = min(int(os.environ.get("LAKEHEAD_SEEDS", "40")), 2000)

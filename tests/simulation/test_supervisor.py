@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from broker.supervisor.back_off import FIRST_S, LONGEST_S
-from broker.supervisor.placement import NodeCommand
-from broker.supervisor.supervised_node import (
+from lakehead.broker.supervisor.back_off import FIRST_S, LONGEST_S
+from lakehead.broker.supervisor.placement import NodeCommand
+from lakehead.broker.supervisor.supervised_node import (
     ENDING_S,
     FAILURES_MAX,
     FENCED,
@@ -19,8 +19,8 @@ from broker.supervisor.supervised_node import (
     Life,
     Phase,
 )
-from broker.supervisor.supervisor import NodeNotStarted, NodeNotStopped, Supervisor
-from storage.tasks import TaskScope
+from lakehead.broker.supervisor.supervisor import NodeNotStarted, NodeNotStopped, Supervisor
+from lakehead.storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
 
 STOP_TIMEOUT_S = 20.0

@@ -2,7 +2,7 @@
 
 import random
 
-from storage.format.partition_state import (
+from lakehead.storage.format.partition_state import (
     PackedState,
     ProducerBatch,
     ProducerRecord,
@@ -13,7 +13,7 @@ from storage.format.partition_state import (
     pack_producer,
     unpack_producer,
 )
-from storage.stream.stream import StoredState
+from lakehead.storage.stream.stream import StoredState
 from tests.simulation.ledger import Violation
 
 WHOLE_SHARE = 0.2

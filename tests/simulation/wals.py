@@ -7,15 +7,15 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from storage.errors import SettingsError
-from storage.wal import BlockWalSettings, MemoryWal, WriteAheadLog
-from storage.wal.deadline import Deadline, DeadlineDevice
-from storage.wal.object.batching import BatchingSettings
-from storage.wal.object.log import ObjectWal
-from storage.wal.object.settings import ObjectWalSettings
-from storage.wal.protocol import WalOwner
-from storage.wal.takeover import take_slice
-from storage.wal.volume import format_device, open_slice, volume_image
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.wal import BlockWalSettings, MemoryWal, WriteAheadLog
+from lakehead.storage.wal.deadline import Deadline, DeadlineDevice
+from lakehead.storage.wal.object.batching import BatchingSettings
+from lakehead.storage.wal.object.log import ObjectWal
+from lakehead.storage.wal.object.settings import ObjectWalSettings
+from lakehead.storage.wal.protocol import WalOwner
+from lakehead.storage.wal.takeover import take_slice
+from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.bucket import Bucket, RemoteStore
 from tests.simulation.hostile_device import Attachment, Platter
 from tests.simulation.lives import Life

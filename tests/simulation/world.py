@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from storage.format.object_names import JobName
-from storage.garbage.leak_check import check_leaks
-from storage.garbage.sweep import SweepTimes, find_garbage, perform
-from storage.metadata.log import MetadataLog
-from storage.object_store.faulty import FaultProfile
-from storage.stream.stream import Stream
-from storage.wal.object.names import is_tombstone_size
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, perform
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.faulty import FaultProfile
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.wal.object.names import is_tombstone_size
 from tests.simulation.bucket import Bucket, RemoteStore, StoreWeather
 from tests.simulation.compacting import Maintenance
 from tests.simulation.ledger import Ledger, Violation
@@ -49,11 +49,11 @@ class SkewedClock:
         self.skew_ms = 0
 
     def now_ms(self) -> int:
-        """See `storage.clock.Clock`."""
+        """See `lakehead.storage.clock.Clock`."""
         return START_MS + int(self._loop.time() * 1000) + self.skew_ms
 
     def monotonic(self) -> float:
-        """See `storage.clock.Clock`."""
+        """See `lakehead.storage.clock.Clock`."""
         return self._loop.time()
 
 

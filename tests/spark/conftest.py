@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from lake.spark import spark_session
+from lakehead.lake.spark import spark_session
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from storage.clock import SystemClock
-from storage.metadata.layout import checkpoint_key
-from storage.metadata.log import MetadataLog
-from storage.object_store import FileStore
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.layout import checkpoint_key
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store import FileStore
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from lake.tables.data_file import write_data_file
-from lake.tables.delta_table import Table, TableUnavailable, create_table, open_table
+from lakehead.lake.tables.data_file import write_data_file
+from lakehead.lake.tables.delta_table import Table, TableUnavailable, create_table, open_table
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 

@@ -11,17 +11,22 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_changes import planned_merge
-from lake.tables.data_file import write_data_file
-from lake.tables.delta_log import applications
-from lake.tables.delta_merge import DeltaMerge
-from lake.tables.delta_spark import SparkMerge, merge_statement, optimize_by_spark, vacuum_by_spark
-from lake.tables.delta_table import Table, create_table, open_table
-from lake.tables.left_out import LEFT_OUT, counted
-from lake.tables.merge_engine import MergeEngine, done_app, plan_merge
-from lake.tables.owner import OtherTopic
-from lake.tables.upsert import HISTORY_FIELDS, Merge, change_schema
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.tables.data_file import write_data_file
+from lakehead.lake.tables.delta_log import applications
+from lakehead.lake.tables.delta_merge import DeltaMerge
+from lakehead.lake.tables.delta_spark import (
+    SparkMerge,
+    merge_statement,
+    optimize_by_spark,
+    vacuum_by_spark,
+)
+from lakehead.lake.tables.delta_table import Table, create_table, open_table
+from lakehead.lake.tables.left_out import LEFT_OUT, counted
+from lakehead.lake.tables.merge_engine import MergeEngine, done_app, plan_merge
+from lakehead.lake.tables.owner import OtherTopic
+from lakehead.lake.tables.upsert import HISTORY_FIELDS, Merge, change_schema
 from tests.support.declared_topics import configure, delete_topic
 from tests.support.topic_writer import write_topic
 

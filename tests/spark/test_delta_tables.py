@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lake.jobs.materialize import materialize
-from lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.jobs.materialize import materialize
+from lakehead.lake.jobs.table_settings import MaterializeSettings
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.s3_server import S3Server
-from broker.cli.demonstration.answers import AirlineDelay, check_equal, reference
-from broker.cli.demonstration.dataset import DATASETS, messages, read_table
-from storage.errors import LakeheadError
+from lakehead.broker.cli.demonstration.answers import AirlineDelay, check_equal, reference
+from lakehead.broker.cli.demonstration.dataset import DATASETS, messages, read_table
+from lakehead.storage.errors import LakeheadError
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {"airlines": 16, "airports": 1_458, "planes": 3_322, "weather": 26_115, "flights": 336_776}
@@ -20,7 +20,7 @@ def run_demo(folder: Path, *options: str) -> str:
     """Run the demo in `folder` and return what it printed."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     run = subprocess.run(
-        [sys.executable, "-m", "broker.cli", "demo", *options],
+        [sys.executable, "-m", "lakehead", "demo", *options],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""A consumer, our source, `lake.scan` and the topic's table give the same rows.
+"""A consumer, our source, `lakehead.scan` and the topic's table give the same rows.
 
 `make equality` does more of this, beside Spark's Kafka source on Apache Kafka.
 """
@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bench.lakehead_server import lakehead_server
-from lake.jobs.materialize import materialize
-from lake.jobs.table_settings import MaterializeSettings
+from lakehead.lake.jobs.materialize import materialize
+from lakehead.lake.jobs.table_settings import MaterializeSettings
 from tests.equality.rows import Rows, consumer_rows, differences, scan_rows, spark_rows, table_rows
 from tests.equality.sending import Traffic
 from tests.equality.steps import PARTITIONS, RECORDS, STAMPED, workload

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from broker.cli.app import app
+from lakehead.broker.cli.app import app
 from tests.integration.test_upsert_tables import declare, record
 from tests.support.topic_writer import write_topic
 

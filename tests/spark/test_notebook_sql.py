@@ -22,7 +22,7 @@ def test_a_cell_of_sql_is_a_frame(
     shell: Any, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_topic(tmp_path / "store", "words", {0: [b"a", b"b", b"a"]})
-    shell.run_cell("%load_ext lake.notebook")
+    shell.run_cell("%load_ext lakehead.lake.notebook")
     count = "SELECT CAST(value AS STRING) AS word, count(*) AS n FROM words GROUP BY 1 ORDER BY n"
     found = shell.run_cell(f"%%lakehead --into counted\n-- words;\n{count};").result
     assert found.to_dict("list") == {"word": ["b", "a"], "n": [1, 2]}

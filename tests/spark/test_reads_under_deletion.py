@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-import lake
-from lake.errors import DataLoss
-from storage.clock import SystemClock
+import lakehead
+from lakehead.lake.errors import DataLoss
+from lakehead.storage.clock import SystemClock
 from tests.support.broker_process import HASTY, BrokerProcess
 from tests.support.waiting import wait_until
 
@@ -68,7 +68,7 @@ class World:
 
     def command(self, *given: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "broker.cli", *given, "--path", f"{self.broker.folder}/data"],
+            [sys.executable, "-m", "lakehead", *given, "--path", f"{self.broker.folder}/data"],
             capture_output=True,
             text=True,
             check=False,
@@ -78,7 +78,7 @@ class World:
     def scan(self) -> None:
         while self.is_time():
             try:
-                rows = lake.scan(self.store, "t", columns=["offset", "value"]).read_all()
+                rows = lakehead.scan(self.store, "t", columns=["offset", "value"]).read_all()
             except DataLoss:
                 self.outcomes["scans with an error"] += 1
                 continue
@@ -143,7 +143,7 @@ def test_reads_beside_retention_and_sweep_are_whole_or_an_error(tmp_path: Path) 
 def first_offset(world: World) -> int:
     """The first offset that the topic has, as its objects say."""
     try:
-        rows = lake.scan(world.store, "t", columns=["offset"]).read_all()
+        rows = lakehead.scan(world.store, "t", columns=["offset"]).read_all()
     except DataLoss:
         return 0
     return int(rows.column("offset")[0].as_py()) if rows.num_rows else 0

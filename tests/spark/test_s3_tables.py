@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bench.s3_server import S3Server
-from lake.spark import cache_folder
-from lake.tables.delta_table import location
+from lakehead.lake.spark import cache_folder
+from lakehead.lake.tables.delta_table import location
 from tests.integration.test_two_engines_on_s3 import race
 from tests.support.declared_topics import configure
 from tests.support.table_writer_process import content, rows
@@ -78,7 +78,7 @@ def test_sql_reads_a_table_in_a_bucket(tmp_path: Path, s3_server: S3Server) -> N
         del environment[name]
 
     def lakehead(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "broker.cli", *arguments, "--path", str(tmp_path)]
+        command = [sys.executable, "-m", "lakehead", *arguments, "--path", str(tmp_path)]
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=300, check=False
         )

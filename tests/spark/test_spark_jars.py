@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lake.spark_jars import delta_jars
-from storage.errors import SettingsError
+from lakehead.lake.spark_jars import delta_jars
+from lakehead.storage.errors import SettingsError
 
 
 def test_jars_that_cannot_be_fetched_are_one_clear_line(

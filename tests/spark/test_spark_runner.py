@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import lake
-from lake.jobs.spark_runner import SparkFailed, spark_runner
-from storage.errors import CorruptObject, LakeheadError
-from storage.jobs.compact import JOB as COMPACT
-from storage.jobs.compact import CompactOptions
-from storage.jobs.job import run_job
-from storage.jobs.verify import JOB as VERIFY
+import lakehead
+from lakehead.lake.jobs.spark_runner import SparkFailed, spark_runner
+from lakehead.storage.errors import CorruptObject, LakeheadError
+from lakehead.storage.jobs.compact import JOB as COMPACT
+from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.verify import JOB as VERIFY
 from tests.support.topic_writer import write_topic
 
 
@@ -58,7 +58,7 @@ def test_jobs_run_on_it(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(4):
         values = {p: [b"%d %d" % (number, n) for n in range(20)] for p in range(3)}
         write_topic(Path(path), "t", values, partitions=3)
-    before = lake.scan(path, "t").read_all().to_pylist()
+    before = lakehead.scan(path, "t").read_all().to_pylist()
     told: list[tuple[int, int]] = []
     figures = run_job(
         COMPACT,
@@ -70,6 +70,6 @@ def test_jobs_run_on_it(spark: SparkSession, tmp_path: Path) -> None:
     assert (figures.items, figures.objects_after) == (3, 3)
     assert told[0][0] == 0
     assert told[-1][0] == told[-1][1] > 0
-    assert lake.scan(path, "t").read_all().to_pylist() == before
+    assert lakehead.scan(path, "t").read_all().to_pylist() == before
     report = run_job(VERIFY, path, runner=spark_runner(spark))
     assert (report.damages, report.records) == ((), 240)

@@ -11,13 +11,13 @@ import threading
 import pytest
 from pyspark.sql import SparkSession
 
-from lake import sql_local
-from lake.spark import cache_folder
-from lake.spark_archive import is_whole
-from lake.sql import run_sql
-from lake.sql_local import LocalRows, read_small
-from lake.sql_places import may_name_delta
-from lake.sql_views import TopicViews, ViewSource
+from lakehead.lake import sql_local
+from lakehead.lake.spark import cache_folder
+from lakehead.lake.spark_archive import is_whole
+from lakehead.lake.sql import run_sql
+from lakehead.lake.sql_local import LocalRows, read_small
+from lakehead.lake.sql_places import may_name_delta
+from lakehead.lake.sql_views import TopicViews, ViewSource
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 
@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
 def no_workers(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Python source that Spark asks anything ends the test."""
     monkeypatch.setattr(
-        "lake.sql_views.ViewSource.frame",
+        "lakehead.lake.sql_views.ViewSource.frame",
         lambda *_: pytest.fail("a view is read by Spark's Python workers"),
     )
 
@@ -87,7 +87,7 @@ def test_rows_read_here_are_those_that_spark_reads(
     schema = TopicViews(place).named("orders")["orders"]
     local = read_small({"orders": schema})["orders"]
     assert local.frame(spark).schema == schema.frame(spark).schema
-    monkeypatch.setattr("lake.sql.read_small", lambda _: {})
+    monkeypatch.setattr("lakehead.lake.sql.read_small", lambda _: {})
     assert here == [rows_of(place, statement) for statement in statements]
 
 
@@ -155,8 +155,8 @@ def test_topics_are_read_while_spark_starts(
         assert is_read.wait(60), "rows wait for Spark"
         return spark
 
-    monkeypatch.setattr("lake.sql.read_small", read)
-    monkeypatch.setattr("lake.sql.spark_session", start)
+    monkeypatch.setattr("lakehead.lake.sql.read_small", read)
+    monkeypatch.setattr("lakehead.lake.sql.spark_session", start)
     assert len(rows_of(place, GROUPED)) == 3
 
 
@@ -188,7 +188,7 @@ def test_queries_without_delta_start_spark_without_it(
         asked.append(delta)
         return spark
 
-    monkeypatch.setattr("lake.sql.spark_session", start)
+    monkeypatch.setattr("lakehead.lake.sql.spark_session", start)
     run_sql(place, execute="SELECT 1 + 1", out=io.StringIO())
     run_sql(place, execute="SELECT 1 + 1; SELECT * FROM delta.`/nowhere`", out=io.StringIO())
     run_sql(place, source=io.StringIO("SELECT 1 + 1;"), out=io.StringIO())
@@ -196,7 +196,7 @@ def test_queries_without_delta_start_spark_without_it(
 
 
 _OURS = """\
-from lake.spark import spark_session
+from lakehead.lake.spark import spark_session
 print(spark_session(delta=False).sql("SELECT count(*) FROM VALUES (1), (2) AS rows(a)").collect())
 """
 """The least that a session with our settings takes."""
@@ -218,7 +218,7 @@ def test_a_statement_over_a_small_topic_takes_a_second_more_than_spark_alone(pla
     same neighbours then. CPU seconds count the whole of a run, its JVM's end too: on a busy machine
     they say more than what passed.
     """
-    sql = ["-m", "broker.cli", "sql", "--path", place, "-e", GROUPED]
+    sql = ["-m", "lakehead", "sql", "--path", place, "-e", GROUPED]
     commands = {"bare": ["-c", _BARE], "ours": ["-c", _OURS], "sql": sql}
     assert _archive_is_there(sql)
     runs = [{name: _used(command) for name, command in commands.items()} for _ in range(_PAIRS)]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lake import sql_local
-from lake.sql import run_sql
+from lakehead.lake import sql_local
+from lakehead.lake.sql import run_sql
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 

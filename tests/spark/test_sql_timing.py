@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lake import spark_archive
-from lake.sql import run_sql
+from lakehead.lake import spark_archive
+from lakehead.lake.sql import run_sql
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 from tests.support.waiting import wait_until
@@ -74,7 +74,7 @@ def test_a_statement_that_fails_has_its_error_alone(
 
 def sql(place: str, cache: Path, options: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", "sql", "--path", place, "--timing", "-e", GROUPED],
+        [sys.executable, "-m", "lakehead", "sql", "--path", place, "--timing", "-e", GROUPED],
         env={**os.environ, "LAKEHEAD_CACHE": str(cache), "JAVA_TOOL_OPTIONS": options},
         capture_output=True,
         text=True,

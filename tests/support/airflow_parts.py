@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from broker.cli.demonstration.airflow_home import USER, AirflowHome, free_port
-from broker.cli.demonstration.airflow_process import end_leftovers
+from lakehead.broker.cli.demonstration.airflow_home import USER, AirflowHome, free_port
+from lakehead.broker.cli.demonstration.airflow_process import end_leftovers
 from tests.changes.postgres import Postgres
 from tests.support.airflow_rig import ROOT, AirflowClient
 from tests.support.waiting import wait_until

@@ -185,7 +185,7 @@ def local_airflow(
     if variable is not None:
         environment["AIRFLOW_VAR_LAKEHEAD_DAGS"] = json.dumps(variable)
     said = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.said")
-    command = [sys.executable, "-m", "broker.cli", "airflow", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "lakehead", "airflow", str(folder), "--port", "0"]
     with said.open("wb") as output:
         process = subprocess.Popen(
             [*command, *arguments],

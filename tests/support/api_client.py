@@ -9,11 +9,11 @@ from types import ModuleType
 from typing import Any
 from uuid import UUID
 
-from broker import api
-from broker.node import Node, start_node
-from broker.protocol.api import RequestContext
-from broker.protocol.frame import encode_response
-from broker.settings import Settings
+from lakehead.broker import api
+from lakehead.broker.node import Node, start_node
+from lakehead.broker.protocol.api import RequestContext
+from lakehead.broker.protocol.frame import encode_response
+from lakehead.broker.settings import Settings
 
 TOPIC, GROUP = "known", "team"
 REGISTRY = api.registry()

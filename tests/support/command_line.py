@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from broker.cli import main
+from lakehead.broker.cli import main
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from lake.spark import cache_folder
+from lakehead.lake.spark import cache_folder
 
 
 def main(cluster: str, folder: str) -> None:

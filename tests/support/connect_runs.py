@@ -11,11 +11,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from bench.lakehead_server import ROOT
-from connectors.connector import Connector
-from connectors.runtime.config_file import load_settings
-from connectors.runtime.kafka_clients import Cluster
-from connectors.settings import ConnectorSettings
-from storage.clock import SystemClock
+from lakehead.connectors.connector import Connector
+from lakehead.connectors.runtime.config_file import load_settings
+from lakehead.connectors.runtime.kafka_clients import Cluster
+from lakehead.connectors.settings import ConnectorSettings
+from lakehead.storage.clock import SystemClock
 
 RUN_SECONDS_MAX = 90.0
 
@@ -66,7 +66,7 @@ class ConnectFile:
 
     def spawn(self, *flags: str, failpoint: str = "") -> subprocess.Popen[str]:
         """Start a run."""
-        command = [sys.executable, "-m", "broker.cli", "connect", "run", str(self.path), *flags]
+        command = [sys.executable, "-m", "lakehead", "connect", "run", str(self.path), *flags]
         environment = {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint}
         return subprocess.Popen(
             command,

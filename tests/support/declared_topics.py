@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from storage.clock import SystemClock
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import DeleteTopic, Record, TopicConfig, TrimStream
-from storage.metadata.state import ClusterState
-from storage.object_store import FileStore
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import DeleteTopic, Record, TopicConfig, TrimStream
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import FileStore
 
 
 def configure(root: Path, topic: str, configs: Mapping[str, str | None]) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.decode.columns import arrow_schema
-from lake.tables.layout import DECODED
+from lakehead.lake.decode.columns import arrow_schema
+from lakehead.lake.tables.layout import DECODED
 
 
 def batch_of(values: Sequence[bytes | None]) -> pa.RecordBatch:

@@ -9,12 +9,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import PARTITIONS_MAX
-from broker.network.connection import CONTROL_REQUEST_MAX
-from broker.protocol.api import schema
-from broker.protocol.decode import decode
-from broker.protocol.frame import encode_request
-from broker.protocol.messages import entity
+from lakehead.broker.api.topic_rules import PARTITIONS_MAX
+from lakehead.broker.network.connection import CONTROL_REQUEST_MAX
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.decode import decode
+from lakehead.broker.protocol.frame import encode_request
+from lakehead.broker.protocol.messages import entity
 from tests.support.wire import Batch, Wire, frame
 
 Deep = Iterator[tuple[str, bytes]]

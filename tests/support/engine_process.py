@@ -12,18 +12,18 @@ import asyncio
 import random
 import sys
 
-from storage.clock import SystemClock
-from storage.format.record_batch import patch
-from storage.metadata.records import CreateStream, CreateTopic, FenceNode, Record
-from storage.metadata.state import ClusterState, NodeState
-from storage.object_store import open_store
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.stream.left_logs import LeftLogs
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import WalOwner, WriteAheadLog, open_wal
-from storage.wal.address import public_address
-from storage.wal.holder import HostProcesses
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.record_batch import patch
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, FenceNode, Record
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.object_store import open_store
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal
+from lakehead.storage.wal.address import public_address
+from lakehead.storage.wal.holder import HostProcesses
 from tests.support.record_batches import TestRecord, encode_batch
 
 HOST = "host-of-the-test"

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from storage.aws.client import AwsRefused
-from storage.aws.ec2 import Attachment, EbsVolume, Ec2Instance
+from lakehead.storage.aws.client import AwsRefused
+from lakehead.storage.aws.ec2 import Attachment, EbsVolume, Ec2Instance
 
 T = TypeVar("T")
 Trouble = Callable[[str, bool], None]

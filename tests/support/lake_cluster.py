@@ -4,14 +4,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from storage.clock import SystemClock
-from storage.format.object_writer import ObjectWriter
-from storage.format.partition_state import PartitionState, encode_state
-from storage.format.producer_headers import producer_headers
-from storage.format.record_batch import read_header
-from storage.format.stream_object import StreamInfo
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import (
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.object_writer import ObjectWriter
+from lakehead.storage.format.partition_state import PartitionState, encode_state
+from lakehead.storage.format.producer_headers import producer_headers
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import (
     HEADERS,
     WHOLE,
     CommitObjects,
@@ -24,7 +24,7 @@ from storage.metadata.records import (
     RegisterNode,
     TrimStream,
 )
-from storage.object_store import ObjectStore, open_store
+from lakehead.storage.object_store import ObjectStore, open_store
 
 
 class LakeCluster:

@@ -28,7 +28,8 @@ class LoopWatch:
 @contextmanager
 def watched_loop() -> Iterator[LoopWatch]:
     """Watch every callback of asyncio's loops. The garbage collector does not run meanwhile: a
-    node's has little to visit (`broker.process`), that of a process of tests all that they left.
+    node's has little to visit (`lakehead.broker.process`), that of a process of tests all that
+    they left.
     """
     watch, run = LoopWatch(), asyncio.Handle._run
 

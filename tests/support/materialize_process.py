@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lake.jobs.materialize import materialize
-from lake.jobs.table_settings import MaterializeSettings
-from storage.errors import LakeheadError
+from lakehead.lake.jobs.materialize import materialize
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.storage.errors import LakeheadError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,11 +12,11 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from broker.node import Node
-from broker.protocol.api import schema
-from broker.protocol.frame import encode_request
-from broker.protocol.messages import entity
-from broker.protocol.node_proof import NO_PROOF
+from lakehead.broker.node import Node
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.frame import encode_request
+from lakehead.broker.protocol.messages import entity
+from lakehead.broker.protocol.node_proof import NO_PROOF
 
 LIMIT_S = 60.0
 _connected: "list[Client]" = []

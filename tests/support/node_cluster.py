@@ -5,10 +5,10 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from broker.node import Node
-from broker.setting_sources import load
-from storage.clock import SystemClock
-from storage.object_store import MemoryStore
+from lakehead.broker.node import Node
+from lakehead.broker.setting_sources import load
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.object_store import MemoryStore
 from tests.support.api_client import ApiClient
 
 LIMIT_S = 60.0

@@ -7,16 +7,23 @@ import random
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 
-from storage.clock import Clock, SystemClock
-from storage.errors import ObjectExists, OutcomeUnknown
-from storage.format.stream_object import StreamInfo
-from storage.object_store import MemoryStore, ObjectMeta, ObjectStore
-from storage.object_store.protocol import Owns, every_key
-from storage.tasks import TaskScope
-from storage.wal import Buffer, ObjectWal, ObjectWalSettings, WalListener, WalOwner, WalRecord
-from storage.wal.object import BatchingSettings, LogSealer, WalName
-from storage.wal.object.names import is_tombstone_size
-from storage.wal.protocol import LogIdentity, SealedLog, WalFloor, WalObjects
+from lakehead.storage.clock import Clock, SystemClock
+from lakehead.storage.errors import ObjectExists, OutcomeUnknown
+from lakehead.storage.format.stream_object import StreamInfo
+from lakehead.storage.object_store import MemoryStore, ObjectMeta, ObjectStore
+from lakehead.storage.object_store.protocol import Owns, every_key
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import (
+    Buffer,
+    ObjectWal,
+    ObjectWalSettings,
+    WalListener,
+    WalOwner,
+    WalRecord,
+)
+from lakehead.storage.wal.object import BatchingSettings, LogSealer, WalName
+from lakehead.storage.wal.object.names import is_tombstone_size
+from lakehead.storage.wal.protocol import LogIdentity, SealedLog, WalFloor, WalObjects
 
 CLUSTER = "c" * 32
 QUICK = ObjectWalSettings(

@@ -3,12 +3,12 @@
 from collections.abc import Generator, Mapping, Sequence
 from typing import TypeVar
 
-from broker.cluster.heartbeat import NodeLoad
-from broker.controller import balance as balancing
-from broker.controller import plan as planning
-from broker.controller.situation import Situation
-from storage.metadata.records import Record
-from storage.metadata.state import ClusterState
+from lakehead.broker.cluster.heartbeat import NodeLoad
+from lakehead.broker.controller import balance as balancing
+from lakehead.broker.controller import plan as planning
+from lakehead.broker.controller.situation import Situation
+from lakehead.storage.metadata.records import Record
+from lakehead.storage.metadata.state import ClusterState
 
 T = TypeVar("T")
 

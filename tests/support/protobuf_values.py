@@ -9,7 +9,12 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import strategies as st
 
-from lake.tables.values.protobuf_schema import TIMESTAMP_MESSAGE, WRAPPERS, is_map, is_opaque
+from lakehead.lake.tables.values.protobuf_schema import (
+    TIMESTAMP_MESSAGE,
+    WRAPPERS,
+    is_map,
+    is_opaque,
+)
 
 SCALARS = (
     *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import cramjam
 from crc32c import crc32c
 
-from storage.format.stream_object import (
+from lakehead.storage.format.stream_object import (
     BLOCK_FLAGS,
     BLOCK_HEADER,
     BLOCK_MAGIC,

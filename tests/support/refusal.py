@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def refusal(folder: Path, *flags: str) -> str:
     """The one line with which `lakehead start` refuses; fails if it does anything else."""
     command = [
-        *(sys.executable, "-m", "broker.cli", "start", "--data", str(folder / "data")),
+        *(sys.executable, "-m", "lakehead", "start", "--data", str(folder / "data")),
         *("--port", "0", *HASTY, *flags),
     ]
     done = subprocess.run(

@@ -21,7 +21,7 @@ class RegistryProcess:
 
     def __init__(self, bootstrap: str, topic: str, *flags: str) -> None:
         command = [
-            *(sys.executable, "-m", "broker.cli", "registry", "-b", bootstrap, "--port", "0"),
+            *(sys.executable, "-m", "lakehead", "registry", "-b", bootstrap, "--port", "0"),
             *("--topic", topic, "--timeout-ms", "60000"),
         ]
         self.process = subprocess.Popen(

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from lake.jobs.table_changes import planned_merge
-from lake.spark import spark_session
-from lake.spark_s3 import s3a_settings, spark_place
-from lake.tables.delta_merge import DeltaMerge
-from lake.tables.delta_spark import SparkMerge, optimize_by_spark, vacuum_by_spark
-from lake.tables.delta_table import create_table, location, open_table
-from lake.tables.upsert import change_schema
+from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.spark import spark_session
+from lakehead.lake.spark_s3 import s3a_settings, spark_place
+from lakehead.lake.tables.delta_merge import DeltaMerge
+from lakehead.lake.tables.delta_spark import SparkMerge, optimize_by_spark, vacuum_by_spark
+from lakehead.lake.tables.delta_table import create_table, location, open_table
+from lakehead.lake.tables.upsert import change_schema
 
 TOPIC = "0" * 32
 ROW = pa.schema(

@@ -1,8 +1,8 @@
 """The states of one partition in its uploads, kept as the metadata says that they count."""
 
-from broker.partition.producer_state import ProducerStates
-from broker.partition.producer_table import LIMITS, ProducerLimits
-from storage.format.partition_state import StateSnapshot, put_together
+from lakehead.broker.partition.producer_state import ProducerStates
+from lakehead.broker.partition.producer_table import LIMITS, ProducerLimits
+from lakehead.storage.format.partition_state import StateSnapshot, put_together
 
 TINY = ProducerLimits(whole_bytes=0, share_bytes=60, active=1, shard_size=2)
 """Each upload has a producer or two beside what changed; there are many shards at once."""

@@ -4,7 +4,7 @@
 
 import sys
 
-from lake.spark import spark_session
+from lakehead.lake.spark import spark_session
 
 
 def main(cluster: str, checkpoint: str, rows: str) -> None:

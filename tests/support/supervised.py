@@ -23,7 +23,7 @@ class Supervised:
         self._out = (folder / "out").open("w")
         self._log = folder / "log"
         command = [
-            *(sys.executable, "-m", "broker.cli", "start", "--nodes", str(nodes)),
+            *(sys.executable, "-m", "lakehead", "start", "--nodes", str(nodes)),
             *("--data", str(self.data), "--port", "0", "--wal.size", "64m"),
         ]
         with self._log.open("w") as log:

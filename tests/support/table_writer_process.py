@@ -19,11 +19,11 @@ import boto3
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from lake.jobs.table_lease import TableLeases
-from lake.jobs.table_upkeep import TableTarget, look, optimize, targets
-from lake.tables.data_file import write_data_file
-from lake.tables.delta_table import location
-from storage.object_store.s3.settings import parse_uri
+from lakehead.lake.jobs.table_lease import TableLeases
+from lakehead.lake.jobs.table_upkeep import TableTarget, look, optimize, targets
+from lakehead.lake.tables.data_file import write_data_file
+from lakehead.lake.tables.delta_table import location
+from lakehead.storage.object_store.s3.settings import parse_uri
 
 WAIT_S = 120.0
 

@@ -5,15 +5,15 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from storage.clock import SystemClock
-from storage.format.record_batch import patch
-from storage.metadata.records import CreateStream, CreateTopic, Record
-from storage.metadata.state import ClusterState
-from storage.object_store import FileStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.record_batch import patch
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch
 from tests.support.wal_tools import opener
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.shards import partition_of
-from broker.protocol.messages import entity
+from lakehead.broker.coordinator.shards import partition_of
+from lakehead.broker.protocol.messages import entity
 from tests.support.api_client import ApiClient
 from tests.support.node_cluster import NodeCluster
 

@@ -19,7 +19,7 @@ def run_user_tests(
         "PYTHONPATH": str(ROOT),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # installed here or not: the plugin is named below
     }
-    plugins = ["-p", "broker.testing.plugin", *(("-p", "xdist") if workers else ())]
+    plugins = ["-p", "lakehead.broker.testing.plugin", *(("-p", "xdist") if workers else ())]
     settings = folder / "pytest.ini"
     parallel = ["-n", str(workers)] if workers else []
     return subprocess.run(

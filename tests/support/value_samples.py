@@ -10,8 +10,8 @@ from typing import Any
 import fastavro
 from google.protobuf.json_format import ParseDict
 
-from lake.tables.values.decoder import ValueSpec
-from lake.tables.values.protobuf_schema import compile_proto, message_named
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.lake.tables.values.protobuf_schema import compile_proto, message_named
 from tests.support.protobuf_values import message_class
 from tests.support.schema_registry import Schemas
 

@@ -6,10 +6,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from storage.wal import BlockWal, BlockWalSettings, WalOwner, WalRecord, WriteAheadLog
-from storage.wal.block_format import RING_OFFSET, SLICES_START
-from storage.wal.memory_device import MemoryDevice
-from storage.wal.volume import format_device, open_slice, volume_image
+from lakehead.storage.wal import BlockWal, BlockWalSettings, WalOwner, WalRecord, WriteAheadLog
+from lakehead.storage.wal.block_format import RING_OFFSET, SLICES_START
+from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 
 DEADLINE_S = 60.0
 RING_START = SLICES_START + RING_OFFSET

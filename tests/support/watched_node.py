@@ -17,9 +17,9 @@ from typing import Self
 
 import uvloop
 
-from broker.node import Node, start_node
-from broker.process import tune_memory
-from broker.setting_sources import load
+from lakehead.broker.node import Node, start_node
+from lakehead.broker.process import tune_memory
+from lakehead.broker.setting_sources import load
 
 BEAT_S = 0.001
 START_S_MAX = 60.0
@@ -79,8 +79,8 @@ class WatchedNode:
         self._thread = threading.Thread(target=self._run, name="watched node", daemon=True)
 
     def __enter__(self) -> Self:
-        # As a node's process does (broker.process): else the collector walks through all that the
-        # tests have imported, on the loop.
+        # As a node's process does (lakehead.broker.process): else the collector walks through all
+        # that the tests have imported, on the loop.
         self._thresholds = gc.get_threshold()
         tune_memory()
         WatchedNode._running += 1

@@ -7,9 +7,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
-from storage.format.record_batch import TRANSACTIONAL
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.format.record_batch import TRANSACTIONAL
 from tests.support.node_client import LIMIT_S, Client
 from tests.support.wire import Batch
 

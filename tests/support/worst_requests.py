@@ -17,10 +17,10 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from broker.protocol.api import schema
-from broker.protocol.decode import TEXT_SIZE_MAX
-from broker.protocol.frame import encode_request
-from broker.protocol.node_proof import NO_PROOF, NodeProof
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.decode import TEXT_SIZE_MAX
+from lakehead.broker.protocol.frame import encode_request
+from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
 
 Path = tuple[str, ...]
 BYTES_ELEMENTS = (1, 1000)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from storage.aws.ec2 import Boto3Ec2
-from storage.aws.instance import Instance
-from storage.aws.volumes import InstanceVolumes
-from storage.errors import StorageError
+from lakehead.storage.aws.ec2 import Boto3Ec2
+from lakehead.storage.aws.instance import Instance
+from lakehead.storage.aws.volumes import InstanceVolumes
+from lakehead.storage.errors import StorageError
 from tests.terraform.cluster_checks import Cluster, tags
 from tests.terraform.emulator import REGION
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.demonstration.airflow_home import free_port
+from lakehead.broker.cli.demonstration.airflow_home import free_port
 from tests.support.airflow_parts import AIRFLOW, is_well
 from tests.support.airflow_rig import ROOT, AirflowClient
 from tests.support.topic_writer import write_topic

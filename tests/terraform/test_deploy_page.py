@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.testing import running_broker
 from docs.terraform_tables import ROOT, declarations
+from lakehead.broker.testing import running_broker
 
 PROJECT = ROOT.parents[1]
 PAGE = (PROJECT / "docs" / "deploy.md").read_text()
@@ -56,7 +56,7 @@ def test_every_command_is_documented_with_its_options() -> None:
 def test_the_first_record_and_the_first_table(tmp_path: Path) -> None:
     with running_broker(settings={"auto.create.topics.enable": "false"}) as broker:
         program = tmp_path / "lakehead"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m broker.cli "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lakehead "$@"\n')
         program.chmod(0o755)
         surroundings = {name: v for name, v in os.environ.items() if "LAKEHEAD" not in name}
         surroundings |= {

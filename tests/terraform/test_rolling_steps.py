@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker.cli.rolling.host_plan import (
+from lakehead.broker.cli.rolling.host_plan import (
     Action,
     HostPlan,
     check_data,
@@ -19,7 +19,7 @@ from broker.cli.rolling.host_plan import (
     read_plan,
     strays,
 )
-from broker.cli.rolling.terraform import MAY_END
+from lakehead.broker.cli.rolling.terraform import MAY_END
 from tests.terraform.inventory import inventory
 from tests.terraform.terraform import Terraform, plain
 from tests.terraform.test_terraform_cycle import HOST, place

@@ -32,7 +32,7 @@ esac
 """
 # What the real command would do is in the file CALLS; its restart fetches, as the unit does.
 LAKEHEAD = """case "$2" in
-  check) exec "$PYTHON" -m broker.cli "$@" ;;
+  check) exec "$PYTHON" -m lakehead "$@" ;;
   serving) echo "$@" >>"$CALLS"; exit "${SERVING:-0}" ;;
   roll) echo "$@" >>"$CALLS"
     [ "$ROLLED" = refused ] && exit 1

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from broker.catalog.arrivals import WAIT_S, Arrivals, is_coming
-from broker.partition.topic import Topic
-from storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.broker.catalog.arrivals import WAIT_S, Arrivals, is_coming
+from lakehead.broker.partition.topic import Topic
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 
 TOPIC_ID = "1" * 32
 HERE, OLD = 1, 2

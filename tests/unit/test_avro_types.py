@@ -10,11 +10,11 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import to_ddl
-from lake.tables.values.avro_schema import default_value, read_schema
-from lake.tables.values.decoder import ValueSpec
-from lake.tables.values.formats import open_decoder
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import to_ddl
+from lakehead.lake.tables.values.avro_schema import default_value, read_schema
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.errors import SettingsError
 from tests.support.avro_values import plain
 
 

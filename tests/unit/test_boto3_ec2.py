@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage.aws.client import AwsRefused, AwsUnanswered
-from storage.aws.ec2 import Boto3Ec2
-from storage.errors import SettingsError
+from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
+from lakehead.storage.aws.ec2 import Boto3Ec2
+from lakehead.storage.errors import SettingsError
 from tests.support.aws_answers import ERROR, Answers, serve_answers
 
 VOLUMES = """<DescribeVolumesResponse><volumeSet><item><volumeId>vol-00000001</volumeId>

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.tables.values.calendar_range import FIRST_DAY, FIRST_US, LAST_DAY, LAST_US, rows_beyond
+from lakehead.lake.tables.values.calendar_range import (
+    FIRST_DAY,
+    FIRST_US,
+    LAST_DAY,
+    LAST_US,
+    rows_beyond,
+)
 
 INSTANT, DAY = pa.timestamp("us", tz="UTC"), pa.date32()
 instants = st.none() | st.sampled_from(

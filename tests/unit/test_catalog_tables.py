@@ -8,9 +8,9 @@ import duckdb
 import polars as pl
 import pytest
 
-import lake
-from broker.coordinator.group.messages import GroupSnapshot
-from broker.coordinator.group.record_formats import (
+import lakehead
+from lakehead.broker.coordinator.group.messages import GroupSnapshot
+from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
@@ -18,8 +18,8 @@ from broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
-from lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
-from storage.errors import UnknownTopic
+from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
+from lakehead.storage.errors import UnknownTopic
 from tests.support.declared_topics import configure
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
@@ -50,7 +50,7 @@ def moment(milliseconds: int) -> dt.datetime:
 
 
 def test_topics_and_partitions(root: Path) -> None:
-    tables = lake.catalog_tables(str(root))
+    tables = lakehead.catalog_tables(str(root))
     a, b = tables.topics.to_pylist()
     assert (a["topic"], a["partitions"], a["offsets"], a["objects"]) == ("a", 2, 22, 2)
     assert (b["value_format"], b["has_table"]) == ("json", False)
@@ -64,7 +64,7 @@ def test_topics_and_partitions(root: Path) -> None:
 
 
 def test_objects_say_what_is_in_them(root: Path) -> None:
-    objects = lake.catalog_tables(str(root)).objects.to_pylist()
+    objects = lakehead.catalog_tables(str(root)).objects.to_pylist()
     ranges = [
         [(r["topic"], r["partition"], r["start_offset"], r["end_offset"]) for r in one["ranges"]]
         for one in objects
@@ -75,7 +75,7 @@ def test_objects_say_what_is_in_them(root: Path) -> None:
 
 
 def test_nodes(root: Path) -> None:
-    (node,) = lake.catalog_tables(str(root)).nodes.to_pylist()
+    (node,) = lakehead.catalog_tables(str(root)).nodes.to_pylist()
     assert (node["node"], node["host"], node["port"], node["partitions_led"]) == (
         *(1, "localhost", 9092),
         3,
@@ -83,7 +83,7 @@ def test_nodes(root: Path) -> None:
 
 
 def test_offsets_for_a_timestamp(root: Path) -> None:
-    tables = lake.catalog_tables(str(root))
+    tables = lakehead.catalog_tables(str(root))
 
     def offsets(timestamp: int, *topics: str) -> list[int]:
         rows: list[dict[str, Any]] = tables.offsets_for(timestamp, topics).to_pylist()
@@ -120,7 +120,7 @@ def test_groups_are_what_was_committed_last(tmp_path: Path) -> None:
     later = [only, offset("h", 1, 9)]
     write_topic(tmp_path, "__consumer_offsets", {0: first, 1: later}, partitions=2)
     write_topic(tmp_path, "__consumer_offsets", {0: [offset("g", 1, None)]})
-    rows = lake.catalog_tables(str(tmp_path)).groups.to_pylist()
+    rows = lakehead.catalog_tables(str(tmp_path)).groups.to_pylist()
     shown = [
         (r["group"], r["topic"], r["partition"], r["committed_offset"], r["lag"]) for r in rows
     ]
@@ -130,7 +130,7 @@ def test_groups_are_what_was_committed_last(tmp_path: Path) -> None:
 
 
 def test_engines_take_them_as_tables(root: Path) -> None:
-    topics = lake.catalog_tables(str(root)).topics
+    topics = lakehead.catalog_tables(str(root)).topics
     with duckdb.connect() as engine:
         engine.register("topics", topics)
         assert engine.execute("SELECT sum(offsets) FROM topics").fetchall() == [(22,)]
@@ -139,7 +139,7 @@ def test_engines_take_them_as_tables(root: Path) -> None:
 
 def test_every_table_has_its_schema_without_a_row(tmp_path: Path) -> None:
     LakeCluster(f"file:{tmp_path}")
-    tables = lake.catalog_tables(str(tmp_path))
+    tables = lakehead.catalog_tables(str(tmp_path))
     for name, schema in CATALOG_SCHEMAS.items():
         found = tables.offsets_for(0) if name == OFFSETS_FOR else tables.table(name)
         assert found.schema == schema

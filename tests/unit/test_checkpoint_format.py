@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import CorruptObject, UnsupportedFormat
-from storage.format.checkpoint import Checkpoint, Columns, decode, encode
-from storage.format.columns import Doubles, Flags, Longs, Texts, Words
+from lakehead.storage.errors import CorruptObject, UnsupportedFormat
+from lakehead.storage.format.checkpoint import Checkpoint, Columns, decode, encode
+from lakehead.storage.format.columns import Doubles, Flags, Longs, Texts, Words
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 

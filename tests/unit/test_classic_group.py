@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.messages import (
+from lakehead.broker.coordinator.group.messages import (
     GroupSettings,
     GroupState,
     Joined,
@@ -16,9 +16,9 @@ from broker.coordinator.group.messages import (
     SyncRequest,
     SyncResult,
 )
-from broker.coordinator.group.restoring import restored_group
-from broker.coordinator.group.rules import refuse_request
-from broker.coordinator.group.state_machine import Group
+from lakehead.broker.coordinator.group.restoring import restored_group
+from lakehead.broker.coordinator.group.rules import refuse_request
+from lakehead.broker.coordinator.group.state_machine import Group
 
 NO_DELAY = GroupSettings(initial_rebalance_delay_ms=0)
 PROTOCOLS = (("range", b"meta-range"), ("roundrobin", b"meta-rr"))

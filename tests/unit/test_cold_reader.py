@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from storage.object_store import MemoryStore
-from storage.stream.engine import StorageSettings
-from storage.wal import MemoryWal
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import StorageSettings
+from lakehead.storage.wal import MemoryWal
 from tests.unit.test_stream_engine import append, read_all, running
 
 BATCH = 100_000

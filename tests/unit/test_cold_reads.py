@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from storage.errors import CorruptObject
-from storage.format.record_batch import read_header
-from storage.metadata.records import CommittedObject, CommittedRange, ReplaceObjects
-from storage.object_store import MemoryStore
-from storage.stream.block_cache import BlockCache
-from storage.stream.engine import StorageSettings, StreamEngine
-from storage.stream.read_budget import ReadBudget, Ticket
-from storage.stream.readahead import READAHEAD_MAX, READAHEAD_MIN, Readahead
-from storage.stream.stream import Stream
-from storage.wal import MemoryWal
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.metadata.records import CommittedObject, CommittedRange, ReplaceObjects
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.block_cache import BlockCache
+from lakehead.storage.stream.engine import StorageSettings, StreamEngine
+from lakehead.storage.stream.read_budget import ReadBudget, Ticket
+from lakehead.storage.stream.readahead import READAHEAD_MAX, READAHEAD_MIN, Readahead
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.wal import MemoryWal
 from tests.unit.test_garbage import SteppedClock
 from tests.unit.test_stream_engine import append
 from tests.unit.test_stream_engine import running as running_by

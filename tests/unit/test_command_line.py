@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.setting_sources import SETTINGS
-from storage.clock import SystemClock
-from storage.format.record_batch import patch
-from storage.metadata.records import CreateStream, CreateTopic
-from storage.object_store import FileStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.tasks import TaskScope
-from storage.wal import open_wal
+from lakehead.broker.setting_sources import SETTINGS
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.record_batch import patch
+from lakehead.storage.metadata.records import CreateStream, CreateTopic
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import open_wal
 from tests.support.command_line import CommandLine
 from tests.support.record_batches import TestRecord, encode_batch
 from tests.support.wal_tools import opener
@@ -221,8 +221,9 @@ def test_version_is_shown(lakehead: CommandLine) -> None:
 def test_commands_and_nodes_load_no_kernels_before_they_need_them() -> None:
     """Compilers cost half a second and fifty megabytes: in each node, and in each command."""
     heavy = "{'numba', 'llvmlite', 'pyarrow', 'deltalake', 'pyspark'} & set(sys.modules)"
-    commands = "dict(typer.main.get_command(broker.cli.app.app).commands)"
-    script = f"import sys, typer, broker.cli.app, broker.node; {commands}; print(*{heavy})"
+    commands = "dict(typer.main.get_command(lakehead.broker.cli.app.app).commands)"
+    modules = "lakehead.broker.cli.app, lakehead.broker.node"
+    script = f"import sys, typer, {modules}; {commands}; print(*{heavy})"
     told = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -231,13 +232,14 @@ def test_commands_and_nodes_load_no_kernels_before_they_need_them() -> None:
 
 def test_a_command_brings_no_other_along() -> None:
     script = (
-        "import sys, typer, broker.cli.app as cli\n"
+        "import sys, typer, lakehead.broker.cli.app as cli\n"
         "typer.main.get_command(cli.app).commands['start']\n"
-        "print(*(name for name in sys.modules if name.startswith('broker.cli.')))"
+        "print(*(name for name in sys.modules if name.startswith('lakehead.broker.cli.')))"
     )
     told = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert set(told.stdout.split()) == {
-        f"broker.cli.{name}" for name in ("app", "commands", "process", "sections", "start")
+        f"lakehead.broker.cli.{name}"
+        for name in ("app", "commands", "process", "sections", "start")
     }

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from broker.coordinator.patience import Patience
+from lakehead.broker.coordinator.patience import Patience
 from tests.simulation.loop import SimulationLoop
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.compaction.arena import Arena
-from storage.compaction.bare_batches import filler, without_records
-from storage.compaction.batch_filter import filtered, inflated, with_horizon
-from storage.compaction.key_hash import digest
-from storage.compaction.offset_map import OffsetMap
-from storage.format.record_batch import DELETE_HORIZON, crc_ok, read_header
-from storage.format.records import iter_kafka_records
+from lakehead.storage.compaction.arena import Arena
+from lakehead.storage.compaction.bare_batches import filler, without_records
+from lakehead.storage.compaction.batch_filter import filtered, inflated, with_horizon
+from lakehead.storage.compaction.key_hash import digest
+from lakehead.storage.compaction.offset_map import OffsetMap
+from lakehead.storage.format.record_batch import DELETE_HORIZON, crc_ok, read_header
+from lakehead.storage.format.records import iter_kafka_records
 from tests.support.record_batches import CODECS, TestRecord, encode_batch, foreign_batch
 
 T = 1_700_000_000_000

@@ -8,17 +8,17 @@ from functools import partial
 
 import pytest
 
-from storage.compaction.job import Compaction, CompactionResult, CompactionSettings
-from storage.format.object_names import JobName
-from storage.garbage.leak_check import check_leaks
-from storage.metadata.log import MetadataLog
-from storage.object_store import MemoryStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.protocol import ObjectStore
-from storage.object_store.retrying import RetryingStore
-from storage.stream.engine import StorageSettings
-from storage.stream.stream import Stream
-from storage.wal import MemoryWal
+from lakehead.storage.compaction.job import Compaction, CompactionResult, CompactionSettings
+from lakehead.storage.format.object_names import JobName
+from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.stream.engine import StorageSettings
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.wal import MemoryWal
 from tests.simulation.loop import LoopClock, simulate
 from tests.unit.test_compaction_job import Writer, read, upload
 from tests.unit.test_stream_engine import running

@@ -7,20 +7,25 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.compaction.job import Compaction, CompactionResult, CompactionSettings, Superseded
-from storage.compaction.plan import dirtiness
-from storage.errors import OffsetOutOfRange
-from storage.format.control_batch import Marker, encode_marker
-from storage.format.partition_state import StateSnapshot
-from storage.format.record_batch import patch, read_header
-from storage.format.records import KafkaRecord, iter_kafka_records
-from storage.garbage.leak_check import check_leaks
-from storage.metadata.records import COMPACTED, TrimStream
-from storage.object_store import MemoryStore
-from storage.stream.engine import StorageSettings, StreamEngine
-from storage.stream.stream import Stream
-from storage.wal import MemoryWal
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.compaction.job import (
+    Compaction,
+    CompactionResult,
+    CompactionSettings,
+    Superseded,
+)
+from lakehead.storage.compaction.plan import dirtiness
+from lakehead.storage.errors import OffsetOutOfRange
+from lakehead.storage.format.control_batch import Marker, encode_marker
+from lakehead.storage.format.partition_state import StateSnapshot
+from lakehead.storage.format.record_batch import patch, read_header
+from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
+from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.metadata.records import COMPACTED, TrimStream
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import StorageSettings, StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import CODECS, TestRecord, compress, encode_batch, seal_batch
 from tests.unit.test_stream_engine import running
 

@@ -7,9 +7,9 @@ import pytest
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.configs.broker_table import BROKER_CONFIGS
-from broker.configs.definition import LONG_MAX, ConfigType, Effect
-from broker.configs.entries import (
+from lakehead.broker.configs.broker_table import BROKER_CONFIGS
+from lakehead.broker.configs.definition import LONG_MAX, ConfigType, Effect
+from lakehead.broker.configs.entries import (
     BrokerValues,
     ConfigSource,
     broker_entries,
@@ -20,13 +20,13 @@ from broker.configs.entries import (
     topic_entries,
     topic_value,
 )
-from broker.configs.kafka_table import KAFKA_CONFIGS
-from broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
-from broker.protocol.errors import KafkaError
-from broker.setting_sources import SETTINGS
-from broker.settings import Settings
-from storage.metadata.state import ClusterState
-from storage.upkeep.configs import ALL_BROKERS
+from lakehead.broker.configs.kafka_table import KAFKA_CONFIGS
+from lakehead.broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.setting_sources import SETTINGS
+from lakehead.broker.settings import Settings
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.upkeep.configs import ALL_BROKERS
 
 KAFKA_BROKER_CONFIGS = 320
 """What DescribeConfigs of a broker of Kafka 4.2 lists, ..."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from connectors.connector import Connector
-from connectors.runtime.config_file import checked_settings, load_settings
-from connectors.settings import ConnectorSettings
-from storage.clock import SystemClock
-from storage.errors import SettingsError
+from lakehead.connectors.connector import Connector
+from lakehead.connectors.runtime.config_file import checked_settings, load_settings
+from lakehead.connectors.settings import ConnectorSettings
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
 from tests.support.command_line import CommandLine
 
 GOOD = """

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.jobs.table_item import TableFiles
-from lake.tables.chunks import CHUNK_BYTES, Chunks
-from lake.tables.data_file import DataFileWriter
-from lake.tables.delta_table import create_table, open_table
+from lakehead.lake.jobs.table_item import TableFiles
+from lakehead.lake.tables.chunks import CHUNK_BYTES, Chunks
+from lakehead.lake.tables.data_file import DataFileWriter
+from lakehead.lake.tables.delta_table import create_table, open_table
 
 SCHEMA = pa.schema([("n", pa.int64()), ("value", pa.binary()), ("note", pa.string())])
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.decode import memory
-from lake.decode.memory import KEPT_BYTES_MAX, SIZE_MAX, SIZE_MIN, empty, zeros
+from lakehead.lake.decode import memory
+from lakehead.lake.decode.memory import KEPT_BYTES_MAX, SIZE_MAX, SIZE_MIN, empty, zeros
 
 MIB = 1 << 20
 

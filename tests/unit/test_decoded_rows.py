@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
-from lake.errors import UndecodableValue
-from lake.source.data_source import LakeheadDataSource
-from lake.tables.registry import RegistryUnavailable
-from storage.errors import SettingsError
+from lakehead.lake.errors import UndecodableValue
+from lakehead.lake.source.data_source import LakeheadDataSource
+from lakehead.lake.tables.registry import RegistryUnavailable
+from lakehead.storage.errors import SettingsError
 from tests.support.avro_values import written
 from tests.support.declared_topics import configure
 from tests.support.record_batches import TestRecord

@@ -9,13 +9,13 @@ from typing import Any
 import cramjam
 import pytest
 
-from lake.decode.columns import chosen_columns
-from lake.decode.decoder import BlockRange, RecordDecoder
-from lake.decode.invalid import MODES, ByMode, InvalidBatch, InvalidTimes, Mode
-from lake.errors import InvalidRecord
-from storage import kernel_compiler
-from storage.errors import CorruptObject, LakeheadError, SettingsError
-from storage.format.records import TIME_MAX
+from lakehead.lake.decode.columns import chosen_columns
+from lakehead.lake.decode.decoder import BlockRange, RecordDecoder
+from lakehead.lake.decode.invalid import MODES, ByMode, InvalidBatch, InvalidTimes, Mode
+from lakehead.lake.errors import InvalidRecord
+from lakehead.storage import kernel_compiler
+from lakehead.storage.errors import CorruptObject, LakeheadError, SettingsError
+from lakehead.storage.format.records import TIME_MAX
 from tests.support.record_batches import (
     TestRecord,
     block,

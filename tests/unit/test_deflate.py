@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from storage.format.compression import GZIP, LZ4, SNAPPY, ZSTD, Inflater, deflate
+from lakehead.storage.format.compression import GZIP, LZ4, SNAPPY, ZSTD, Inflater, deflate
 
 LEVELS: list[tuple[int, int | None]] = [(codec, None) for codec in (GZIP, SNAPPY, LZ4, ZSTD)]
 LEVELS += [(GZIP, -1), (GZIP, 1), (GZIP, 9), (ZSTD, -7), (ZSTD, 22)]

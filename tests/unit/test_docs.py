@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.setting_sources import SETTINGS
 from docs.generate import pages
+from lakehead.broker.setting_sources import SETTINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.aws.client import AwsRefused, AwsUnanswered
-from storage.aws.devices import NvmeDevices
-from storage.aws.instance import Instance
-from storage.aws.volumes import InstanceVolumes
-from storage.errors import LakeheadError, SettingsError, StorageError
+from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
+from lakehead.storage.aws.devices import NvmeDevices
+from lakehead.storage.aws.instance import Instance
+from lakehead.storage.aws.volumes import InstanceVolumes
+from lakehead.storage.errors import LakeheadError, SettingsError, StorageError
 from tests.simulation.loop import simulate
 from tests.support.fake_ec2 import FakeDevices, FakeEc2
 

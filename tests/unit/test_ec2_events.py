@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.ec2_events import LEAD_S, POLL_S, Ec2Events
-from storage.aws.instance import InstanceMetadata, MetadataUnanswered, ScheduledEvent
+from lakehead.broker.ec2_events import LEAD_S, POLL_S, Ec2Events
+from lakehead.storage.aws.instance import InstanceMetadata, MetadataUnanswered, ScheduledEvent
 from tests.simulation.loop import simulate
 from tests.support.fake_imds import FakeImds, serve_imds
 

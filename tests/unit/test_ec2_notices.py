@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.ec2_notices import Ec2Notices
-from broker.settings import Settings
-from broker.supervisor.placement import node_commands
-from storage.aws.instance import ENDPOINT_VARIABLE, Instance, MetadataUnanswered, Notice
-from storage.errors import SettingsError
+from lakehead.broker.ec2_notices import Ec2Notices
+from lakehead.broker.settings import Settings
+from lakehead.broker.supervisor.placement import node_commands
+from lakehead.storage.aws.instance import ENDPOINT_VARIABLE, Instance, MetadataUnanswered, Notice
+from lakehead.storage.errors import SettingsError
 from tests.simulation.loop import simulate
 from tests.support.fake_imds import FakeImds, serve_imds
 from tests.support.supervised import Supervised, supervised
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 def draining(store: str) -> set[int]:
     """Return the live nodes that lead nothing."""
-    command = [sys.executable, "-m", "broker.cli", "nodes", "--json", "--path", store]
+    command = [sys.executable, "-m", "lakehead", "nodes", "--json", "--path", store]
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     rows = [json.loads(line) for line in said.splitlines()]
     return {row["node"] for row in rows if row["state"] == "draining"}

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.clock import Clock
-from storage.garbage.leak_check import check_leaks
-from storage.object_store import MemoryStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal
+from lakehead.storage.clock import Clock
+from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal
 from tests.simulation.loop import LoopClock, simulate
 from tests.support.wal_tools import opener
 from tests.unit.test_stream_engine import append, create_topic, read_all

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lake.jobs.local_pool import run_items
-from storage.errors import CorruptObject, FeatureNotEnabled, LakeheadError
+from lakehead.lake.jobs.local_pool import run_items
+from lakehead.storage.errors import CorruptObject, FeatureNotEnabled, LakeheadError
 
 
 def kinds(of: type[LakeheadError] = LakeheadError) -> Iterator[type[LakeheadError]]:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.extras import EXTRAS, missing_extra, require_extras
-from storage.errors import SettingsError
+from lakehead.broker.cli.extras import EXTRAS, missing_extra, require_extras
+from lakehead.storage.errors import SettingsError
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE_INSTALL = f"""
 import sys
 for package in {[package for packages in EXTRAS.values() for package in packages]!r}:
     sys.modules[package] = None
-from broker.cli.process import run
+from lakehead.broker.cli.process import run
 run()
 """
 """A process in which no package of an extra can be imported, as after `pip install lakehead`."""

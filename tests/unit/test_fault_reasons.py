@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import parse_schema
-from lake.tables.values.decoder import ValueSpec
-from lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
 
 AVRO = json.dumps(
     {

@@ -12,24 +12,29 @@ import pytest
 from crc32c import crc32c
 from immutables import Map
 
-from storage.clock import SystemClock
-from storage.errors import CorruptObject, EntryRejected, FeatureNotEnabled, UnsupportedFormat
-from storage.format import checkpoint as checkpoint_file
-from storage.format.columns import Longs
-from storage.format.feature_level import (
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import (
+    CorruptObject,
+    EntryRejected,
+    FeatureNotEnabled,
+    UnsupportedFormat,
+)
+from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.format.columns import Longs
+from lakehead.storage.format.feature_level import (
     BASE_LEVEL,
     LOWEST_LEVEL,
     METADATA_VERSION,
     NEWEST_LEVEL,
 )
-from storage.metadata import records as r
-from storage.metadata.additions import ADDITIONS, columns_at, fitted
-from storage.metadata.entry import decode_entry, encode_entry, entry_key
-from storage.metadata.log import MetadataLog
-from storage.metadata.log_reader import in_steps
-from storage.metadata.snapshot import state_of, tables_of
-from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore, ObjectStore
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.additions import ADDITIONS, columns_at, fitted
+from lakehead.storage.metadata.entry import decode_entry, encode_entry, entry_key
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.snapshot import state_of, tables_of
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import MemoryStore, ObjectStore
 
 VOCABULARY = Path(__file__).parents[1] / "fixtures" / "level-1" / "vocabulary.json"
 TO_NEWEST = r.FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL)
@@ -92,7 +97,7 @@ def test_each_record_and_field_since_level_1_is_declared_with_its_level() -> Non
     }
     for struct, names in written_fields().items():
         if struct not in base:
-            assert struct in records, f"declare {struct} in storage.metadata.additions"
+            assert struct in records, f"declare {struct} in lakehead.storage.metadata.additions"
             continue
         added = {name for name in names if (struct, name) in fields}
         assert names - added == set(base[struct]), f"declare the new fields of {struct}"

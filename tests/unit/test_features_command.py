@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from broker.cli.cluster import load_state
-from storage.clock import SystemClock
-from storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
-from storage.metadata import records as r
-from storage.metadata.log import MetadataLog
-from storage.object_store.file import FileStore
+from lakehead.broker.cli.cluster import load_state
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.object_store.file import FileStore
 from tests.support.command_line import CommandLine
 
 NODE = r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="127.0.0.1", port=1)

@@ -5,9 +5,9 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.partition.fetch_session import EVICTION_S, FetchSessions
-from broker.protocol.errors import KafkaError
-from broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from lakehead.broker.partition.fetch_session import EVICTION_S, FetchSessions
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.unit.test_arrivals import SteppedClock
 
 WANTED = [FetchTopic("t", [FetchPartition(0, -1, 0, -1, 1 << 20)])]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.object_store import FileStore
+from lakehead.storage.object_store import FileStore
 
 SECTOR = 4096
 MIB = 1 << 20

@@ -15,15 +15,15 @@ import pytest
 import zstandard
 
 from bench.s3_server import S3Server
-from connectors.runtime.errors import BadInput, ConnectorError, InputChanged
-from connectors.runtime.records import Batch, Position, Work
-from connectors.sources.files.lines import lines
-from connectors.sources.files.settings import FilesSettings
-from connectors.sources.files.source import FilesSource
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.object_store.s3.client import object_client
-from storage.object_store.s3.settings import parse_uri
+from lakehead.connectors.runtime.errors import BadInput, ConnectorError, InputChanged
+from lakehead.connectors.runtime.records import Batch, Position, Work
+from lakehead.connectors.sources.files.lines import lines
+from lakehead.connectors.sources.files.settings import FilesSettings
+from lakehead.connectors.sources.files.source import FilesSource
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.object_store.s3.client import object_client
+from lakehead.storage.object_store.s3.settings import parse_uri
 
 
 class Reader:

@@ -6,21 +6,21 @@ import random
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.errors import EntryRejected, ObjectNotFound, StoreUnavailable
-from storage.format.object_names import DataName
-from storage.garbage.collector import GarbageCollector
-from storage.garbage.judgement import Verdict, judge
-from storage.garbage.leak_check import check_leaks
-from storage.garbage.sweep import SweepTimes, find_garbage, perform
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
-from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.stream.engine import StorageSettings
-from storage.wal import MemoryWal
-from storage.wal.object.names import TOMBSTONE_SIZE, wal_key
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import EntryRejected, ObjectNotFound, StoreUnavailable
+from lakehead.storage.format.object_names import DataName
+from lakehead.storage.garbage.collector import GarbageCollector
+from lakehead.storage.garbage.judgement import Verdict, judge
+from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, perform
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.stream.engine import StorageSettings
+from lakehead.storage.wal import MemoryWal
+from lakehead.storage.wal.object.names import TOMBSTONE_SIZE, wal_key
 from tests.unit.test_stream_engine import TOPIC, append, running
 
 SETTINGS = StorageSettings(upload_age_s=3600, stream_object_size=2048, cache_size=1 << 20)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.process import GC_THRESHOLDS
-from storage.stream.cache import CachedBatch, LogCache
+from lakehead.broker.process import GC_THRESHOLDS
+from lakehead.storage.stream.cache import CachedBatch, LogCache
 
 
 @pytest.fixture

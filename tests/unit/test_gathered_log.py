@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-from broker.coordinator.gathered_log import GatheredLog
-from broker.coordinator.log import CoordinatorLog, OnDone
-from storage.errors import WalFull
-from storage.format.batch_writer import KeyValue
+from lakehead.broker.coordinator.gathered_log import GatheredLog
+from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
+from lakehead.storage.errors import WalFull
+from lakehead.storage.format.batch_writer import KeyValue
 
 
 class Written:

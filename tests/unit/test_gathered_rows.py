@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-import lake.jobs.table_changes as table_changes
-import lake.tables.upsert as upsert
-from lake.jobs.table_changes import planned_merge
-from lake.tables.delta_merge import DeltaMerge
-from lake.tables.delta_table import Table, open_table
-from lake.tables.gathered import gathered
-from lake.tables.upsert import change_schema
+from lakehead.lake.jobs import table_changes
+from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.tables import upsert
+from lakehead.lake.tables.delta_merge import DeltaMerge
+from lakehead.lake.tables.delta_table import Table, open_table
+from lakehead.lake.tables.gathered import gathered
+from lakehead.lake.tables.upsert import change_schema
 
 SCHEMA = pa.schema(
     [

@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.memory import GroupMemory
-from broker.coordinator.group.messages import GroupSettings, JoinResult, SyncRequest, SyncResult
-from broker.coordinator.group.shard import GroupShard
-from broker.coordinator.log import CoordinatorLog
-from storage.clock import SystemClock
-from storage.tasks import TaskScope
+from lakehead.broker.coordinator.group.memory import GroupMemory
+from lakehead.broker.coordinator.group.messages import (
+    GroupSettings,
+    JoinResult,
+    SyncRequest,
+    SyncResult,
+)
+from lakehead.broker.coordinator.group.shard import GroupShard
+from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.tasks import TaskScope
 from tests.property.test_coordinator_log import ListPartition, crash
 from tests.unit.test_classic_group import World, join_request
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
-from broker.coordinator.group.record_formats import (
+from lakehead.broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
+from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
@@ -18,10 +18,10 @@ from broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
-from broker.coordinator.record_reader import UnknownRecord
-from storage.format.batch_writer import encode_batch, varint
-from storage.format.record_batch import crc_ok, read_header
-from storage.format.records import iter_kafka_records
+from lakehead.broker.coordinator.record_reader import UnknownRecord
+from lakehead.storage.format.batch_writer import encode_batch, varint
+from lakehead.storage.format.record_batch import crc_ok, read_header
+from lakehead.storage.format.records import iter_kafka_records
 
 text = st.text(max_size=20)
 i32 = st.integers(-(2**31), 2**31 - 1)

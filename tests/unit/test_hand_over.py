@@ -7,15 +7,15 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from storage.errors import EntryRejected, Fenced, StreamClosed
-from storage.format.partition_state import StateSnapshot
-from storage.metadata.records import AssignStreams, FenceNode
-from storage.object_store import MemoryStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.protocol import Buffer
-from storage.stream.engine import StreamEngine
-from storage.stream.stream import Stream
-from storage.wal import MemoryWal, WalOwner, WriteAheadLog
+from lakehead.storage.errors import EntryRejected, Fenced, StreamClosed
+from lakehead.storage.format.partition_state import StateSnapshot
+from lakehead.storage.metadata.records import AssignStreams, FenceNode
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
 from tests.unit.test_object_wal_recovery import in_cluster, running, state_of
 from tests.unit.test_stream_engine import append, read_all
 

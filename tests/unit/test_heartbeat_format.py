@@ -12,8 +12,8 @@ from kio.schema.types import BrokerId
 from kio.serial import entity_writer
 from kio.static.primitive import i64
 
-from broker import api
-from broker.cluster.heartbeat import (
+from lakehead.broker import api
+from lakehead.broker.cluster.heartbeat import (
     Heartbeat,
     HeartbeatAnswer,
     NodeLoad,
@@ -22,9 +22,9 @@ from broker.cluster.heartbeat import (
     encode_answer,
     encode_heartbeat,
 )
-from broker.protocol.decode import decode
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.frame import read_header
+from lakehead.broker.protocol.decode import decode
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.frame import read_header
 
 REGISTRY = api.registry()
 LONGS = st.integers(-(2**62), 2**62)

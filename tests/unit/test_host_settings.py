@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from broker.cli.cluster import load_state
-from broker.cli.host_settings import host_of, needs_restart
-from broker.cli.rolling.host_state import ReadyWatch
-from broker.setting_sources import load
-from broker.settings import Settings
-from storage.clock import SystemClock
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import DrainNode, FenceNode, Record, RegisterNode
-from storage.metadata.state import ClusterState, NodeState
-from storage.object_store import FileStore
+from lakehead.broker.cli.cluster import load_state
+from lakehead.broker.cli.host_settings import host_of, needs_restart
+from lakehead.broker.cli.rolling.host_state import ReadyWatch
+from lakehead.broker.setting_sources import load
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import DrainNode, FenceNode, Record, RegisterNode
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.object_store import FileStore
 from tests.support.command_line import CommandLine, Outcome
 
 RESTART = """

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 import cramjam
 import pytest
 
-from storage.errors import StoreUnavailable
-from storage.stream.inflating import RECORD_SIZE_MIN, SMALL_SIZE, InflatedBatches
-from storage.tasks import task_group
+from lakehead.storage.errors import StoreUnavailable
+from lakehead.storage.stream.inflating import RECORD_SIZE_MIN, SMALL_SIZE, InflatedBatches
+from lakehead.storage.tasks import task_group
 from tests.support.wire import Batch
 
 MIB = 1 << 20

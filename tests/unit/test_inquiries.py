@@ -12,13 +12,13 @@ import pytest
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.cluster.inquiries import Inquiries
-from broker.cluster.network import TcpNetwork
-from broker.protocol.api import schema
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.frame import encode_response
-from broker.protocol.messages import entity
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.broker.cluster.inquiries import Inquiries
+from lakehead.broker.cluster.network import TcpNetwork
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.frame import encode_response
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.metadata.state import ClusterState, NodeState
 
 KEY, VERSION = 26, 3
 PEER = 7

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage.aws.instance import Instance, InstanceMetadata, MetadataUnanswered, Notice
-from storage.errors import SettingsError
+from lakehead.storage.aws.instance import Instance, InstanceMetadata, MetadataUnanswered, Notice
+from lakehead.storage.errors import SettingsError
 from tests.support.fake_imds import FakeImds, serve_imds
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import parse_schema, to_ddl
-from lake.tables.json_columns import JsonColumns, json_columns
-from lake.tables.json_inference import infer_schema
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import parse_schema, to_ddl
+from lakehead.lake.tables.json_columns import JsonColumns, json_columns
+from lakehead.lake.tables.json_inference import infer_schema
+from lakehead.storage.errors import SettingsError
 
 SCHEMA = parse_schema("a BIGINT, b STRING")
 

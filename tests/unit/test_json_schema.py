@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.tables.ddl import parse_schema, to_ddl
-from lake.tables.values.decoder import UnusableSchema
-from lake.tables.values.json_program import Written, compile_json, fitting_forms
-from lake.tables.values.json_schema import read_json_schema
+from lakehead.lake.tables.ddl import parse_schema, to_ddl
+from lakehead.lake.tables.values.decoder import UnusableSchema
+from lakehead.lake.tables.values.json_program import Written, compile_json, fitting_forms
+from lakehead.lake.tables.values.json_schema import read_json_schema
 
 
 def columns(properties: Any, **others: Any) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.format.records import iter_kafka_records
+from lakehead.storage.format.records import iter_kafka_records
 from tests.support.record_batches import CODECS, TestRecord, encode_batch
 
 RECORDS = [

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.configs.definition import Effect
-from broker.configs.kafka_table import KAFKA_CONFIGS
-from broker.configs.topic_table import TOPIC_CONFIGS
-from broker.setting_sources import SETTINGS, load, without_effect
-from broker.settings import Settings
-from storage.errors import SettingsError
+from lakehead.broker.configs.definition import Effect
+from lakehead.broker.configs.kafka_table import KAFKA_CONFIGS
+from lakehead.broker.configs.topic_table import TOPIC_CONFIGS
+from lakehead.broker.setting_sources import SETTINGS, load, without_effect
+from lakehead.broker.settings import Settings
+from lakehead.storage.errors import SettingsError
 
 
 def of(tmp_path: Path, text: str) -> Settings:

@@ -8,12 +8,12 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import kernel_checksum
-from storage.compaction import merge_kernels as kernels
-from storage.compaction.checksum_kernels import distrust
-from storage.kernel_checksum import crc32c_step
-from storage.kernel_compiler import BYTES
-from storage.kernel_memory import word_at
+from lakehead.storage import kernel_checksum
+from lakehead.storage.compaction import merge_kernels as kernels
+from lakehead.storage.compaction.checksum_kernels import distrust
+from lakehead.storage.kernel_checksum import crc32c_step
+from lakehead.storage.kernel_compiler import BYTES
+from lakehead.storage.kernel_memory import word_at
 
 
 def verdict(data: bytes, crc: int, run: int = 0) -> tuple[int, int]:

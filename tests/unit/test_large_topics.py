@@ -6,12 +6,12 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from broker.api.topic_rules import PARTITIONS_MAX
-from storage.errors import EntryRejected
-from storage.metadata import records as r
-from storage.metadata.records import Record
-from storage.metadata.state import ClusterState
-from storage.metadata.table import Table
+from lakehead.broker.api.topic_rules import PARTITIONS_MAX
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.records import Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.table import Table
 from tests.support.processor_time import check_within, measured
 
 STEP_S_MAX = 0.05

@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from broker.producer_ids import BLOCK, ProducerIds
-from storage.clock import SystemClock
-from storage.errors import Fenced, OutcomeUnknown
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CommitObjects, FenceNode, OpenStream
-from storage.object_store import MemoryStore
-from storage.object_store.protocol import Buffer
-from storage.stream.engine import NodeIdentity
-from storage.stream.registration import register
-from storage.wal import MemoryWal
+from lakehead.broker.producer_ids import BLOCK, ProducerIds
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import Fenced, OutcomeUnknown
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CommitObjects, FenceNode, OpenStream
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.stream.engine import NodeIdentity
+from lakehead.storage.stream.registration import register
+from lakehead.storage.wal import MemoryWal
 from tests.unit.test_stream_engine import running
 
 NODE = NodeIdentity(node_id=0, host="h", port=1)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.network.listeners import Listeners, counted_up
-from broker.setting_sources import load
-from broker.supervisor.placement import node_commands
-from storage.errors import SettingsError
+from lakehead.broker.network.listeners import Listeners, counted_up
+from lakehead.broker.setting_sources import load
+from lakehead.broker.supervisor.placement import node_commands
+from lakehead.storage.errors import SettingsError
 
 
 @dataclass

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.cli.demonstration.airflow_home import MARK, AirflowHome, free_port
-from broker.cli.demonstration.airflow_process import end_leftovers
-from broker.cli.demonstration.bound_process import bound
-from broker.cli.local_airflow import own_folder
-from storage.errors import SettingsError
+from lakehead.broker.cli.demonstration.airflow_home import MARK, AirflowHome, free_port
+from lakehead.broker.cli.demonstration.airflow_process import end_leftovers
+from lakehead.broker.cli.demonstration.bound_process import bound
+from lakehead.broker.cli.local_airflow import own_folder
+from lakehead.storage.errors import SettingsError
 from tests.support.waiting import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import lake
-from broker.settings import Settings
-from broker.supervisor.placement import node_commands
-from storage.metadata.records import TopicConfig
+from lakehead import scan
+from lakehead.broker.settings import Settings
+from lakehead.broker.supervisor.placement import node_commands
+from lakehead.storage.metadata.records import TopicConfig
 from tests.integration.test_compaction_crashes import in_log, newest
 from tests.support.command_line import CommandLine
 from tests.support.record_batches import TestRecord
@@ -42,7 +42,7 @@ def configure(folder: Path, topic: str, **configs: str) -> None:
 
 
 def rows(folder: Path) -> int:
-    return int(lake.scan(str(folder / "store"), "t").read_all().num_rows)
+    return int(scan(str(folder / "store"), "t").read_all().num_rows)
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_defaults_come_from_the_settings_of_the_nodes(
 
 def test_following_does_what_becomes_due(cluster: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "broker.cli", "maintain", "--path", str(cluster), "--follow"],
+        [sys.executable, "-m", "lakehead", "maintain", "--path", str(cluster), "--follow"],
         env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_MAINTENANCE_INTERVAL_MS": "20"},
         stderr=subprocess.DEVNULL,
     )
@@ -129,7 +129,9 @@ def test_nodes_are_told_to_leave_it_to_others(
     lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], is_done: bool
 ) -> None:
     started: list[Settings] = []
-    monkeypatch.setattr("broker.process.run", lambda settings, on_ready: started.append(settings))
+    monkeypatch.setattr(
+        "lakehead.broker.process.run", lambda settings, on_ready: started.append(settings)
+    )
     assert lakehead("start", *flags).status == 0
     assert [settings.maintain for settings in started] == [is_done]
 

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from broker.configs.entries import broker_values, topic_value, upkeep_defaults
-from broker.maintenance.beside import environment, is_lowest
-from broker.setting_sources import load
-from broker.settings import Settings
-from storage.metadata import records as r
-from storage.metadata.records import COMPACTED
-from storage.metadata.state import ClusterState
-from storage.upkeep.configs import (
+from lakehead.broker.configs.entries import broker_values, topic_value, upkeep_defaults
+from lakehead.broker.maintenance.beside import environment, is_lowest
+from lakehead.broker.setting_sources import load
+from lakehead.broker.settings import Settings
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.records import COMPACTED
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.upkeep.configs import (
     ALL_BROKERS,
     BROKER_DEFAULTS,
     CLEANER_MEMORY,
     UPKEEP_CONFIGS,
     UpkeepValues,
 )
-from storage.upkeep.rules import DueWork, due_of, is_compacted, topic_rules
+from lakehead.storage.upkeep.rules import DueWork, due_of, is_compacted, topic_rules
 from tests.unit.test_metadata_rules import TOPIC, committed, entry, start
 
 VALUES = UpkeepValues(places=(BROKER_DEFAULTS,))

@@ -9,13 +9,13 @@ import time
 
 import pytest
 
-from broker.coordinator.log import CoordinatorLog
-from broker.partition.partition import Partition
-from broker.partition.producer_state import ProducerStates
-from broker.partition.producer_table import LIMITS, WINDOW
-from storage.clock import SystemClock
-from storage.format.control_batch import Marker
-from storage.format.partition_state import (
+from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.partition.producer_state import ProducerStates
+from lakehead.broker.partition.producer_table import LIMITS, WINDOW
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.control_batch import Marker
+from lakehead.storage.format.partition_state import (
     PackedState,
     PartitionState,
     ProducerBatch,
@@ -29,11 +29,11 @@ from storage.format.partition_state import (
     pack_producer,
     unpack_producer,
 )
-from storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
-from storage.object_store import MemoryStore
-from storage.stream.engine import StreamEngine
-from storage.stream.settings import StorageSettings
-from storage.tasks import TaskScope
+from lakehead.storage.format.record_batch import CONTROL, TRANSACTIONAL, BatchHeader, read_header
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.tasks import TaskScope
 from tests.property.test_coordinator_log import ListPartition, crash, settled
 from tests.support.loop_watch import watched_loop
 from tests.support.processor_time import check_within, measured

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.heartbeat import NodeLoad
-from broker.cluster.membership import Membership, Standing
-from storage.metadata.state import NodeState
+from lakehead.broker.cluster.heartbeat import NodeLoad
+from lakehead.broker.cluster.membership import Membership, Standing
+from lakehead.storage.metadata.state import NodeState
 
 INTERVAL, SESSION = 0.5, 3.0
 

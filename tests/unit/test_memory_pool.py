@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from storage.memory_pool import MemoryPool
+from lakehead.storage.memory_pool import MemoryPool
 
 
 def granted_by(pool: MemoryPool, log: list[str], name: str, size: int, share: float = 1.0) -> None:

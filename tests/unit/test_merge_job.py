@@ -5,18 +5,23 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.partition.producer_state import ProducerStates
-from storage.clock import SystemClock
-from storage.compaction.merge import Merge, MergeResult
-from storage.compaction.merge_plan import MergeItem, MergeRules, RebatchSettings, plan_merges
-from storage.errors import CorruptObject
-from storage.format.partition_state import StateSnapshot, decode_packed, newest
-from storage.format.producer_headers import StateBatch
-from storage.format.record_batch import BatchHeader
-from storage.garbage.leak_check import check_leaks
-from storage.metadata.records import COMPACTED, TrimStream
-from storage.stream.engine import StreamEngine
-from storage.stream.stream import Stream
+from lakehead.broker.partition.producer_state import ProducerStates
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.compaction.merge import Merge, MergeResult
+from lakehead.storage.compaction.merge_plan import (
+    MergeItem,
+    MergeRules,
+    RebatchSettings,
+    plan_merges,
+)
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.partition_state import StateSnapshot, decode_packed, newest
+from lakehead.storage.format.producer_headers import StateBatch
+from lakehead.storage.format.record_batch import BatchHeader
+from lakehead.storage.garbage.leak_check import check_leaks
+from lakehead.storage.metadata.records import COMPACTED, TrimStream
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.stream import Stream
 from tests.support.stored_states import TINY
 from tests.unit.test_compaction_job import Writer, compact, opened, plain, read, upload
 

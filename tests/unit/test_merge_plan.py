@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges, stream_merges
-from storage.metadata import records as r
-from storage.metadata.state import ClusterState
+from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges, stream_merges
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.state import ClusterState
 from tests.unit.test_maintenance_rules import compacted, uploads
 from tests.unit.test_metadata_rules import TOPIC, entry
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.clock import SystemClock
-from storage.errors import CorruptObject, EntryRejected, OutcomeUnknown, UnsupportedFormat
-from storage.metadata.entry import decode_entry, encode_entry, entry_key, entry_number
-from storage.metadata.follower import MetadataFollower
-from storage.metadata.layout import META, Boundary, Listing, checkpoint_key
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import (
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import CorruptObject, EntryRejected, OutcomeUnknown, UnsupportedFormat
+from lakehead.storage.metadata.entry import decode_entry, encode_entry, entry_key, entry_number
+from lakehead.storage.metadata.follower import MetadataFollower
+from lakehead.storage.metadata.layout import META, Boundary, Listing, checkpoint_key
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import (
     ClusterCreated,
     CreateTopic,
     Entry,
@@ -24,10 +24,10 @@ from storage.metadata.records import (
     Record,
     TopicConfig,
 )
-from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.protocol import Buffer, ObjectMeta
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta
 from tests.simulation.loop import LoopClock, simulate
 
 EVERY = 10
@@ -247,7 +247,7 @@ async def test_a_plan_that_fails_fails_alone() -> None:
 async def test_the_fate_of_an_entry_that_nobody_remembers_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("storage.metadata.state.WRITERS_MAX", 5)
+    monkeypatch.setattr("lakehead.storage.metadata.state.WRITERS_MAX", 5)
     store = MemoryStore()
     log = await open_log(store)
     await grow(log, 3)

@@ -5,15 +5,15 @@ import random
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.errors import EntryRejected, TopicExists, UnsupportedFormat
-from storage.metadata.entry import entry_key
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CreateStream, CreateTopic, ProducerIdBlock, Record
-from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore, ObjectStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.retrying import RetryingStore
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import EntryRejected, TopicExists, UnsupportedFormat
+from lakehead.storage.metadata.entry import entry_key
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, ProducerIdBlock, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import MemoryStore, ObjectStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.retrying import RetryingStore
 
 
 async def open_log(store: ObjectStore, writer: str = "w", seed: int = 0) -> MetadataLog:

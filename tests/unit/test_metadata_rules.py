@@ -5,13 +5,13 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from storage.errors import EntryRejected
-from storage.format.feature_level import BASE_LEVEL
-from storage.format.object_names import JOB_ENTRIES_MAX, JobName
-from storage.garbage.judgement import Verdict, judge
-from storage.metadata import records as r
-from storage.metadata.records import Entry, Record
-from storage.metadata.state import ClusterState
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.format.feature_level import BASE_LEVEL
+from lakehead.storage.format.object_names import JOB_ENTRIES_MAX, JobName
+from lakehead.storage.garbage.judgement import Verdict, judge
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.records import Entry, Record
+from lakehead.storage.metadata.state import ClusterState
 
 TOPIC = "a" * 32
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.cluster.heartbeat import HOTTEST_MAX
-from broker.cluster.loads import SAMPLE_S, LoadMeter, Traffic
+from lakehead.broker.cluster.heartbeat import HOTTEST_MAX
+from lakehead.broker.cluster.loads import SAMPLE_S, LoadMeter, Traffic
 
 
 class Node:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bench.process import free_port
-from broker.cli.cluster import load_state
-from storage.clock import SystemClock
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import (
+from lakehead.broker.cli.cluster import load_state
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import (
     AssignStreams,
     ControllerLease,
     CreateStream,
@@ -22,7 +22,7 @@ from storage.metadata.records import (
     Record,
     RegisterNode,
 )
-from storage.object_store import FileStore
+from lakehead.storage.object_store import FileStore
 from tests.support.command_line import CommandLine
 
 TOPIC_ID = "ab" * 16

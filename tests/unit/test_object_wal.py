@@ -5,14 +5,14 @@ import random
 
 import pytest
 
-from storage.errors import Fenced, WalFailed, WalFull
-from storage.format.stream_object import ObjectIndex, iter_records, read_index
-from storage.object_store import MemoryStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.wal import ObjectWal, ObjectWalSettings
-from storage.wal.object import BatchingSettings, wal_key
-from storage.wal.object.seal import read_wal_object
-from storage.wal.protocol import WalFloor
+from lakehead.storage.errors import Fenced, WalFailed, WalFull
+from lakehead.storage.format.stream_object import ObjectIndex, iter_records, read_index
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.wal import ObjectWal, ObjectWalSettings
+from lakehead.storage.wal.object import BatchingSettings, wal_key
+from lakehead.storage.wal.object.seal import read_wal_object
+from lakehead.storage.wal.protocol import WalFloor
 from tests.support.object_wal_tools import (
     QUICK,
     HeldStore,

@@ -6,7 +6,12 @@ import math
 
 import pytest
 
-from storage.wal.object.batching import Batching, BatchingSettings, CostGuard, InFlightLimit
+from lakehead.storage.wal.object.batching import (
+    Batching,
+    BatchingSettings,
+    CostGuard,
+    InFlightLimit,
+)
 
 FREE = BatchingSettings(budget=0)
 MONTH_S = 30 * 24 * 3600

@@ -7,22 +7,22 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.errors import EntryRejected, Fenced, SettingsError, WalCorrupted, WrongLog
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import DeleteTopic, FenceNode, RetireNode
-from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore, ObjectStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.retrying import RetryingStore
-from storage.stream.engine import NodeIdentity, StreamEngine
-from storage.stream.recovery import Taker, take_objects, uncommitted
-from storage.stream.settings import StorageSettings
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal, ObjectWal, WalOwner, WriteAheadLog, open_wal
-from storage.wal.object import LogSealer
-from storage.wal.protocol import SealedObject, SealedRange
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import EntryRejected, Fenced, SettingsError, WalCorrupted, WrongLog
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import DeleteTopic, FenceNode, RetireNode
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import MemoryStore, ObjectStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.recovery import Taker, take_objects, uncommitted
+from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal, ObjectWal, WalOwner, WriteAheadLog, open_wal
+from lakehead.storage.wal.object import LogSealer
+from lakehead.storage.wal.protocol import SealedObject, SealedRange
 from tests.support.object_wal_tools import QUICK, numbers
 from tests.unit.test_stream_engine import append, create_topic, read_all
 

@@ -5,11 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from broker.coordinator.group.live_group import LiveGroup
-from broker.coordinator.group.messages import GroupSettings, GroupSnapshot, MemberSnapshot
-from broker.coordinator.group.record_formats import CommittedOffset, decode_offset, encode_offset
-from broker.coordinator.group.restoring import restored_group
-from broker.coordinator.group.subscriptions import Subscriptions
+from lakehead.broker.coordinator.group.live_group import LiveGroup
+from lakehead.broker.coordinator.group.messages import GroupSettings, GroupSnapshot, MemberSnapshot
+from lakehead.broker.coordinator.group.record_formats import (
+    CommittedOffset,
+    decode_offset,
+    encode_offset,
+)
+from lakehead.broker.coordinator.group.restoring import restored_group
+from lakehead.broker.coordinator.group.subscriptions import Subscriptions
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR

@@ -12,23 +12,29 @@ from pathlib import Path
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.errors import WalCorrupted, WrongLog
-from storage.metadata.additions import ADDITIONS
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CloseStream, CommitObjects, DeleteTopic, FenceNode, RetireNode
-from storage.metadata.state import ClusterState, NodeState
-from storage.object_store import FileStore, MemoryStore
-from storage.stream import registration
-from storage.stream.engine import NodeIdentity, StreamEngine
-from storage.stream.left_logs import LeftLogs
-from storage.stream.recovery import recovered_blocks
-from storage.stream.settings import StorageSettings
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import BlockWal, MemoryWal, WalOwner, WriteAheadLog, open_wal
-from storage.wal.address import public_address
-from storage.wal.object.log_id import LogMarks
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import WalCorrupted, WrongLog
+from lakehead.storage.metadata.additions import ADDITIONS
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import (
+    CloseStream,
+    CommitObjects,
+    DeleteTopic,
+    FenceNode,
+    RetireNode,
+)
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.object_store import FileStore, MemoryStore
+from lakehead.storage.stream import registration
+from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.stream.recovery import recovered_blocks
+from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import BlockWal, MemoryWal, WalOwner, WriteAheadLog, open_wal
+from lakehead.storage.wal.address import public_address
+from lakehead.storage.wal.object.log_id import LogMarks
 from tests.support.object_wal_tools import crashed, make_owner
 from tests.support.wal_tools import started
 from tests.unit.test_stream_engine import append, create_topic, read_all

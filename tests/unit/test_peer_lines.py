@@ -5,19 +5,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker import api
-from broker.cluster.heartbeat import (
+from lakehead.broker import api
+from lakehead.broker.cluster.heartbeat import (
     Heartbeat,
     HeartbeatAnswer,
     decode_heartbeat,
     encode_answer,
 )
-from broker.cluster.network import PeerChannel
-from broker.cluster.peer import PeerLine
-from broker.protocol.frame import read_header
-from broker.protocol.node_proof import NO_PROOF, NodeProof
-from storage.metadata.state import NodeState
-from storage.tasks import TaskScope
+from lakehead.broker.cluster.network import PeerChannel
+from lakehead.broker.cluster.peer import PeerLine
+from lakehead.broker.protocol.frame import read_header
+from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
+from lakehead.storage.metadata.state import NodeState
+from lakehead.storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
 
 INTERVAL, SESSION = 0.5, 3.0

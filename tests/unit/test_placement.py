@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.catalog.duties import Duty, duty_of
-from broker.catalog.leaders import leader_beside, leader_of, replicas_of
-from broker.catalog.placement import as_assigned, new_streams, spread
-from broker.catalog.reassignment import judge_elections, judge_reassignments
-from broker.protocol.errors import KafkaError
-from storage.metadata.records import CreateTopic, OpenStream, RegisterNode
-from storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.broker.catalog.duties import Duty, duty_of
+from lakehead.broker.catalog.leaders import leader_beside, leader_of, replicas_of
+from lakehead.broker.catalog.placement import as_assigned, new_streams, spread
+from lakehead.broker.catalog.reassignment import judge_elections, judge_reassignments
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.metadata.records import CreateTopic, OpenStream, RegisterNode
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 
 TOPIC_ID = "1" * 32
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.heartbeat import NodeLoad
-from broker.controller import plan as planning
-from broker.controller.balance import MOVES_MAX
-from broker.controller.plan import is_lease_vacant
-from broker.controller.situation import Situation
-from storage.errors import EntryRejected
-from storage.metadata import records as r
-from storage.metadata.log_reader import in_steps
-from storage.metadata.state import ClusterState
+from lakehead.broker.cluster.heartbeat import NodeLoad
+from lakehead.broker.controller import plan as planning
+from lakehead.broker.controller.balance import MOVES_MAX
+from lakehead.broker.controller.plan import is_lease_vacant
+from lakehead.broker.controller.situation import Situation
+from lakehead.storage.errors import EntryRejected
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.state import ClusterState
 from tests.support.loop_watch import watched_loop
 from tests.support.planned import balance, plan, stream_weights
 from tests.support.processor_time import measured

@@ -9,10 +9,10 @@ import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.json_format import ParseDict
 
-from lake.tables.ddl import to_ddl
-from lake.tables.values.decoder import Decoded, ValueSpec
-from lake.tables.values.formats import open_decoder
-from lake.tables.values.protobuf_schema import compile_proto, message_named
+from lakehead.lake.tables.ddl import to_ddl
+from lakehead.lake.tables.values.decoder import Decoded, ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.values.protobuf_schema import compile_proto, message_named
 from tests.support.protobuf_values import message_class
 
 KNOWN = """

@@ -4,13 +4,13 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from broker.cluster.session import Session
-from storage.clock import Clock
-from storage.errors import StoreUnavailable
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import FenceNode, RegisterNode
-from storage.object_store.memory import MemoryStore
-from storage.tasks import TaskScope
+from lakehead.broker.cluster.session import Session
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import StoreUnavailable
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import FenceNode, RegisterNode
+from lakehead.storage.object_store.memory import MemoryStore
+from lakehead.storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
 
 SESSION = 3.0

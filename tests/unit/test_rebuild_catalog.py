@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-import lake
-from lake.jobs.materialize import materialize
-from lake.jobs.table_settings import MaterializeSettings
-from storage.errors import SettingsError
-from storage.jobs.compact import JOB as COMPACT
-from storage.jobs.compact import CompactOptions
-from storage.jobs.job import plan_job, run_job
-from storage.jobs.rebuild_catalog import JOB as REBUILD
-from storage.jobs.rebuild_catalog import RebuildOptions
-from storage.jobs.sweep import JOB as SWEEP
-from storage.jobs.sweep import SweepOptions, find_leaks, items_of, sweep_item
-from storage.jobs.verify import JOB as VERIFY
-from storage.metadata.records import TopicConfig
-from storage.metadata.state import ClusterState
-from storage.rebuild.catalog import Offsets
-from storage.rebuild.tail import AT_ONCE_MAX
+import lakehead
+from lakehead.lake.jobs.materialize import materialize
+from lakehead.lake.jobs.table_settings import MaterializeSettings
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.compact import JOB as COMPACT
+from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.job import plan_job, run_job
+from lakehead.storage.jobs.rebuild_catalog import JOB as REBUILD
+from lakehead.storage.jobs.rebuild_catalog import RebuildOptions
+from lakehead.storage.jobs.sweep import JOB as SWEEP
+from lakehead.storage.jobs.sweep import SweepOptions, find_leaks, items_of, sweep_item
+from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.metadata.records import TopicConfig
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.rebuild.catalog import Offsets
+from lakehead.storage.rebuild.tail import AT_ONCE_MAX
 from tests.integration.test_compaction_crashes import in_log, maintain
 from tests.support.command_line import CommandLine
 from tests.support.record_batches import TestRecord
@@ -45,7 +45,7 @@ def write(folder: Path, topic: str = "t", partitions: int = 3, uploads: int = 4)
 
 
 def rows(folder: Path, topic: str = "t") -> list[dict[str, object]]:
-    return list(lake.scan(str(folder / "store"), topic).read_all().to_pylist())
+    return list(lakehead.scan(str(folder / "store"), topic).read_all().to_pylist())
 
 
 def merge(folder: Path) -> None:

@@ -6,12 +6,12 @@ import cramjam
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.partition.codec_change import INFLATED_SIZE_MAX, change_codec
-from broker.partition.record_rules import RecordRules
-from broker.partition.validation import check_batch
-from broker.protocol.errors import KafkaError
-from storage.format.recompression import recompressed
-from storage.format.record_batch import (
+from lakehead.broker.partition.codec_change import INFLATED_SIZE_MAX, change_codec
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.validation import check_batch
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.recompression import recompressed
+from lakehead.storage.format.record_batch import (
     CODECS,
     HEADER_SIZE,
     LOG_APPEND_TIME,
@@ -19,8 +19,8 @@ from storage.format.record_batch import (
     read_header,
     stamp,
 )
-from storage.format.records import inflate, iter_kafka_records
-from storage.stream.inflating import InflatedBatches
+from lakehead.storage.format.records import inflate, iter_kafka_records
+from lakehead.storage.stream.inflating import InflatedBatches
 from tests.support.wire import Batch
 
 BATCH = Batch(

@@ -3,12 +3,18 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.partition.record_rules import RecordRules
-from broker.partition.topic import Topic
-from broker.partition.validation import check_batch
-from broker.protocol.errors import KafkaError
-from storage.format.record_batch import HEADER_SIZE, NO_TIMESTAMP, crc_ok, read_header, stamp
-from storage.format.records import iter_record_times
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.validation import check_batch
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.format.record_batch import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    crc_ok,
+    read_header,
+    stamp,
+)
+from lakehead.storage.format.records import iter_record_times
 from tests.support.wire import Batch
 
 NOW = 1_700_000_000_000

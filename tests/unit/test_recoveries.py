@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from broker.controller.recovery import STEP_IN_S, Recoveries, recoverers, unrecovered
-from storage.errors import StoreUnavailable
-from storage.metadata import records as r
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import NodeState
-from storage.object_store.memory import MemoryStore
-from storage.tasks import TaskScope
+from lakehead.broker.controller.recovery import STEP_IN_S, Recoveries, recoverers, unrecovered
+from lakehead.storage.errors import StoreUnavailable
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import NodeState
+from lakehead.storage.object_store.memory import MemoryStore
+from lakehead.storage.tasks import TaskScope
 from tests.simulation.loop import LoopClock, simulate
 
 TOPIC = f"{7:032x}"

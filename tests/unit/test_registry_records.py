@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from connectors.schema_registry.records import (
+from lakehead.connectors.schema_registry.records import (
     AVRO,
     Config,
     ConfigRecord,
@@ -21,8 +21,8 @@ from connectors.schema_registry.records import (
     decode,
     encode,
 )
-from connectors.schema_registry.state import RegistryState, deleted
-from connectors.schema_registry.subjects import Subject, beside, parse_subject
+from lakehead.connectors.schema_registry.state import RegistryState, deleted
+from lakehead.connectors.schema_registry.subjects import Subject, beside, parse_subject
 
 
 def version(subject: str, number: int, schema_id: int, text: str = '"int"') -> VersionRecord:

@@ -6,15 +6,15 @@ from collections.abc import Callable
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.partition.partition import Partition, open_partition
-from broker.partition.record_rules import RecordRules
-from broker.partition.topic import Topic
-from broker.partition.validation import check_batch
-from broker.protocol.errors import KafkaError
-from storage.clock import SystemClock
-from storage.object_store import MemoryStore
-from storage.stream.stream import Stream
-from storage.wal import MemoryWal
+from lakehead.broker.partition.partition import Partition, open_partition
+from lakehead.broker.partition.record_rules import RecordRules
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.partition.validation import check_batch
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.wal import MemoryWal
 from tests.support.wire import Batch
 from tests.unit.test_storage_promises import HeldWal
 from tests.unit.test_stream_engine import TOPIC, running

@@ -4,7 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from broker.cli.rolling.terraform import MAY_END, Terraform
+from lakehead.broker.cli.rolling.terraform import MAY_END, Terraform
 
 PROGRAM = f"""#!/bin/sh
 echo "$@" >> "$0.given"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from broker.cli.rolling.host_plan import (
+from lakehead.broker.cli.rolling.host_plan import (
     KEEPS_DATA,
     NO_HOST,
     Action,
@@ -19,7 +19,7 @@ from broker.cli.rolling.host_plan import (
     read_plan,
     strays,
 )
-from broker.cli.rolling.host_state import (
+from lakehead.broker.cli.rolling.host_state import (
     Expected,
     HostDown,
     PauseWatch,
@@ -30,9 +30,9 @@ from broker.cli.rolling.host_state import (
     not_gone,
     unwell,
 )
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState, NodeState, StreamState
-from storage.metadata.table import Table
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.table import Table
 
 RESOURCE = "aws_instance.host"
 BROKERS = "module.lakehead.module.brokers[0]"

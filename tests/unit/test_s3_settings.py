@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError
-from storage.object_store import open_store
-from storage.object_store.s3.settings import OPTIONS, S3Settings, parse_uri
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.object_store import open_store
+from lakehead.storage.object_store.s3.settings import OPTIONS, S3Settings, parse_uri
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.ec2_notices import Ec2Notices
-from storage.aws.client import AwsRefused, AwsUnanswered
-from storage.aws.instance import Instance, MetadataUnanswered, Notice
-from storage.aws.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle
-from storage.errors import SettingsError
+from lakehead.broker.ec2_notices import Ec2Notices
+from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
+from lakehead.storage.aws.instance import Instance, MetadataUnanswered, Notice
+from lakehead.storage.aws.lifecycle import ENDING_HOOK, SERVING_HOOK, Lifecycle
+from lakehead.storage.errors import SettingsError
 from tests.simulation.loop import simulate
 from tests.support.aws_answers import ERROR, Answers, serve_answers
 from tests.support.fake_imds import FakeImds, serve_imds

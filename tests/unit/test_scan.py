@@ -1,4 +1,4 @@
-"""`lake.scan` over a cluster that was made by hand."""
+"""`lakehead.scan` over a cluster that was made by hand."""
 
 from pathlib import Path
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import lake
-from lake.catalog import TopicPartition
-from lake.committed import committed
-from lake.errors import DataLoss
-from lake.offsets import offset_for_timestamp
-from lake.planner import OffsetRange, Split, needed_objects, plan_splits
-from lake.store_reader import StoreReader, store_reader
-from storage.errors import CorruptObject, SettingsError, UnknownTopic
-from storage.format.partition_state import PartitionState
-from storage.format.stream_object import AbortedTransaction
-from storage.format.transaction_index import pack_aborted
+import lakehead
+from lakehead.lake.catalog import TopicPartition
+from lakehead.lake.committed import committed
+from lakehead.lake.errors import DataLoss
+from lakehead.lake.offsets import offset_for_timestamp
+from lakehead.lake.planner import OffsetRange, Split, needed_objects, plan_splits
+from lakehead.lake.store_reader import StoreReader, store_reader
+from lakehead.storage.errors import CorruptObject, SettingsError, UnknownTopic
+from lakehead.storage.format.partition_state import PartitionState
+from lakehead.storage.format.stream_object import AbortedTransaction
+from lakehead.storage.format.transaction_index import pack_aborted
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -63,7 +63,7 @@ def offsets(table: pa.Table, partition: int = 0) -> list[int]:
 
 
 def test_a_topic_is_read_whole_and_in_order(cluster: LakeCluster, tmp_path: Path) -> None:
-    table = lake.scan(str(tmp_path), "orders", include_headers=True).read_all()
+    table = lakehead.scan(str(tmp_path), "orders", include_headers=True).read_all()
     table.validate(full=True)
     assert offsets(table) == list(range(100))
     assert offsets(table, 1) == list(range(20))
@@ -81,11 +81,11 @@ def test_a_topic_is_read_whole_and_in_order(cluster: LakeCluster, tmp_path: Path
 
 
 def test_only_asked_columns_are_made(cluster: LakeCluster, tmp_path: Path) -> None:
-    reader = lake.scan(str(tmp_path), "orders", columns=["value", "offset"], copy=True)
+    reader = lakehead.scan(str(tmp_path), "orders", columns=["value", "offset"], copy=True)
     assert reader.schema == pa.schema([("value", pa.binary()), ("offset", pa.int64())])
     assert reader.read_all().num_rows == 120
     with pytest.raises(SettingsError, match="unknown column 'valeu'"):
-        lake.scan(str(tmp_path), "orders", columns=["valeu"])
+        lakehead.scan(str(tmp_path), "orders", columns=["valeu"])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_only_asked_columns_are_made(cluster: LakeCluster, tmp_path: Path) -> No
 def test_offsets_bound_a_scan(
     cluster: LakeCluster, tmp_path: Path, start: Any, end: Any, expected: range
 ) -> None:
-    table = lake.scan(
+    table = lakehead.scan(
         str(tmp_path), "orders", starting_offsets=start, ending_offsets=end
     ).read_all()
     assert offsets(table) == list(expected)
@@ -109,7 +109,7 @@ def test_offsets_bound_a_scan(
 
 
 def test_timestamps_bound_a_scan(cluster: LakeCluster, tmp_path: Path) -> None:
-    table = lake.scan(
+    table = lakehead.scan(
         str(tmp_path), "orders", starting_timestamp=T0 + 15, ending_timestamp=T0 + 77
     ).read_all()
     assert offsets(table) == list(range(15, 77))
@@ -127,21 +127,21 @@ def test_a_timestamp_is_found_where_it_is(cluster: LakeCluster, tmp_path: Path) 
 
 def test_what_is_not_there_is_said(cluster: LakeCluster, tmp_path: Path) -> None:
     with pytest.raises(UnknownTopic, match="'nothing' does not exist"):
-        lake.scan(str(tmp_path), "nothing")
+        lakehead.scan(str(tmp_path), "nothing")
     with pytest.raises(SettingsError, match="no Lakehead cluster"):
-        lake.scan(str(tmp_path / "elsewhere"), "orders")
+        lakehead.scan(str(tmp_path / "elsewhere"), "orders")
     with pytest.raises(DataLoss, match=r"offset 101 of orders-0: it holds offsets 0 to 100"):
-        lake.scan(str(tmp_path), "orders", starting_offsets={0: 101, 1: 0})
+        lakehead.scan(str(tmp_path), "orders", starting_offsets={0: 101, 1: 0})
     with pytest.raises(SettingsError, match="you must specify all TopicPartitions"):
-        lake.scan(str(tmp_path), "orders", starting_offsets={0: 1})
-    assert lake.scan(str(tmp_path), "empty").read_all().num_rows == 0
+        lakehead.scan(str(tmp_path), "orders", starting_offsets={0: 1})
+    assert lakehead.scan(str(tmp_path), "empty").read_all().num_rows == 0
 
 
 def test_trimmed_offsets_are_gone(cluster: LakeCluster, tmp_path: Path) -> None:
     cluster.trim("orders", 0, 45)
-    assert offsets(lake.scan(str(tmp_path), "orders").read_all()) == list(range(45, 100))
+    assert offsets(lakehead.scan(str(tmp_path), "orders").read_all()) == list(range(45, 100))
     with pytest.raises(DataLoss, match="offset 44 of orders-0"):
-        lake.scan(str(tmp_path), "orders", starting_offsets={0: 44, 1: 0})
+        lakehead.scan(str(tmp_path), "orders", starting_offsets={0: 44, 1: 0})
 
 
 def test_a_lost_object_is_data_loss(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_lost_object_is_data_loss(tmp_path: Path) -> None:
     made.write({("orders", 0): [batch(10)]})
     made.delete_object(lost)
     with pytest.raises(DataLoss, match=f"offsets 0 to 9 of orders-0 are lost: object {lost}"):
-        lake.scan(str(tmp_path), "orders")
+        lakehead.scan(str(tmp_path), "orders")
 
 
 def test_a_damaged_block_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_damaged_block_is_an_error_that_names_it(tmp_path: Path) -> None:
     path.chmod(0o644)
     path.write_bytes(body)
     with pytest.raises(CorruptObject, match=f"object {key} is corrupt at byte 0"):
-        lake.scan(str(tmp_path), "orders").read_all()
+        lakehead.scan(str(tmp_path), "orders").read_all()
 
 
 def test_aborted_transactions_and_markers_are_left_out(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_aborted_transactions_and_markers_are_left_out(tmp_path: Path) -> None:
     ]
     abort = AbortedTransaction(producer_id=7, first_offset=0, last_offset=10, last_stable_offset=16)
     made.write({("orders", 0): batches}, state=PartitionState(aborted=pack_aborted([abort])))
-    table = lake.scan(str(tmp_path), "orders").read_all()
+    table = lakehead.scan(str(tmp_path), "orders").read_all()
     assert offsets(table) == [5, 6, 7, 8, 9, 11, 12, 13, 14, 15]
 
 
@@ -198,17 +198,17 @@ def test_markers_and_aborted_records_have_times_as_in_kafka(tmp_path: Path) -> N
     assert log.aborted
     assert offset_for_timestamp(reader, log, T0 + 2) == 2
     assert offset_for_timestamp(reader, log, T0 + 8) == 5
-    since = lake.scan(str(tmp_path), "orders", starting_timestamp=T0 + 8).read_all()
+    since = lakehead.scan(str(tmp_path), "orders", starting_timestamp=T0 + 8).read_all()
     assert offsets(since) == [6, 7, 8, 9, 10]
 
 
 def test_a_scan_that_is_left_early_leaves_nothing_behind(
     cluster: LakeCluster, tmp_path: Path
 ) -> None:
-    reader = lake.scan(str(tmp_path), "orders", rows_max=7)
+    reader = lakehead.scan(str(tmp_path), "orders", rows_max=7)
     assert next(iter(reader)).num_rows == 7
     reader.close()
-    assert lake.scan(str(tmp_path), "orders").read_all().num_rows == 120
+    assert lakehead.scan(str(tmp_path), "orders").read_all().num_rows == 120
 
 
 def plan(reader: StoreReader, topic: str, **options: Any) -> tuple[Split, ...]:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import lake
-from lake.errors import ScanClosed
-from lake.store_reader import FETCH_BYTES
-from storage.errors import CorruptObject, UnknownTopic
-from storage.object_store import FileStore, MemoryStore, ObjectStore
+import lakehead
+from lakehead.lake.errors import ScanClosed
+from lakehead.lake.store_reader import FETCH_BYTES
+from lakehead.storage.errors import CorruptObject, UnknownTopic
+from lakehead.storage.object_store import FileStore, MemoryStore, ObjectStore
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -58,7 +58,7 @@ def fill(store: str | ObjectStore, *, batches: int, size: int = MIB, codec: str 
 
 def test_a_scan_is_read_as_often_as_one_likes(tmp_path: Path) -> None:
     fill(str(tmp_path), batches=5, size=20)
-    scan = lake.scan(str(tmp_path), "orders", rows_max=2)
+    scan = lakehead.scan(str(tmp_path), "orders", rows_max=2)
     assert scan.length == (tmp_path / "data/00/1-1-1").stat().st_size - _tail(tmp_path)
     first, second = iter(scan), iter(scan)
     counts = [next(first).num_rows, next(second).num_rows, next(first).num_rows]
@@ -78,7 +78,7 @@ def _tail(root: Path) -> int:
 def test_nothing_is_fetched_before_it_is_asked_for_nor_far_ahead() -> None:
     store = WatchedStore()
     fill(store, batches=100)
-    scan = lake.scan(store, "orders")
+    scan = lakehead.scan(store, "orders")
     assert store.reads == 0
     batches = iter(scan)
     assert store.reads == 0
@@ -90,7 +90,7 @@ def test_nothing_is_fetched_before_it_is_asked_for_nor_far_ahead() -> None:
 def test_closing_stops_fetching_and_says_so_to_who_goes_on() -> None:
     store = WatchedStore()
     fill(store, batches=100)
-    with lake.scan(store, "orders") as scan:
+    with lakehead.scan(store, "orders") as scan:
         passes = [iter(scan), iter(scan)]
         for one in passes:
             next(one)
@@ -108,7 +108,7 @@ def test_closing_stops_fetching_and_says_so_to_who_goes_on() -> None:
 def test_closing_ends_the_query_of_an_engine_with_an_error() -> None:
     store = WatchedStore()
     fill(store, batches=100)
-    scan = lake.scan(store, "orders")
+    scan = lakehead.scan(store, "orders")
     stream = pa.RecordBatchReader.from_stream(scan)
     stream.read_next_batch()
     scan.close()
@@ -119,7 +119,7 @@ def test_closing_ends_the_query_of_an_engine_with_an_error() -> None:
 def test_a_pass_may_be_closed_while_another_thread_waits_for_it() -> None:
     store = WatchedStore()
     fill(store, batches=100)
-    scan = lake.scan(store, "orders", columns=["offset"])
+    scan = lakehead.scan(store, "orders", columns=["offset"])
     batches = iter(scan)
     first = next(batches)
     seen: list[object] = []
@@ -146,7 +146,7 @@ def test_views_point_into_what_was_fetched(tmp_path: Path) -> None:
     """Values of a scan lie in the buffers that the store filled, header bytes around them."""
     fill(str(tmp_path), batches=3, size=5000)
     body = (tmp_path / "data/00/1-1-1").read_bytes()
-    (batch,) = list(lake.scan(str(tmp_path), "orders", columns=["value"]))
+    (batch,) = list(lakehead.scan(str(tmp_path), "orders", columns=["value"]))
     column = batch.column(0)
     assert column.type == pa.binary_view()
     _, views, data, _ = column.buffers()
@@ -163,7 +163,7 @@ def test_views_point_into_what_was_fetched(tmp_path: Path) -> None:
 
 def test_inflated_values_are_not_copied_either(tmp_path: Path) -> None:
     fill(str(tmp_path), batches=3, size=5000, codec="zstd")
-    (batch,) = list(lake.scan(str(tmp_path), "orders", columns=["value"]))
+    (batch,) = list(lakehead.scan(str(tmp_path), "orders", columns=["value"]))
     _, views, _, inflated = batch.column(0).buffers()
     for row in range(3):
         view = memoryview(views)[row * 16 : row * 16 + 16].tobytes()
@@ -175,21 +175,23 @@ def test_inflated_values_are_not_copied_either(tmp_path: Path) -> None:
 async def test_a_coroutine_reads_a_topic(tmp_path: Path) -> None:
     await asyncio.to_thread(fill, str(tmp_path), batches=5, size=20)
     offsets = []
-    async with lake.scan_async(str(tmp_path), "orders", columns=["offset"], rows_max=2) as batches:
+    async with lakehead.scan_async(
+        str(tmp_path), "orders", columns=["offset"], rows_max=2
+    ) as batches:
         async for batch in batches:
             offsets += batch.column("offset").to_pylist()
     assert offsets == list(range(5))
     with pytest.raises(ScanClosed):
         await anext(batches)
     with pytest.raises(UnknownTopic):
-        await anext(lake.scan_async(str(tmp_path), "nothing"))
+        await anext(lakehead.scan_async(str(tmp_path), "nothing"))
 
 
 async def test_a_wait_that_is_cancelled_loses_no_batch() -> None:
     store = WatchedStore()
     await asyncio.to_thread(fill, store, batches=40)
     store.hold()
-    batches = lake.scan_async(store, "orders", columns=["offset"], rows_max=1)
+    batches = lakehead.scan_async(store, "orders", columns=["offset"], rows_max=1)
     for _ in range(3):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
@@ -203,7 +205,7 @@ async def test_a_wait_that_is_cancelled_loses_no_batch() -> None:
 async def test_a_coroutine_may_leave_early() -> None:
     store = WatchedStore()
     await asyncio.to_thread(fill, store, batches=100)
-    batches = lake.scan_async(store, "orders")
+    batches = lakehead.scan_async(store, "orders")
     await anext(batches)
     await batches.aclose()
     await batches.aclose()
@@ -220,20 +222,20 @@ async def test_what_is_wrong_is_told_to_the_coroutine(tmp_path: Path) -> None:
     body[9000] ^= 1
     path.chmod(0o644)
     path.write_bytes(body)
-    async with lake.scan_async(str(tmp_path), "orders") as batches:
+    async with lakehead.scan_async(str(tmp_path), "orders") as batches:
         with pytest.raises(CorruptObject, match="orders-0"):
             await anext(batches)
 
 
 READ_BOUNDED = """
 import resource, sys
-import lake
+import lakehead
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-for batch in lake.scan(sys.argv[1], "warm"):
+for batch in lakehead.scan(sys.argv[1], "warm"):
     pass
 before, size = peak(), 0
-for batch in lake.scan(sys.argv[1], "orders"):
+for batch in lakehead.scan(sys.argv[1], "orders"):
     size += batch.column("value").nbytes - 16 * batch.num_rows
 print(size >> 20, peak() - before)
 """

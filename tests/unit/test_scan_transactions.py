@@ -1,11 +1,13 @@
-"""`lake.scan` of a topic with transactions, as its leaders left it: what was committed, no more."""
+"""`lakehead.scan` of a topic with transactions, as its leaders left it: what was committed, no
+more.
+"""
 
 import asyncio
 
 import pytest
 
-import lake
-from storage.object_store import MemoryStore
+import lakehead
+from lakehead.storage.object_store import MemoryStore
 from tests.unit.test_object_wal_recovery import state_of
 from tests.unit.test_takeover import PLACES, Place
 from tests.unit.test_transaction_lives import SCRIPT, leading, stable_after, write
@@ -22,7 +24,9 @@ def committed_below(count: int) -> list[int]:
 
 
 def scanned(store: MemoryStore) -> list[int]:
-    found: list[int] = lake.scan(store, "t", columns=["offset"]).read_all()["offset"].to_pylist()
+    found: list[int] = (
+        lakehead.scan(store, "t", columns=["offset"]).read_all()["offset"].to_pylist()
+    )
     return found
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from connectors.schema_registry.compatibility import Earlier, problems
-from connectors.schema_registry.errors import InvalidSchema
-from connectors.schema_registry.parsed import NamedText, ParsedSchema, schema_type
-from connectors.schema_registry.protobuf_schema import serialized
+from lakehead.connectors.schema_registry.compatibility import Earlier, problems
+from lakehead.connectors.schema_registry.errors import InvalidSchema
+from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema, schema_type
+from lakehead.connectors.schema_registry.protobuf_schema import serialized
 
 TEXT, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.service_watchdog import feed_watchdog
-from storage.tasks import TaskScope
+from lakehead.broker.service_watchdog import feed_watchdog
+from lakehead.storage.tasks import TaskScope
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.setting_sources import SETTINGS, Setting, load, unknown_variables
-from broker.settings import Settings
-from storage.errors import SettingsError
+from lakehead.broker.setting_sources import SETTINGS, Setting, load, unknown_variables
+from lakehead.broker.settings import Settings
+from lakehead.storage.errors import SettingsError
 
 
 def test_flags_win_over_the_environment_over_the_file_over_defaults(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.slot import kept_address
-from broker.setting_sources import load
-from storage.aws.client import AwsRefused, AwsUnanswered
-from storage.aws.interfaces import Boto3NetworkInterfaces
+from lakehead.broker.cli.slot import kept_address
+from lakehead.broker.setting_sources import load
+from lakehead.storage.aws.client import AwsRefused, AwsUnanswered
+from lakehead.storage.aws.interfaces import Boto3NetworkInterfaces
 from tests.support.aws_answers import ERROR, Answers, serve_answers
 from tests.support.fake_imds import FakeImds, serve_imds
 
@@ -55,7 +55,7 @@ def imds(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeImds]:
 
 def lakehead(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "broker.cli", *arguments],
+        [sys.executable, "-m", "lakehead", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from lake.catalog import TopicPartition
-from lake.offsets import EARLIEST, LATEST, Position
-from lake.source.option_table import OPTIONS, options_table
-from lake.source.options import ReadOptions, batch_options, read_options, stream_options
-from storage.errors import SettingsError
+from lakehead.lake.catalog import TopicPartition
+from lakehead.lake.offsets import EARLIEST, LATEST, Position
+from lakehead.lake.source.option_table import OPTIONS, options_table
+from lakehead.lake.source.options import ReadOptions, batch_options, read_options, stream_options
+from lakehead.storage.errors import SettingsError
 
 GIVEN = {"path": "/cluster", "subscribe": "orders"}
 

@@ -3,21 +3,21 @@
 import random
 from pathlib import Path
 
-from lake.decode.columns import COLUMNS
-from lake.decode.decoder import RecordDecoder
-from lake.offsets import Bounds, Position, resolve
-from lake.planner import needed_objects, plan_splits
-from lake.record_reader import read_records
-from lake.snapshot import Snapshots
-from lake.source.batch_reader import BatchReader
-from lake.source.options import batch_options
-from lake.source.rows import RecordRows
-from lake.source.splits import SplitPartition
-from lake.store_reader import StoreReader
-from storage.clock import SystemClock
-from storage.format.stream_object import SUFFIX_GUESS
-from storage.object_store import FileStore
-from storage.object_store.counted import CountedStore
+from lakehead.lake.decode.columns import COLUMNS
+from lakehead.lake.decode.decoder import RecordDecoder
+from lakehead.lake.offsets import Bounds, Position, resolve
+from lakehead.lake.planner import needed_objects, plan_splits
+from lakehead.lake.record_reader import read_records
+from lakehead.lake.snapshot import Snapshots
+from lakehead.lake.source.batch_reader import BatchReader
+from lakehead.lake.source.options import batch_options
+from lakehead.lake.source.rows import RecordRows
+from lakehead.lake.source.splits import SplitPartition
+from lakehead.lake.store_reader import StoreReader
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.stream_object import SUFFIX_GUESS
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.object_store.counted import CountedStore
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 

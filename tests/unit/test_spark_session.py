@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from lake import spark
-from lake.spark_s3 import s3a_settings
-from storage.errors import SettingsError
+from lakehead.lake import spark
+from lakehead.lake.spark_s3 import s3a_settings
+from lakehead.storage.errors import SettingsError
 
 
 def fake_java(folder: Path, answer: str) -> None:

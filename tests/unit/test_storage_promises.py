@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import OffsetOutOfRange
-from storage.format.object_writer import ObjectWriter
-from storage.format.record_batch import read_header
-from storage.format.stream_object import StreamInfo, read_index
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import CreateStream, CreateTopic, DeleteTopic
-from storage.object_store import Buffer, MemoryStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal
+from lakehead.storage.errors import OffsetOutOfRange
+from lakehead.storage.format.object_writer import ObjectWriter
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.format.stream_object import StreamInfo, read_index
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic
+from lakehead.storage.object_store import Buffer, MemoryStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal
 from tests.simulation.loop import LoopClock, simulate
 from tests.support.wal_tools import opener
 from tests.unit.test_stream_engine import TOPIC, append, create_topic, read_all, running

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import lake
-from lake.store_reader import store_reader
+import lakehead
+from lakehead.lake.store_reader import store_reader
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -17,12 +17,12 @@ def test_a_forked_child_reads_after_its_parent_has_read(tmp_path: Path) -> None:
     made.create_topic("orders")
     made.write({("orders", 0): [encode_batch([TestRecord(offset=n) for n in range(9)])]})
     parents = store_reader(str(tmp_path))
-    assert lake.scan(str(tmp_path), "orders").read_all().num_rows == 9
+    assert lakehead.scan(str(tmp_path), "orders").read_all().num_rows == 9
     child = os.fork()
     if not child:
         status = 1
         try:
-            rows = lake.scan(str(tmp_path), "orders").read_all().num_rows
+            rows = lakehead.scan(str(tmp_path), "orders").read_all().num_rows
             status = 0 if rows == 9 and store_reader(str(tmp_path)) is not parents else 2
         finally:
             os._exit(status)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from storage.errors import (
+from lakehead.storage.errors import (
     LakeheadError,
     ObjectExists,
     ObjectNotFound,
@@ -16,14 +16,14 @@ from storage.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from storage.object_store import MemoryStore
-from storage.object_store.counted import CountedStore
-from storage.object_store.faulty import FaultProfile, FaultyStore
-from storage.object_store.protocol import Buffer
-from storage.object_store.retrying import RetryingStore
-from storage.object_store.s3.deadlines import Deadlines
-from storage.object_store.s3.multipart import PART_SIZE
-from storage.object_store.s3.store import MULTIPART_SIZE_MIN
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.object_store.counted import CountedStore
+from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
+from lakehead.storage.object_store.protocol import Buffer
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.object_store.s3.deadlines import Deadlines
+from lakehead.storage.object_store.s3.multipart import PART_SIZE
+from lakehead.storage.object_store.s3.store import MULTIPART_SIZE_MIN
 from tests.simulation.loop import LoopClock, simulate
 
 

@@ -7,17 +7,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from storage.clock import Clock, SystemClock
-from storage.errors import OffsetOutOfRange, StreamClosed, WalFailed
-from storage.format.partition_state import StateSnapshot
-from storage.format.record_batch import patch, read_header
-from storage.metadata.records import CreateStream, CreateTopic, Record
-from storage.metadata.state import ClusterState
-from storage.object_store import MemoryStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal
+from lakehead.storage.clock import Clock, SystemClock
+from lakehead.storage.errors import OffsetOutOfRange, StreamClosed, WalFailed
+from lakehead.storage.format.partition_state import StateSnapshot
+from lakehead.storage.format.record_batch import patch, read_header
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch
 from tests.support.wal_tools import opener
 
@@ -226,7 +226,7 @@ async def test_a_second_incarnation_fences_the_first() -> None:
 
 
 async def test_a_deleted_stream_does_not_stop_the_uploads_of_others() -> None:
-    from storage.metadata.records import DeleteTopic
+    from lakehead.storage.metadata.records import DeleteTopic
 
     async with running(MemoryStore(), MemoryWal(), partitions=2) as (engine, streams):
         for stream in streams:

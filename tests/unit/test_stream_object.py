@@ -5,17 +5,17 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from storage.errors import CorruptObject, UnsupportedFormat
-from storage.format.object_writer import BLOCK_SIZE, ObjectWriter
-from storage.format.stream_object import (
+from lakehead.storage.errors import CorruptObject, UnsupportedFormat
+from lakehead.storage.format.object_writer import BLOCK_SIZE, ObjectWriter
+from lakehead.storage.format.stream_object import (
     StreamInfo,
     check_item,
     iter_records,
     parse_index,
     read_index,
 )
-from storage.object_store import MemoryStore
-from storage.stream.block_cache import Block
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.block_cache import Block
 
 
 def write_object(streams: dict[int, list[tuple[int, int, bytes]]]) -> bytes:

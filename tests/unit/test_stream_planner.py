@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from lake.errors import DataLoss
-from lake.planner import OffsetRange
-from lake.snapshot import Snapshot
-from lake.source.options import stream_options
-from lake.source.progress import offsets_behind_latest
-from lake.source.stream_offsets import StreamOffsets, rate_limited
-from lake.source.stream_planner import StreamPlanner
-from storage.errors import UnknownTopic
+from lakehead.lake.errors import DataLoss
+from lakehead.lake.planner import OffsetRange
+from lakehead.lake.snapshot import Snapshot
+from lakehead.lake.source.options import stream_options
+from lakehead.lake.source.progress import offsets_behind_latest
+from lakehead.lake.source.stream_offsets import StreamOffsets, rate_limited
+from lakehead.lake.source.stream_planner import StreamPlanner
+from lakehead.storage.errors import UnknownTopic
 from tests.support.lake_cluster import LakeCluster
 from tests.support.record_batches import TestRecord, encode_batch
 
@@ -162,7 +162,7 @@ def test_offsets_are_shared_in_proportion(cluster: LakeCluster, run: Callable[..
 
 
 def test_a_small_partition_does_not_starve() -> None:
-    from lake.catalog import TopicPartition
+    from lakehead.lake.catalog import TopicPartition
 
     big, small = TopicPartition("t", 0), TopicPartition("t", 1)
     end = {big: 1_000_000, small: 1}

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.setting_sources import load
-from broker.supervisor.back_off import FIRST_S, LONGEST_S, SERVED_WELL_S, BackOff
-from broker.supervisor.placement import NodeCommand, node_commands
-from storage.errors import SettingsError
+from lakehead.broker.setting_sources import load
+from lakehead.broker.supervisor.back_off import FIRST_S, LONGEST_S, SERVED_WELL_S, BackOff
+from lakehead.broker.supervisor.placement import NodeCommand, node_commands
+from lakehead.storage.errors import SettingsError
 
 
 def commands(**flags: str) -> list[dict[str, str]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.format.object_names import DataName
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import DeleteTopic, FenceNode
-from storage.object_store import FileStore
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.object_names import DataName
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import DeleteTopic, FenceNode
+from lakehead.storage.object_store import FileStore
 from tests.support.command_line import CommandLine
 from tests.support.topic_writer import write_topic
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import TIMESTAMP, parse_schema, to_ddl
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import TIMESTAMP, parse_schema, to_ddl
+from lakehead.storage.errors import SettingsError
 
 
 def test_every_type_is_read_and_written_back() -> None:

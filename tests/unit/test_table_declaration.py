@@ -8,16 +8,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
-from broker.protocol.errors import KafkaError
-from lake.tables.ddl import parse_schema
-from lake.tables.layout import METADATA
-from lake.tables.upsert import HISTORY_FIELDS
-from lake.tables.values.changes import CHANGE_FIELDS
-from storage.errors import SettingsError
-from storage.metadata.column_types import SimpleType
-from storage.metadata.declared_columns import CHANGE_TYPES, HISTORY_TYPES, METADATA_TYPES
-from storage.metadata.table_declaration import (
+from lakehead.broker.configs.topic_table import TOPIC_CONFIGS, parse_topic_configs
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.lake.tables.ddl import parse_schema
+from lakehead.lake.tables.layout import METADATA
+from lakehead.lake.tables.upsert import HISTORY_FIELDS
+from lakehead.lake.tables.values.changes import CHANGE_FIELDS
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.column_types import SimpleType
+from lakehead.storage.metadata.declared_columns import CHANGE_TYPES, HISTORY_TYPES, METADATA_TYPES
+from lakehead.storage.metadata.table_declaration import (
     METADATA_COLUMNS,
     PREFIX,
     TABLE_CONFIGS,

@@ -2,13 +2,13 @@
 
 import pytest
 
-from lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
-from storage.errors import SettingsError
-from storage.format.feature_level import BASE_LEVEL
-from storage.metadata import records as r
-from storage.metadata.records import Entry, Record
-from storage.metadata.state import ClusterState
-from storage.metadata.table_declaration import PREFIX, TableDeclaration
+from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.format.feature_level import BASE_LEVEL
+from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.records import Entry, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.metadata.table_declaration import PREFIX, TableDeclaration
 
 TOPIC = "a" * 32
 

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from broker.maintenance.tables_beside import tables_keeping
-from broker.settings import Settings
-from lake.jobs.table_lateness import why_late
-from lake.jobs.table_status import TableStatus
-from storage.clock import SystemClock
-from storage.metadata.log import MetadataLog
-from storage.metadata.log_reader import in_steps
-from storage.metadata.records import ClusterCreated, FeatureLevel, RegisterNode
-from storage.metadata.snapshot import state_of, tables_of
-from storage.metadata.state import ClusterState, NodeState, TablesKeeping
-from storage.object_store import MemoryStore
+from lakehead.broker.maintenance.tables_beside import tables_keeping
+from lakehead.broker.settings import Settings
+from lakehead.lake.jobs.table_lateness import why_late
+from lakehead.lake.jobs.table_status import TableStatus
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.records import ClusterCreated, FeatureLevel, RegisterNode
+from lakehead.storage.metadata.snapshot import state_of, tables_of
+from lakehead.storage.metadata.state import ClusterState, NodeState, TablesKeeping
+from lakehead.storage.object_store import MemoryStore
 
 LATE = TableStatus(topic="t", freshness_seconds=1.0, seconds_behind=2.5, records_behind=7)
 

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.configs.table_places import TablePlaces, registries_with_own
-from broker.protocol.errors import KafkaError
-from broker.settings import Settings
-from storage.errors import SettingsError
-from storage.metadata.state import ClusterState, NodeState, TopicState
-from storage.metadata.table_declaration import PREFIX, dead_letters_uri, rebuild_uri
-from storage.metadata.table_paths import allowed_roots, root_path
-from storage.metadata.table_roots import TableRoots
+from lakehead.broker.configs.table_places import TablePlaces, registries_with_own
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.state import ClusterState, NodeState, TopicState
+from lakehead.storage.metadata.table_declaration import PREFIX, dead_letters_uri, rebuild_uri
+from lakehead.storage.metadata.table_paths import allowed_roots, root_path
+from lakehead.storage.metadata.table_roots import TableRoots
 
 S3 = "s3://bucket/cluster?region=x"
 FOLDER = "file:/data/store"

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from storage.clock import SystemClock
-from storage.errors import EntryRejected, SettingsError, StorageError
-from storage.format.partition_state import StateSnapshot
-from storage.metadata.records import FenceNode
-from storage.metadata.state import NodeState
-from storage.object_store import MemoryStore
-from storage.stream.engine import NodeIdentity, StreamEngine
-from storage.stream.left_logs import LeftLogs, reaches
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal, ObjectWal, WalOwner, WriteAheadLog
-from storage.wal.address import public_address
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import EntryRejected, SettingsError, StorageError
+from lakehead.storage.format.partition_state import StateSnapshot
+from lakehead.storage.metadata.records import FenceNode
+from lakehead.storage.metadata.state import NodeState
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.left_logs import LeftLogs, reaches
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal, ObjectWal, WalOwner, WriteAheadLog
+from lakehead.storage.wal.address import public_address
 from tests.support.object_wal_tools import QUICK
 from tests.unit.test_hand_over import assign
 from tests.unit.test_object_wal_recovery import LAZY, in_cluster, running, state_of
@@ -123,7 +123,7 @@ async def test_a_taker_may_die_anywhere(name: str, monkeypatch: pytest.MonkeyPat
             passed.clear()
             with monkeypatch.context() as patched:
                 for module in MODULES:
-                    patched.setattr(f"storage.{module}.failpoint", dies)
+                    patched.setattr(f"lakehead.storage.{module}.failpoint", dies)
                 try:
                     await taker.take_over(node, place.left)
                 except StorageError:

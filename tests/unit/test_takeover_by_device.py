@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from broker.controller.recovery import last_resorts, recoverers
-from storage.clock import SystemClock
-from storage.errors import Fenced, SettingsError, StorageError
-from storage.object_store import MemoryStore
-from storage.stream.engine import NodeIdentity, StreamEngine
-from storage.stream.left_logs import LeftLogs
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import MemoryWal, WalOwner, WriteAheadLog
-from storage.wal.reservation import ReservationsUnsupported
+from lakehead.broker.controller.recovery import last_resorts, recoverers
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import Fenced, SettingsError, StorageError
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
+from lakehead.storage.wal.reservation import ReservationsUnsupported
 from tests.unit.test_object_wal_recovery import LAZY
 from tests.unit.test_stream_engine import append, create_topic, read_all
 from tests.unit.test_takeover import fence

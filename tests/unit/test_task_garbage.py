@@ -9,7 +9,7 @@ from tests.support.record_batches import TestRecord, encode_batch
 
 TASK = """
 import gc, sys
-from lake.source.data_source import LakeheadDataSource
+from lakehead.lake.source.data_source import LakeheadDataSource
 
 source = LakeheadDataSource({"path": sys.argv[1], "subscribe": "orders"})
 reader = source.reader(source.schema())

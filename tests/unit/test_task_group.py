@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from storage.errors import LakeheadError
-from storage.tasks import task_group
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.tasks import task_group
 
 
 class Refused(LakeheadError):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import tasks
-from storage.tasks import TaskScope
+from lakehead.storage import tasks
+from lakehead.storage.tasks import TaskScope
 
 ROOT = Path(__file__).parents[2]
 OTHER_PROCESSES = {"broker/supervisor", "storage/object_store/s3/check.py", "broker/testing"}

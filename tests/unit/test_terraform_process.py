@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cli.rolling.terraform import Terraform, TerraformFailed
-from storage.errors import SettingsError
+from lakehead.broker.cli.rolling.terraform import Terraform, TerraformFailed
+from lakehead.storage.errors import SettingsError
 
 DIAGNOSTIC = (
     '{"@level":"error","type":"diagnostic",'

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.format.record_batch import patch
-from storage.format.records import RecordTime
-from storage.metadata.records import TrimStream
-from storage.object_store import MemoryStore
-from storage.stream.engine import StorageSettings
-from storage.stream.stream import Stream
-from storage.stream.timestamp_search import INFLATED_SIZE_MAX
-from storage.wal import MemoryWal
+from lakehead.storage.format.record_batch import patch
+from lakehead.storage.format.records import RecordTime
+from lakehead.storage.metadata.records import TrimStream
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import StorageSettings
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.stream.timestamp_search import INFLATED_SIZE_MAX
+from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import TestRecord, encode_batch, encode_record, seal_batch
 from tests.unit.test_stream_engine import running
 

@@ -7,17 +7,17 @@ import pytest
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.api.topic_rules import (
+from lakehead.broker.api.topic_rules import (
     TopicRequest,
     are_too_many,
     check_collision,
     check_more_partitions,
     check_new_topic,
 )
-from broker.configs.table_places import TablePlaces
-from broker.protocol.errors import KafkaError
-from broker.settings import Settings
-from storage.metadata.state import ClusterState, NodeState, TopicState, topic_maps
+from lakehead.broker.configs.table_places import TablePlaces
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
+from lakehead.storage.metadata.state import ClusterState, NodeState, TopicState, topic_maps
 
 SETTINGS = Settings(num_partitions=6)
 NODE = NodeState(node_id=0, epoch=0, incarnation="i", host="h", port=1, rack=None)

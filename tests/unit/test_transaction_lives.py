@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from broker.partition.partition import Partition, open_partition
-from broker.partition.producer_table import LIMITS, ProducerLimits
-from broker.partition.topic import Topic
-from storage.clock import SystemClock
-from storage.format.record_batch import TRANSACTIONAL, read_header
-from storage.format.stream_object import AbortedTransaction
-from storage.object_store import MemoryStore
-from storage.stream.engine import StreamEngine
-from storage.stream.settings import StorageSettings
+from lakehead.broker.partition.partition import Partition, open_partition
+from lakehead.broker.partition.producer_table import LIMITS, ProducerLimits
+from lakehead.broker.partition.topic import Topic
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.format.record_batch import TRANSACTIONAL, read_header
+from lakehead.storage.format.stream_object import AbortedTransaction
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import StorageSettings
 from tests.support.wire import Batch
 from tests.unit.test_object_wal_recovery import LAZY, running
 from tests.unit.test_stream_engine import TOPIC

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.transaction.markers import Job, Marker, MarkerSender
-from broker.coordinator.transaction.messages import TopicPartition
-from broker.protocol.api import schema
-from broker.protocol.messages import entity
-from storage.tasks import TaskScope
+from lakehead.broker.coordinator.transaction.markers import Job, Marker, MarkerSender
+from lakehead.broker.coordinator.transaction.messages import TopicPartition
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.tasks import TaskScope
 from tests.simulation.loop import simulate
 
 NONE = ErrorCode.none

@@ -10,13 +10,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
-from broker.api.turns import ELEMENTS_AT_ONCE_MAX
-from broker.coordinator.transaction.messages import TopicPartition
-from broker.coordinator.transaction.transactions import Transactions
-from broker.protocol.api import schema
-from broker.protocol.decode import decode
-from broker.protocol.messages import entity
-from storage.tasks import TaskScope
+from lakehead.broker.api.turns import ELEMENTS_AT_ONCE_MAX
+from lakehead.broker.coordinator.transaction.messages import TopicPartition
+from lakehead.broker.coordinator.transaction.transactions import Transactions
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.decode import decode
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.tasks import TaskScope
 
 KEY, VERSION, OWN, OTHER = 24, 5, 0, 1
 

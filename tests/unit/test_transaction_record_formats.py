@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinator.record_reader import UnknownRecord
-from broker.coordinator.transaction.messages import Transaction, TransactionState
-from broker.coordinator.transaction.record_formats import (
+from lakehead.broker.coordinator.record_reader import UnknownRecord
+from lakehead.broker.coordinator.transaction.messages import Transaction, TransactionState
+from lakehead.broker.coordinator.transaction.record_formats import (
     decode_key,
     decode_value,
     encode_key,

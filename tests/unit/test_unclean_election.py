@@ -9,10 +9,10 @@ import pytest
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from broker.catalog.reassignment import Judged, Loss, judge_elections
-from storage.metadata.state import ClusterState, NodeState, StreamState, TopicState
-from storage.object_store import MemoryStore
-from storage.stream.engine import StreamEngine
+from lakehead.broker.catalog.reassignment import Judged, Loss, judge_elections
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState, TopicState
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.engine import StreamEngine
 from tests.unit.test_object_wal_recovery import running, state_of
 from tests.unit.test_stream_engine import append, read_all
 from tests.unit.test_takeover import Place, fence

@@ -10,32 +10,32 @@ from typing import TypeVar
 
 import pytest
 
-import lake
-from storage.clock import SystemClock
-from storage.errors import SettingsError, UnknownTopic
-from storage.jobs.compact import JOB as COMPACT
-from storage.jobs.compact import CompactOptions
-from storage.jobs.compact_topics import JOB as COMPACT_TOPICS
-from storage.jobs.compact_topics import (
+import lakehead
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError, UnknownTopic
+from lakehead.storage.jobs.compact import JOB as COMPACT
+from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.compact_topics import JOB as COMPACT_TOPICS
+from lakehead.storage.jobs.compact_topics import (
     CompactTopicsItem,
     CompactTopicsOptions,
     CompactTopicsResult,
     compact_topics_item,
 )
-from storage.jobs.compact_topics import items_of as compact_topics_items
-from storage.jobs.job import plan_job, run_job
-from storage.jobs.options import BrokerDefaults
-from storage.jobs.retain import JOB as RETAIN
-from storage.jobs.retain import RetainItem, RetainOptions, RetainResult, retain_item
-from storage.jobs.retain import items_of as retain_items
-from storage.jobs.sweep import JOB as SWEEP
-from storage.jobs.sweep import SweepOptions, SweepResult, find_leaks, sweep_item
-from storage.jobs.sweep import items_of as sweep_items
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import BrokerConfig, Record, TopicConfig
-from storage.metadata.state import ClusterState
-from storage.object_store import FileStore
-from storage.upkeep.configs import ALL_BROKERS, CLEANER_MEMORY
+from lakehead.storage.jobs.compact_topics import items_of as compact_topics_items
+from lakehead.storage.jobs.job import plan_job, run_job
+from lakehead.storage.jobs.options import BrokerDefaults
+from lakehead.storage.jobs.retain import JOB as RETAIN
+from lakehead.storage.jobs.retain import RetainItem, RetainOptions, RetainResult, retain_item
+from lakehead.storage.jobs.retain import items_of as retain_items
+from lakehead.storage.jobs.sweep import JOB as SWEEP
+from lakehead.storage.jobs.sweep import SweepOptions, SweepResult, find_leaks, sweep_item
+from lakehead.storage.jobs.sweep import items_of as sweep_items
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import BrokerConfig, Record, TopicConfig
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.upkeep.configs import ALL_BROKERS, CLEANER_MEMORY
 from tests.support.record_batches import TestRecord
 from tests.support.topic_writer import write_topic
 
@@ -61,7 +61,9 @@ def configure(path: str, topic: str, **configs: str) -> None:
 
 
 def rows(path: str, topic: str) -> list[tuple[int, bytes]]:
-    return [(one["offset"], one["key"]) for one in lake.scan(path, topic).read_all().to_pylist()]
+    return [
+        (one["offset"], one["key"]) for one in lakehead.scan(path, topic).read_all().to_pylist()
+    ]
 
 
 def starts(path: str, topic: str) -> list[int]:

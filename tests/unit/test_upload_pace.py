@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format.partition_state import StateSnapshot
-from storage.object_store import Buffer, MemoryStore
-from storage.stream.cache import CacheBlock, CachedBatch, LogCache
-from storage.stream.engine import StorageSettings
-from storage.stream.upload_pace import UploadPace
-from storage.stream.uploader import plan_objects
-from storage.wal import MemoryWal
+from lakehead.storage.format.partition_state import StateSnapshot
+from lakehead.storage.object_store import Buffer, MemoryStore
+from lakehead.storage.stream.cache import CacheBlock, CachedBatch, LogCache
+from lakehead.storage.stream.engine import StorageSettings
+from lakehead.storage.stream.upload_pace import UploadPace
+from lakehead.storage.stream.uploader import plan_objects
+from lakehead.storage.wal import MemoryWal
 from tests.simulation.loop import LoopClock, simulate
 from tests.unit.test_stream_engine import append, read_all, running
 

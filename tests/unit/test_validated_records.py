@@ -2,9 +2,13 @@
 
 import random
 
-from broker.partition.record_validation import EVERY_TIME, MalformedRecord, places_out_of_time
-from storage.format.record_batch import read_header
-from storage.format.record_check import RecordChecker
+from lakehead.broker.partition.record_validation import (
+    EVERY_TIME,
+    MalformedRecord,
+    places_out_of_time,
+)
+from lakehead.storage.format.record_batch import read_header
+from lakehead.storage.format.record_check import RecordChecker
 from tests.support.record_batches import TestRecord, encode_record, seal_batch
 
 BASE = 1_700_000_000_000

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from lake.tables.ddl import parse_schema, to_ddl
-from lake.tables.values.decoder import NO_SCHEMA, ValueSpec
-from lake.tables.values.formats import open_decoder
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import parse_schema, to_ddl
+from lakehead.lake.tables.values.decoder import NO_SCHEMA, ValueSpec
+from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.storage.errors import SettingsError
 
 
 def batch(*values: bytes | None) -> pa.RecordBatch:

@@ -4,7 +4,7 @@ marker of the one before it, which bears the same epoch since transaction versio
 
 import pytest
 
-from broker.partition.verification import Verifications
+from lakehead.broker.partition.verification import Verifications
 
 PRODUCER, EPOCH = 7, 3
 

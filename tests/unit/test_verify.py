@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from lake.decode.decoder import BlockRange, RecordDecoder
-from lake.errors import InvalidRecord
-from storage.format.record_batch import patch, read_header
-from storage.format.record_check import RecordChecker
-from storage.format.record_kernel import RECORD_SIZE_MIN
-from storage.format.stream_object import FOOTER_SIZE
-from storage.jobs.compact import JOB as COMPACT
-from storage.jobs.compact import CompactOptions
-from storage.jobs.job import run_job
-from storage.jobs.verify import JOB as VERIFY
-from storage.jobs.verify import VerifyOptions, VerifyResult
-from storage.metadata.extents import Extents
-from storage.metadata.records import TopicConfig
-from storage.verification.catalog import catalog_damages
+from lakehead.lake.decode.decoder import BlockRange, RecordDecoder
+from lakehead.lake.errors import InvalidRecord
+from lakehead.storage.format.record_batch import patch, read_header
+from lakehead.storage.format.record_check import RecordChecker
+from lakehead.storage.format.record_kernel import RECORD_SIZE_MIN
+from lakehead.storage.format.stream_object import FOOTER_SIZE
+from lakehead.storage.jobs.compact import JOB as COMPACT
+from lakehead.storage.jobs.compact import CompactOptions
+from lakehead.storage.jobs.job import run_job
+from lakehead.storage.jobs.verify import JOB as VERIFY
+from lakehead.storage.jobs.verify import VerifyOptions, VerifyResult
+from lakehead.storage.metadata.extents import Extents
+from lakehead.storage.metadata.records import TopicConfig
+from lakehead.storage.verification.catalog import catalog_damages
 from tests.integration.test_compaction_crashes import in_log, maintain
 from tests.support.command_line import CommandLine
 from tests.support.lake_cluster import LakeCluster

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError
-from storage.wal.block_format import SECTOR, VolumeHeader
-from storage.wal.volume_file import ensure_file
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.wal.block_format import SECTOR, VolumeHeader
+from lakehead.storage.wal.volume_file import ensure_file
 
 SIZE = 1 << 20
 HEADER = VolumeHeader(

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from storage.aws.client import AwsUnanswered
-from storage.errors import LakeheadError, StorageError
-from storage.metadata.state import ClusterState, NodeState, StreamState
-from storage.metadata.table import Table
-from storage.object_store import MemoryStore
-from storage.stream.left_logs import LeftLogs, is_to_give_back
-from storage.wal import WriteAheadLog
-from storage.wal.address import open_wal, take_wal
-from storage.wal.hand_back import hand_back
+from lakehead.storage.aws.client import AwsUnanswered
+from lakehead.storage.errors import LakeheadError, StorageError
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.metadata.table import Table
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.stream.left_logs import LeftLogs, is_to_give_back
+from lakehead.storage.wal import WriteAheadLog
+from lakehead.storage.wal.address import open_wal, take_wal
+from lakehead.storage.wal.hand_back import hand_back
 from tests.simulation.loop import simulate
 from tests.unit.test_ebs_address import SIZE, VOLUME, OneVolume
 from tests.unit.test_ebs_volumes import run, volumes_of, world

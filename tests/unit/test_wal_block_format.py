@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
-from storage.errors import UnsupportedFormat
-from storage.wal.block_format import (
+from lakehead.storage.errors import UnsupportedFormat
+from lakehead.storage.wal.block_format import (
     BODY,
     OVERHEAD,
     RECORD,

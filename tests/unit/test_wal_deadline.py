@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from storage.errors import StorageError, WalFailed
-from storage.wal import BlockWal, BlockWalSettings
-from storage.wal.deadline import Deadline, DeadlineDevice, DeviceStuck
-from storage.wal.takeover import take_slice
-from storage.wal.volume import format_device, open_slice, volume_image
+from lakehead.storage.errors import StorageError, WalFailed
+from lakehead.storage.wal import BlockWal, BlockWalSettings
+from lakehead.storage.wal.deadline import Deadline, DeadlineDevice, DeviceStuck
+from lakehead.storage.wal.takeover import take_slice
+from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.hostile_device import Attachment, Platter
 from tests.simulation.lives import Life
 from tests.simulation.loop import SimulationLoop, simulate

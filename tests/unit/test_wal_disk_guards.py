@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError
-from storage.wal import disk
-from storage.wal.block_address import BlockAddress
-from storage.wal.memory_device import MemoryDevice
-from storage.wal.volume import format_device, volume_image
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.wal import disk
+from lakehead.storage.wal.block_address import BlockAddress
+from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.volume import format_device, volume_image
 
 SIZE = 4 * 1024 * 1024
 PATH = Path("/dev/lakehead-test0")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from storage.errors import WalCorrupted, WalFailed, WalFull
-from storage.wal import BlockWal, BlockWalSettings
-from storage.wal.block_format import (
+from lakehead.storage.errors import WalCorrupted, WalFailed, WalFull
+from lakehead.storage.wal import BlockWal, BlockWalSettings
+from lakehead.storage.wal.block_format import (
     RECORD,
     SECTOR,
     SLICES_START,
@@ -17,8 +17,8 @@ from storage.wal.block_format import (
     read_record_header,
     sector_up,
 )
-from storage.wal.memory_device import MemoryDevice
-from storage.wal.volume import format_device, open_slice, volume_image
+from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.hostile_device import Platter
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import (

@@ -4,13 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage.wal.holder import Holder, is_ending
-from storage.wal.volume import in_use
+from lakehead.storage.wal.holder import Holder, is_ending
+from lakehead.storage.wal.volume import in_use
 from tests.support.waiting import wait_until
 
 NAMED = """
 import ctypes, sys, threading
-from storage.wal.holder import HostProcesses
+from lakehead.storage.wal.holder import HostProcesses
 
 threading.Thread(target=sys.stdin.read).start()
 print(HostProcesses().current().name, flush=True)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.wal.block_format import SLICES_START
-from storage.wal.memory_device import MemoryDevice
-from storage.wal.volume import Division, open_slice
+from lakehead.storage.wal.block_format import SLICES_START
+from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.volume import Division, open_slice
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import append_released, recovered, started
 from tests.unit.test_wal_slices import MIB, header_of, new_volume, open_node

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import SettingsError
-from storage.wal import reservation_ioctl
-from storage.wal.device import IoThreads
-from storage.wal.reservation import ReservationsUnsupported, reservation_key
-from storage.wal.reservation_ioctl import IoctlReservation
-from storage.wal.reservation_memory import MemoryReservation, ReservationTable
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.wal import reservation_ioctl
+from lakehead.storage.wal.device import IoThreads
+from lakehead.storage.wal.reservation import ReservationsUnsupported, reservation_key
+from lakehead.storage.wal.reservation_ioctl import IoctlReservation
+from lakehead.storage.wal.reservation_memory import MemoryReservation, ReservationTable
 
 
 def test_the_numbers_are_those_of_linux_pr_h() -> None:

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from storage.errors import SettingsError, StorageError, WalCorrupted
-from storage.wal import BlockWal
-from storage.wal.block_format import (
+from lakehead.storage.errors import SettingsError, StorageError, WalCorrupted
+from lakehead.storage.wal import BlockWal
+from lakehead.storage.wal.block_format import (
     HOLDER_OFFSET,
     SECTOR,
     SLICES_MAX,
@@ -18,9 +18,9 @@ from storage.wal.block_format import (
     VolumeHeader,
     newest,
 )
-from storage.wal.holder import NOBODY, Holder
-from storage.wal.memory_device import MemoryDevice
-from storage.wal.volume import Division, Volume, format_device, open_slice, volume_image
+from lakehead.storage.wal.holder import NOBODY, Holder
+from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.volume import Division, Volume, format_device, open_slice, volume_image
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import SMALL, append_released, recovered, started
 

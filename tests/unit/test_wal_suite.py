@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import Fenced, RecordTooLarge, WalClosed, WalFull
-from storage.object_store import MemoryStore
-from storage.wal import MemoryWal, WriteAheadLog, open_wal
+from lakehead.storage.errors import Fenced, RecordTooLarge, WalClosed, WalFull
+from lakehead.storage.object_store import MemoryStore
+from lakehead.storage.wal import MemoryWal, WriteAheadLog, open_wal
 from tests.support.object_wal_tools import FlooredWal
 from tests.support.wal_tools import (
     Listener,

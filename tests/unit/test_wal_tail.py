@@ -9,22 +9,22 @@ from typing import Any
 
 import pytest
 
-from lake.catalog import TopicPartition
-from lake.offsets import resolve
-from lake.source.options import ReadOptions, batch_options
-from lake.source.rows import RecordRows
-from lake.source.splits import plan_partitions, read_split
-from lake.source.view import View, Viewer
-from storage.clock import SystemClock
-from storage.errors import SettingsError
-from storage.format.record_batch import patch
-from storage.metadata.records import CreateStream, CreateTopic, Record
-from storage.metadata.state import ClusterState
-from storage.object_store import FileStore
-from storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
-from storage.stream.stream import Stream
-from storage.tasks import TaskScope
-from storage.wal import ObjectWal, WalOwner, WriteAheadLog
+from lakehead.lake.catalog import TopicPartition
+from lakehead.lake.offsets import resolve
+from lakehead.lake.source.options import ReadOptions, batch_options
+from lakehead.lake.source.rows import RecordRows
+from lakehead.lake.source.splits import plan_partitions, read_split
+from lakehead.lake.source.view import View, Viewer
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.format.record_batch import patch
+from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import FileStore
+from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.stream import Stream
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal import ObjectWal, WalOwner, WriteAheadLog
 from tests.support.object_wal_tools import QUICK
 from tests.support.record_batches import TestRecord, encode_batch
 from tests.support.waiting import wait_until

@@ -10,14 +10,18 @@ import random
 import pytest
 from immutables import Map
 
-from storage.errors import Fenced, SettingsError
-from storage.metadata.state import ClusterState, NodeState
-from storage.stream.engine import NodeIdentity
-from storage.stream.registration import claim
-from storage.wal import BlockWal
-from storage.wal.protocol import Claim
-from storage.wal.reservation import reservation_key
-from storage.wal.reservation_memory import FaultyReservation, MemoryReservation, ReservationTable
+from lakehead.storage.errors import Fenced, SettingsError
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.stream.engine import NodeIdentity
+from lakehead.storage.stream.registration import claim
+from lakehead.storage.wal import BlockWal
+from lakehead.storage.wal.protocol import Claim
+from lakehead.storage.wal.reservation import reservation_key
+from lakehead.storage.wal.reservation_memory import (
+    FaultyReservation,
+    MemoryReservation,
+    ReservationTable,
+)
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import Listener, append_released, recovered, started
 from tests.unit.test_wal_takeover import Disk

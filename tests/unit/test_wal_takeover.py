@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from storage.errors import Fenced, SettingsError, StorageError
-from storage.wal import BlockWal
-from storage.wal.holder import Holder
-from storage.wal.memory_device import MemoryDevice
-from storage.wal.protocol import Claim
-from storage.wal.reservation import Reservation, reservation_key
-from storage.wal.reservation_memory import FaultyReservation, MemoryReservation, ReservationTable
-from storage.wal.takeover import Verdict, take_slice
-from storage.wal.volume import format_device, open_slice, volume_image
+from lakehead.storage.errors import Fenced, SettingsError, StorageError
+from lakehead.storage.wal import BlockWal
+from lakehead.storage.wal.holder import Holder
+from lakehead.storage.wal.memory_device import MemoryDevice
+from lakehead.storage.wal.protocol import Claim
+from lakehead.storage.wal.reservation import Reservation, reservation_key
+from lakehead.storage.wal.reservation_memory import (
+    FaultyReservation,
+    MemoryReservation,
+    ReservationTable,
+)
+from lakehead.storage.wal.takeover import Verdict, take_slice
+from lakehead.storage.wal.volume import format_device, open_slice, volume_image
 from tests.simulation.loop import simulate
 from tests.support.wal_tools import SMALL, Listener, append_released, recovered, started
 

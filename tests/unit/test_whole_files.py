@@ -15,11 +15,11 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.runtime.errors import BadInput, InputChanged, InputReplaced
-from connectors.runtime.records import Letter, Position, Record
-from connectors.sources.files.settings import FilesSettings
-from connectors.sources.files.source import FilesSource
-from storage.clock import SystemClock
+from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputReplaced
+from lakehead.connectors.runtime.records import Letter, Position, Record
+from lakehead.connectors.sources.files.settings import FilesSettings
+from lakehead.connectors.sources.files.source import FilesSource
+from lakehead.storage.clock import SystemClock
 
 LINES = [b'{"n":%d,"pad":"%d"}\n' % (n, n * 7919**3) for n in range(3000)]
 

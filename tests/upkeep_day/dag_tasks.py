@@ -73,7 +73,7 @@ def run_task(order: TaskOrder, answer: Connection) -> None:
         os.dup2(log, stream)
     _shorten_leases(order.lease_s)
     if order.failpoint:
-        from storage import failpoints
+        from lakehead.storage import failpoints
 
         failpoints._trigger = failpoints._Trigger(order.failpoint)
     from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
@@ -110,8 +110,8 @@ def _execute(order: TaskOrder) -> Any:
 
 def _shorten_leases(seconds: float) -> None:
     """A lease lasts as long in the day's time as it does in ours."""
-    from lake.jobs.declared_tables import DeclaredTables
-    from lake.jobs.table_lease import TableLeases
+    from lakehead.lake.jobs.declared_tables import DeclaredTables
+    from lakehead.lake.jobs.table_lease import TableLeases
 
     functions: list[Any] = [DeclaredTables.__init__, TableLeases.open]
     for function in functions:

@@ -5,24 +5,19 @@ thread and opens nothing, so that its children may be forked.
 import deltalake
 import pyarrow.parquet
 
-import connectors.airflow.jobs.table_jobs
-import lake.decode.decoder
-import lake.jobs.table_item
-import lake.record_reader
-import storage.compaction.job
-import storage.compaction.merge
-import storage.garbage.leak_check
-import storage.jobs.cluster
-import storage.upkeep.partition_compaction
-import storage.upkeep.retention
-import storage.verification.objects
+from lakehead.connectors.airflow.jobs import table_jobs
+from lakehead.lake import record_reader
+from lakehead.lake.decode import decoder
+from lakehead.lake.jobs import table_item
+from lakehead.storage.compaction import job, merge
+from lakehead.storage.garbage import leak_check
+from lakehead.storage.jobs import cluster
+from lakehead.storage.upkeep import partition_compaction, retention
+from lakehead.storage.verification import objects
 from tests.upkeep_day.dag_tasks import dags
 
 IMPORTED = (
-    *(connectors.airflow.jobs.table_jobs, deltalake, lake.decode.decoder, lake.jobs.table_item),
-    *(lake.record_reader, pyarrow.parquet, storage.compaction.job),
-    *(storage.compaction.merge, storage.garbage.leak_check, storage.jobs.cluster),
-    *(storage.upkeep.partition_compaction, storage.upkeep.retention),
-    storage.verification.objects,
+    *(table_jobs, deltalake, decoder, table_item, record_reader, pyarrow.parquet),
+    *(job, merge, leak_check, cluster, partition_compaction, retention, objects),
 )
 dags()

@@ -5,11 +5,11 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 
-from lake.jobs.table_due import lag_of
-from storage.clock import SystemClock
-from storage.metadata.log_reader import LogReader
-from storage.metadata.state import ClusterState, TableState
-from storage.object_store import FileStore
+from lakehead.lake.jobs.table_due import lag_of
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.log_reader import LogReader
+from lakehead.storage.metadata.state import ClusterState, TableState
+from lakehead.storage.object_store import FileStore
 from tests.upkeep_day.day_schedule import DayClock
 
 _EVERY_S = 0.1

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from storage.failpoints import KILLED
+from lakehead.storage.failpoints import KILLED
 from tests.kills.kill_campaign import places
 from tests.upkeep_day.dag_tasks import (
     AGAIN,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.cli.demonstration.bound_process import bound
+from lakehead.broker.cli.demonstration.bound_process import bound
 
 MARK = "LAKEHEAD_LOCAL_AIRFLOW"
 """Environment of every process of such an Airflow: its folder."""

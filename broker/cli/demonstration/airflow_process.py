@@ -12,9 +12,9 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from broker.cli.demonstration.airflow_home import MARK, AirflowHome
-from broker.cli.demonstration.bound_process import bound
-from storage.errors import LakeheadError
+from lakehead.broker.cli.demonstration.airflow_home import MARK, AirflowHome
+from lakehead.broker.cli.demonstration.bound_process import bound
+from lakehead.storage.errors import LakeheadError
 
 _READY_S = 300.0
 _STOP_S = 30.0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ def table_in_spark(spark: "SparkSession", uri: str) -> str:
     """
     if ":" not in uri:
         return f"delta.`{uri}`"
-    from lake.tables.delta_table import open_table
+    from lakehead.lake.tables.delta_table import open_table
 
     table = open_table(uri)
     assert table is not None, "it was just made"

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from broker.cli.demonstration.bound_process import bound
-from storage.errors import LakeheadError
+from lakehead.broker.cli.demonstration.bound_process import bound
+from lakehead.storage.errors import LakeheadError
 
 READY_LINE = re.compile(r"lakehead is ready at (?P<address>\S+),")
 _READY_S = 60.0
@@ -26,7 +26,7 @@ def running_broker(folder: Path, *settings: str) -> Iterator[str]:
     not come up.
     """
     log = folder / "broker.log"
-    start = [sys.executable, "-m", "broker.cli", "start", "--data", str(folder), "--port", "0"]
+    start = [sys.executable, "-m", "lakehead", "start", "--data", str(folder), "--port", "0"]
     environment = {name: v for name, v in os.environ.items() if not name.startswith("LAKEHEAD_")}
     with log.open("wb") as errors:
         process = subprocess.Popen(

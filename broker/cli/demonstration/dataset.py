@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from broker.cli.kafka_admin import silent_logger
-from storage.errors import LakeheadError
+from lakehead.broker.cli.kafka_admin import silent_logger
+from lakehead.storage.errors import LakeheadError
 
 _REPORT_EVERY = 2_000
 _FLUSH_S = 60.0

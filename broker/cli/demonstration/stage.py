@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.syntax import Syntax
 from rich.table import Table
 
-from broker.cli.demonstration.answers import AirlineDelay
-from broker.cli.demonstration.loading import Loaded
+from lakehead.broker.cli.demonstration.answers import AirlineDelay
+from lakehead.broker.cli.demonstration.loading import Loaded
 
 _WIDTH_MAX = 100
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from broker.cli.demonstration.dataset import DATASETS, messages, read_table
-from broker.cli.kafka_admin import KafkaAdmin, silent_logger
+from lakehead.broker.cli.demonstration.dataset import DATASETS, messages, read_table
+from lakehead.broker.cli.kafka_admin import KafkaAdmin, silent_logger
 
 RETENTION_MS = 10 * 60_000
 TOPICS = {

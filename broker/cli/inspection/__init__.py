@@ -6,9 +6,9 @@ and the rest goes on.
 
 import typer
 
-from broker.cli.inspection.metadata import inspect_checkpoint, inspect_log, inspect_state
-from broker.cli.inspection.objects import inspect_object, inspect_objects
-from broker.cli.inspection.wal import inspect_wal
+from lakehead.broker.cli.inspection.metadata import inspect_checkpoint, inspect_log, inspect_state
+from lakehead.broker.cli.inspection.objects import inspect_object, inspect_objects
+from lakehead.broker.cli.inspection.wal import inspect_wal
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -5,15 +5,22 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run, store_uri
-from broker.cli.listing import JsonOption, moment, show_fields, show_rows
-from storage.errors import CorruptObject, ObjectNotFound, SettingsError
-from storage.format.checkpoint import Checkpoint, decode, rows_of
-from storage.metadata.entry import PREFIX, decode_entry, entry_key
-from storage.metadata.layout import META, Listing, checkpoint_key
-from storage.metadata.log_reader import in_steps
-from storage.metadata.state import ClusterState
-from storage.object_store import ObjectStore
+from lakehead.broker.cli.cluster import (
+    DEFAULT_PATH,
+    PathOption,
+    load_state,
+    open_cluster,
+    run,
+    store_uri,
+)
+from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
+from lakehead.storage.errors import CorruptObject, ObjectNotFound, SettingsError
+from lakehead.storage.format.checkpoint import Checkpoint, decode, rows_of
+from lakehead.storage.metadata.entry import PREFIX, decode_entry, entry_key
+from lakehead.storage.metadata.layout import META, Listing, checkpoint_key
+from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import ObjectStore
 
 
 def inspect_state(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> None:

@@ -4,20 +4,20 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run
-from broker.cli.listing import JsonOption, moment, show_fields, show_rows
-from storage.errors import CorruptObject, ObjectNotFound, SettingsError
-from storage.format.record_batch import iter_headers
-from storage.format.stream_object import (
+from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, open_cluster, run
+from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
+from lakehead.storage.errors import CorruptObject, ObjectNotFound, SettingsError
+from lakehead.storage.format.record_batch import iter_headers
+from lakehead.storage.format.stream_object import (
     IndexItem,
     ObjectIndex,
     check_item,
     iter_records,
     read_index,
 )
-from storage.object_store import ObjectStore
-from storage.wal.object.names import Tombstone, WalName
-from storage.wal.object.seal import read_wal_object
+from lakehead.storage.object_store import ObjectStore
+from lakehead.storage.wal.object.names import Tombstone, WalName
+from lakehead.storage.wal.object.seal import read_wal_object
 
 KeyArgument = Annotated[
     str,

@@ -4,13 +4,20 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.cli.cluster import DEFAULT_PATH, PathOption, open_at, open_cluster, read_state, run
-from broker.cli.inspection.wal_file import WalFileReport, read_wal_file
-from broker.cli.listing import JsonOption, moment, show_fields, show_rows
-from storage.errors import LakeheadError, SettingsError
-from storage.metadata.state import ClusterState
-from storage.object_store import ObjectMeta, ObjectStore
-from storage.wal.object.names import PREFIX, WalName, is_tombstone_size
+from lakehead.broker.cli.cluster import (
+    DEFAULT_PATH,
+    PathOption,
+    open_at,
+    open_cluster,
+    read_state,
+    run,
+)
+from lakehead.broker.cli.inspection.wal_file import WalFileReport, read_wal_file
+from lakehead.broker.cli.listing import JsonOption, moment, show_fields, show_rows
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store import ObjectMeta, ObjectStore
+from lakehead.storage.wal.object.names import PREFIX, WalName, is_tombstone_size
 
 
 def inspect_wal(

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from storage.errors import SettingsError, WalCorrupted
-from storage.wal.block_format import (
+from lakehead.storage.errors import SettingsError, WalCorrupted
+from lakehead.storage.wal.block_format import (
     RING_OFFSET,
     SECTOR,
     SliceEntry,
@@ -18,9 +18,9 @@ from storage.wal.block_format import (
     newest,
     record_seed,
 )
-from storage.wal.device import WalDevice
-from storage.wal.protocol import WalRecord
-from storage.wal.recovery import Ring, RingScan
+from lakehead.storage.wal.device import WalDevice
+from lakehead.storage.wal.protocol import WalRecord
+from lakehead.storage.wal.recovery import Ring, RingScan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

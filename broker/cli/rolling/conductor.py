@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from broker.cli.rolling.host_plan import (
+from lakehead.broker.cli.rolling.host_plan import (
     Action,
     Host,
     HostPlan,
@@ -23,10 +23,10 @@ from broker.cli.rolling.host_plan import (
     read_plan,
     strays,
 )
-from broker.cli.rolling.host_state import Expected, PauseWatch, amiss, nodes_of
-from broker.cli.rolling.members import Members
-from broker.cli.rolling.terraform import SavedPlan, Say, Terraform
-from storage.errors import LakeheadError
+from lakehead.broker.cli.rolling.host_state import Expected, PauseWatch, amiss, nodes_of
+from lakehead.broker.cli.rolling.members import Members
+from lakehead.broker.cli.rolling.terraform import SavedPlan, Say, Terraform
+from lakehead.storage.errors import LakeheadError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 NO_HOST = "none of them"
 """A slot that there is not: a step that targets it leaves all hosts alone."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.cli.nodes import leads
-from broker.cli.rolling.host_plan import Host
-from storage.errors import StorageError
-from storage.metadata.records import DrainNode
-from storage.metadata.state import ClusterState, NodeState
+from lakehead.broker.cli.nodes import leads
+from lakehead.broker.cli.rolling.host_plan import Host
+from lakehead.storage.errors import StorageError
+from lakehead.storage.metadata.records import DrainNode
+from lakehead.storage.metadata.state import ClusterState, NodeState
 
 
 class HostDown(StorageError):

@@ -16,9 +16,9 @@ from typing import Annotated
 
 import typer
 
-from broker.cli.nodes import POLL_S, tell_nodes
-from broker.cli.rolling.host_plan import Host
-from broker.cli.rolling.host_state import (
+from lakehead.broker.cli.nodes import POLL_S, tell_nodes
+from lakehead.broker.cli.rolling.host_plan import Host
+from lakehead.broker.cli.rolling.host_state import (
     Expected,
     HostDown,
     PauseWatch,
@@ -31,10 +31,10 @@ from broker.cli.rolling.host_state import (
     not_gone,
     unwell,
 )
-from storage.errors import StorageError
-from storage.metadata.log import MetadataLog
-from storage.metadata.records import DrainNode, Record, RetireNode
-from storage.metadata.state import ClusterState
+from lakehead.storage.errors import StorageError
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.records import DrainNode, Record, RetireNode
+from lakehead.storage.metadata.state import ClusterState
 
 Others = Mapping[str, Expected]
 

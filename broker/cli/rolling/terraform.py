@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage.errors import LakeheadError, SettingsError
+from lakehead.storage.errors import LakeheadError, SettingsError
 
 MAY_END = "LAKEHEAD_MAY_END"
 """The variable that guards of the module read: slots of hosts that may go."""

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from broker.coordinator.group.members import Member
-from broker.coordinator.group.messages import UNKNOWN_MEMBER, JoinResult, SyncResult
+from lakehead.broker.coordinator.group.members import Member
+from lakehead.broker.coordinator.group.messages import UNKNOWN_MEMBER, JoinResult, SyncResult
 
 if TYPE_CHECKING:
-    from broker.coordinator.group.state_machine import Group
+    from lakehead.broker.coordinator.group.state_machine import Group
 
 
 def generation_for(group: "Group", member: Member) -> JoinResult:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.live_group import LiveGroup, Offsets, TopicPartition
-from broker.coordinator.group.memory import GroupMemory
-from broker.coordinator.group.messages import (
+from lakehead.broker.coordinator.group.live_group import LiveGroup, Offsets, TopicPartition
+from lakehead.broker.coordinator.group.memory import GroupMemory
+from lakehead.broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
     GroupSettings,
     GroupSnapshot,
@@ -23,18 +23,18 @@ from broker.coordinator.group.messages import (
     SyncRequest,
     SyncResult,
 )
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.group.rules import refuse_request
-from broker.coordinator.group.shard import GroupShard
-from broker.coordinator.log import CoordinatorLog
-from broker.coordinator.patience import Patience
-from broker.coordinator.shards import CoordinatorTopic, Shards, durable, refusal, slow_log
-from broker.coordinator.transaction.messages import Producer
-from broker.partition.topic import TopicRegistry
-from broker.protocol.errors import KafkaError
-from broker.settings import Settings
-from storage.clock import Clock
-from storage.tasks import TaskScope
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.group.rules import refuse_request
+from lakehead.broker.coordinator.group.shard import GroupShard
+from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.broker.coordinator.patience import Patience
+from lakehead.broker.coordinator.shards import CoordinatorTopic, Shards, durable, refusal, slow_log
+from lakehead.broker.coordinator.transaction.messages import Producer
+from lakehead.broker.partition.topic import TopicRegistry
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import Clock
+from lakehead.storage.tasks import TaskScope
 
 _MEMBER_ID_BITS = 128
 

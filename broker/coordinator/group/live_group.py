@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from broker.coordinator.group.messages import GroupState
-from broker.coordinator.group.record_formats import CommittedOffset
-from broker.coordinator.group.state_machine import Group
-from broker.coordinator.group.subscriptions import CONSUMER, Subscriptions
+from lakehead.broker.coordinator.group.messages import GroupState
+from lakehead.broker.coordinator.group.record_formats import CommittedOffset
+from lakehead.broker.coordinator.group.state_machine import Group
+from lakehead.broker.coordinator.group.subscriptions import CONSUMER, Subscriptions
 
 TopicPartition: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[TopicPartition, CommittedOffset]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from broker.coordinator.group.messages import (
+from lakehead.broker.coordinator.group.messages import (
     JoinedMember,
     JoinRequest,
     MemberSnapshot,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.members import Member
-from broker.coordinator.group.messages import (
+from lakehead.broker.coordinator.group.members import Member
+from lakehead.broker.coordinator.group.messages import (
     UNKNOWN_MEMBER,
     Effect,
     GroupSnapshot,

@@ -24,9 +24,9 @@ GroupMetadataValue.
 import struct
 from dataclasses import dataclass
 
-from broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
-from broker.coordinator.record_reader import RecordReader, UnknownRecord
-from broker.protocol.encode import uvarint
+from lakehead.broker.coordinator.group.messages import GroupSnapshot, MemberSnapshot
+from lakehead.broker.coordinator.record_reader import RecordReader, UnknownRecord
+from lakehead.broker.protocol.encode import uvarint
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")

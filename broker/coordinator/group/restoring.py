@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from broker.coordinator.group.members import Member
-from broker.coordinator.group.messages import GroupSettings, GroupSnapshot, GroupState
-from broker.coordinator.group.state_machine import Group
+from lakehead.broker.coordinator.group.members import Member
+from lakehead.broker.coordinator.group.messages import GroupSettings, GroupSnapshot, GroupState
+from lakehead.broker.coordinator.group.state_machine import Group
 
 
 def restored_group(

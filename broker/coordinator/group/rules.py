@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.members import Members, cost_of
-from broker.coordinator.group.memory import MEMBER_OBJECTS
-from broker.coordinator.group.messages import (
+from lakehead.broker.coordinator.group.members import Members, cost_of
+from lakehead.broker.coordinator.group.memory import MEMBER_OBJECTS
+from lakehead.broker.coordinator.group.messages import (
     TEXT_SIZE_MAX,
     UNKNOWN_MEMBER,
     GroupSettings,
@@ -16,7 +16,7 @@ from broker.coordinator.group.messages import (
 )
 
 if TYPE_CHECKING:
-    from broker.coordinator.group.state_machine import Group
+    from lakehead.broker.coordinator.group.state_machine import Group
 
 _MEMORY_PER_RECORD = 2
 """The memory that members of a group may take, as a multiple of its longest record."""

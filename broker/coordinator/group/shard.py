@@ -13,10 +13,10 @@ from typing import TypeAlias
 import structlog
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.gathered_log import GatheredLog
-from broker.coordinator.group.live_group import LiveGroup, TopicPartition
-from broker.coordinator.group.memory import GROUP_COST, GroupMemory
-from broker.coordinator.group.messages import (
+from lakehead.broker.coordinator.gathered_log import GatheredLog
+from lakehead.broker.coordinator.group.live_group import LiveGroup, TopicPartition
+from lakehead.broker.coordinator.group.memory import GROUP_COST, GroupMemory
+from lakehead.broker.coordinator.group.messages import (
     Effect,
     GroupSettings,
     GroupSnapshot,
@@ -28,7 +28,7 @@ from broker.coordinator.group.messages import (
     SyncRequest,
     SyncResult,
 )
-from broker.coordinator.group.record_formats import (
+from lakehead.broker.coordinator.group.record_formats import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
@@ -39,13 +39,13 @@ from broker.coordinator.group.record_formats import (
     encode_key,
     encode_offset,
 )
-from broker.coordinator.group.restoring import restored_group
-from broker.coordinator.group.rules import refuse_transactional_commit
-from broker.coordinator.group.state_machine import Group
-from broker.coordinator.log import CoordinatorLog, OnDone
-from broker.coordinator.record_reader import UnknownRecord
-from storage.clock import Clock
-from storage.format.batch_writer import KeyValue
+from lakehead.broker.coordinator.group.restoring import restored_group
+from lakehead.broker.coordinator.group.rules import refuse_transactional_commit
+from lakehead.broker.coordinator.group.state_machine import Group
+from lakehead.broker.coordinator.log import CoordinatorLog, OnDone
+from lakehead.broker.coordinator.record_reader import UnknownRecord
+from lakehead.storage.clock import Clock
+from lakehead.storage.format.batch_writer import KeyValue
 
 _TICK_SECONDS_MIN = 0.01
 _TopicName: TypeAlias = tuple[str, bytes | None]

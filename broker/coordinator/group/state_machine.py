@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.group.answers import assignment_of, generation_for, unchanged_for
-from broker.coordinator.group.members import Member, Members, PendingIds
-from broker.coordinator.group.memory import MEMBER_OBJECTS
-from broker.coordinator.group.messages import (
+from lakehead.broker.coordinator.group.answers import assignment_of, generation_for, unchanged_for
+from lakehead.broker.coordinator.group.members import Member, Members, PendingIds
+from lakehead.broker.coordinator.group.memory import MEMBER_OBJECTS
+from lakehead.broker.coordinator.group.messages import (
     UNKNOWN_MEMBER,
     Effect,
     GroupSettings,
@@ -37,8 +37,8 @@ from broker.coordinator.group.messages import (
     SyncResult,
     Ticket,
 )
-from broker.coordinator.group.outbox import Outbox
-from broker.coordinator.group.rules import (
+from lakehead.broker.coordinator.group.outbox import Outbox
+from lakehead.broker.coordinator.group.rules import (
     check_member,
     refuse_commit,
     refuse_heartbeat,

@@ -8,7 +8,7 @@ topic counts as subscribed to, as in Kafka: what is in use is not deleted by mis
 import struct
 from collections.abc import Iterable
 
-from broker.coordinator.group.messages import GroupSnapshot
+from lakehead.broker.coordinator.group.messages import GroupSnapshot
 
 CONSUMER = "consumer"
 """The protocol type of consumers."""

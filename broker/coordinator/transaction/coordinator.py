@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import structlog
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.log import CoordinatorLog
-from broker.coordinator.shards import CoordinatorTopic, Shards, durable
-from broker.coordinator.transaction.markers import MarkerSender
-from broker.coordinator.transaction.messages import (
+from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.broker.coordinator.shards import CoordinatorTopic, Shards, durable
+from lakehead.broker.coordinator.transaction.markers import MarkerSender
+from lakehead.broker.coordinator.transaction.messages import (
     NO_EPOCH,
     TEXT_SIZE_MAX,
     Decision,
@@ -26,13 +26,13 @@ from broker.coordinator.transaction.messages import (
     Transaction,
     TransactionState,
 )
-from broker.coordinator.transaction.shard import TransactionShard
-from broker.coordinator.transaction.state_machine import TransactionMachine, outcome
-from broker.producer_ids import ProducerIds
-from broker.protocol.errors import KafkaError
-from broker.settings import Settings
-from storage.clock import Clock
-from storage.tasks import TaskScope
+from lakehead.broker.coordinator.transaction.shard import TransactionShard
+from lakehead.broker.coordinator.transaction.state_machine import TransactionMachine, outcome
+from lakehead.broker.producer_ids import ProducerIds
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import Clock
+from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger(__name__)
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.transaction.messages import TopicPartition
-from broker.protocol.api import schema
-from broker.protocol.errors import MalformedFrame
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.tasks import TaskScope
+from lakehead.broker.coordinator.transaction.messages import TopicPartition
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.errors import MalformedFrame
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.tasks import TaskScope
 
 _KEY, _VERSION = 27, 2
 _PARTITIONS_MAX = 1_000
@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Inquirer(Protocol):
-    """What asks other nodes (`broker.cluster.inquiries.Inquiries`)."""
+    """What asks other nodes (`lakehead.broker.cluster.inquiries.Inquiries`)."""
 
     async def ask(self, node_id: int, key: int, version: int, request: Any) -> Any:
         """Return a node's answer. Raises OSError, TimeoutError, MalformedFrame."""

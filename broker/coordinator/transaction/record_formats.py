@@ -19,15 +19,15 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TypeVar
 
-from broker.coordinator.record_reader import RecordReader, UnknownRecord
-from broker.coordinator.transaction.messages import (
+from lakehead.broker.coordinator.record_reader import RecordReader, UnknownRecord
+from lakehead.broker.coordinator.transaction.messages import (
     CLIENT_VERSION_1,
     NO_PRODUCER_ID,
     TopicPartition,
     Transaction,
     TransactionState,
 )
-from broker.protocol.encode import uvarint
+from lakehead.broker.protocol.encode import uvarint
 
 _SHORT = struct.Struct(">h")
 _INT = struct.Struct(">i")

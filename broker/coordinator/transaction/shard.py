@@ -12,10 +12,10 @@ from typing import Protocol, TypeAlias
 import structlog
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.log import CoordinatorLog
-from broker.coordinator.record_reader import UnknownRecord
-from broker.coordinator.transaction.markers import Job, Marker
-from broker.coordinator.transaction.messages import (
+from lakehead.broker.coordinator.log import CoordinatorLog
+from lakehead.broker.coordinator.record_reader import UnknownRecord
+from lakehead.broker.coordinator.transaction.markers import Job, Marker
+from lakehead.broker.coordinator.transaction.messages import (
     IDLE,
     PREPARED,
     Decision,
@@ -24,14 +24,14 @@ from broker.coordinator.transaction.messages import (
     Transaction,
     TransactionState,
 )
-from broker.coordinator.transaction.record_formats import (
+from lakehead.broker.coordinator.transaction.record_formats import (
     decode_key,
     decode_value,
     encode_key,
     encode_value,
 )
-from broker.coordinator.transaction.state_machine import TransactionMachine
-from storage.clock import Clock
+from lakehead.broker.coordinator.transaction.state_machine import TransactionMachine
+from lakehead.storage.clock import Clock
 
 Outcome: TypeAlias = asyncio.Future[Exception | None]
 _log = structlog.get_logger(__name__)

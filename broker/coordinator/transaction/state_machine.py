@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.transaction.messages import (
+from lakehead.broker.coordinator.transaction.messages import (
     CLIENT_VERSION_2,
     COMPLETED,
     EPOCH_MAX,

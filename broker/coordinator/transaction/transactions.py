@@ -13,21 +13,25 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from broker.coordinator.shards import CoordinatorTopic, partition_of
-from broker.coordinator.transaction.coordinator import TransactionCoordinator
-from broker.coordinator.transaction.markers import Inquirer, Leaders
-from broker.coordinator.transaction.messages import CLIENT_VERSION_2, Producer, TopicPartition
-from broker.protocol.api import schema
-from broker.protocol.errors import KafkaError, MalformedFrame, error_code
-from broker.protocol.messages import entity
-from storage.errors import LakeheadError
-from storage.tasks import TaskScope
+from lakehead.broker.coordinator.shards import CoordinatorTopic, partition_of
+from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
+from lakehead.broker.coordinator.transaction.markers import Inquirer, Leaders
+from lakehead.broker.coordinator.transaction.messages import (
+    CLIENT_VERSION_2,
+    Producer,
+    TopicPartition,
+)
+from lakehead.broker.protocol.api import schema
+from lakehead.broker.protocol.errors import KafkaError, MalformedFrame, error_code
+from lakehead.broker.protocol.messages import entity
+from lakehead.storage.errors import LakeheadError
+from lakehead.storage.tasks import TaskScope
 
 _KEY, _VERSION = 24, 5
 _ELEMENTS_MAX = 2_000
 """Array elements in a request: what every node takes, whatever the partitions that it knows of. One
 transaction's partitions are never divided: each is one of the cluster's, so a node takes them all
-(`broker.api.turns`).
+(`lakehead.broker.api.turns`).
 """
 
 Codes = Mapping[TopicPartition, ErrorCode]

@@ -1,6 +1,6 @@
 """Every metric of a node, by subject, in the order of the documentation."""
 
-from broker.observability.measures import (
+from lakehead.broker.observability.measures import (
     caches,
     clients,
     cluster,
@@ -11,7 +11,7 @@ from broker.observability.measures import (
     uploads,
     wal,
 )
-from broker.observability.measures.measure import Measure, Values
+from lakehead.broker.observability.measures.measure import Measure, Values
 
 SUBJECTS: dict[str, tuple[Measure, ...]] = {
     "Clients": clients.MEASURES,

@@ -1,6 +1,6 @@
 """Memory of the read path: the log cache, and what is read back from objects."""
 
-from broker.observability.measures.measure import counter, gauge
+from lakehead.broker.observability.measures.measure import counter, gauge
 
 MEASURES = (
     gauge("log_cache_bytes", "Recent data held in memory.", lambda n: n.engine.cache.size),

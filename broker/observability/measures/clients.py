@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from broker.observability.measures.measure import counter, gauge
-from storage.memory_pool import MemoryPool
-from storage.stream.inflating import InflatedBatches
+from lakehead.broker.observability.measures.measure import counter, gauge
+from lakehead.storage.memory_pool import MemoryPool
+from lakehead.storage.stream.inflating import InflatedBatches
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 def _parts(node: "Node") -> dict[str, MemoryPool | InflatedBatches]:

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.cluster.membership import Standing
-from broker.controller.controller import Controller
-from broker.observability.measures.measure import Values, counter, gauge
+from lakehead.broker.cluster.membership import Standing
+from lakehead.broker.controller.controller import Controller
+from lakehead.broker.observability.measures.measure import Values, counter, gauge
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 def _nodes(node: "Node") -> Values:

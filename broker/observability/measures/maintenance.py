@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.maintenance.beside import MaintenanceBeside
-from broker.observability.measures.measure import Values, counter, gauge
+from lakehead.broker.maintenance.beside import MaintenanceBeside
+from lakehead.broker.observability.measures.measure import Values, counter, gauge
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 def _of_maintenance(read: Callable[[MaintenanceBeside], float]) -> Callable[["Node"], Values]:

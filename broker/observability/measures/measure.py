@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 Values = float | Mapping[str, float] | None
 """A value, a value for each value of the label, or None: this node has no such part."""

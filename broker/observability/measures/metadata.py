@@ -1,6 +1,6 @@
 """The metadata log, as this node knows it, and what became of objects that nothing refers to."""
 
-from broker.observability.measures.measure import counter, gauge
+from lakehead.broker.observability.measures.measure import counter, gauge
 
 MEASURES = (
     gauge(

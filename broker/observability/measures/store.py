@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.observability.measures.measure import Values, counter, gauge
-from storage.object_store.counted import VerbStats
+from lakehead.broker.observability.measures.measure import Values, counter, gauge
+from lakehead.storage.object_store.counted import VerbStats
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 def _by_operation(value: Callable[[VerbStats], float]) -> Callable[["Node"], Values]:

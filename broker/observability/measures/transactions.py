@@ -3,11 +3,11 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from broker.coordinator.transaction.messages import TransactionState
-from broker.observability.measures.measure import Values, counter, gauge
+from lakehead.broker.coordinator.transaction.messages import TransactionState
+from lakehead.broker.observability.measures.measure import Values, counter, gauge
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 def _ids(node: "Node") -> Values:

@@ -1,6 +1,6 @@
 """Uploads: what gathered in the log cache becomes objects."""
 
-from broker.observability.measures.measure import counter
+from lakehead.broker.observability.measures.measure import counter
 
 MEASURES = (
     counter(

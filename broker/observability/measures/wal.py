@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.observability.measures.measure import Values, counter, gauge
-from storage.wal.object import ObjectWal, ObjectWalStats
+from lakehead.broker.observability.measures.measure import Values, counter, gauge
+from lakehead.storage.wal.object import ObjectWal, ObjectWalStats
 
 if TYPE_CHECKING:
-    from broker.node import Node
+    from lakehead.broker.node import Node
 
 
 def _objects(value: Callable[[ObjectWalStats], float]) -> Callable[["Node"], Values]:

@@ -1,6 +1,6 @@
 """Assets: topics and their tables, as what DAGs are scheduled on."""
 
-from connectors.airflow.assets.lakehead import (
+from lakehead.connectors.airflow.assets.lakehead import (
     events_extra,
     growth,
     new_data,

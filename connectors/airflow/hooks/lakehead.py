@@ -19,7 +19,7 @@ from airflow.sdk.log import mask_secret
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from storage.metadata.state import ClusterState
+    from lakehead.storage.metadata.state import ClusterState
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|PRIVATE")
@@ -114,9 +114,9 @@ class LakeheadHook(BaseHook):
 
         Raises SettingsError when there is no cluster, StoreUnavailable.
         """
-        from storage.jobs.cluster import in_cluster
-        from storage.metadata.log import MetadataLog
-        from storage.object_store import ObjectStore
+        from lakehead.storage.jobs.cluster import in_cluster
+        from lakehead.storage.metadata.log import MetadataLog
+        from lakehead.storage.object_store import ObjectStore
 
         async def look(_: ObjectStore, log: MetadataLog) -> "ClusterState":
             return log.state
@@ -144,7 +144,7 @@ class LakeheadHook(BaseHook):
         """Ask the store, the brokers and the registry, those that are named. Returns whether all
         answered, and one line that says what was found or what is wrong.
         """
-        from storage.errors import LakeheadError
+        from lakehead.storage.errors import LakeheadError
 
         try:
             state = self.state()

@@ -5,10 +5,10 @@ the driver of a Spark application may not have it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from storage.jobs import STORAGE_JOBS
+from lakehead.storage.jobs import STORAGE_JOBS
 
 if TYPE_CHECKING:
-    from storage.jobs.job import Job
+    from lakehead.storage.jobs.job import Job
 
 _PLACES = {
     **{name: f"{module}:JOB" for name, (module, _) in STORAGE_JOBS.items()},

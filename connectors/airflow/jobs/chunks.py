@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from storage.jobs.job import Unit, in_bytes
+from lakehead.storage.jobs.job import Unit, in_bytes
 
 MAX_TASKS = 64
 _LABEL_MAX = 120
@@ -32,7 +32,7 @@ class Chunk:
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> "Chunk":
         """Return what `to_json` gave. Raises SettingsError for anything else."""
-        from storage.errors import SettingsError
+        from lakehead.storage.errors import SettingsError
 
         try:
             return cls(**{name: value[name] for name in cls.__slots__})

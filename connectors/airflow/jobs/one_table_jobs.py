@@ -5,21 +5,21 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from connectors.airflow.jobs.table_jobs import changes_told, opened_tables
-from connectors.airflow.jobs.table_options import (
+from lakehead.connectors.airflow.jobs.table_jobs import changes_told, opened_tables
+from lakehead.connectors.airflow.jobs.table_options import (
     BackfillOptions,
     Beginning,
     RebuildTableOptions,
     TableOptions,
 )
-from lake.jobs.backfill import plan_begin
-from lake.jobs.replay import ReplayResult
-from lake.jobs.table_due import declared_tables
-from lake.jobs.table_rebuild import RebuildResult
-from lake.jobs.table_settings import MaterializeSettings, declared_settings
-from lake.store_reader import store_reader
-from storage.errors import SettingsError
-from storage.jobs.job import Fields, FieldsResult, Job, JobContext, Planned, Unit
+from lakehead.lake.jobs.backfill import plan_begin
+from lakehead.lake.jobs.replay import ReplayResult
+from lakehead.lake.jobs.table_due import declared_tables
+from lakehead.lake.jobs.table_rebuild import RebuildResult
+from lakehead.lake.jobs.table_settings import MaterializeSettings, declared_settings
+from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.jobs.job import Fields, FieldsResult, Job, JobContext, Planned, Unit
 
 AnyOptions = TableOptions | BackfillOptions | RebuildTableOptions
 

@@ -5,12 +5,12 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
-from connectors.airflow.jobs.table_options import TablesOptions, VacuumOptions
-from lake.catalog import Catalog
-from lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lake.jobs.table_due import declared_tables, is_due, lag_of
-from lake.jobs.table_lease import TableLeases, TableTaken
-from lake.jobs.table_upkeep import (
+from lakehead.connectors.airflow.jobs.table_options import TablesOptions, VacuumOptions
+from lakehead.lake.catalog import Catalog
+from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
+from lakehead.lake.jobs.table_due import declared_tables, is_due, lag_of
+from lakehead.lake.jobs.table_lease import TableLeases, TableTaken
+from lakehead.lake.jobs.table_upkeep import (
     RETENTION_HOURS,
     TableTarget,
     UpkeepResult,
@@ -18,11 +18,11 @@ from lake.jobs.table_upkeep import (
     targets,
     vacuum,
 )
-from lake.store_reader import store_reader
-from lake.tables.merge_engine import MergeEngineName
-from storage.clock import SystemClock
-from storage.errors import LakeheadError, SettingsError
-from storage.jobs.job import (
+from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.errors import LakeheadError, SettingsError
+from lakehead.storage.jobs.job import (
     Fields,
     FieldsResult,
     Job,
@@ -32,8 +32,8 @@ from storage.jobs.job import (
     Unit,
     sum_of_fields,
 )
-from storage.metadata.state import TableState
-from storage.metadata.table_declaration import TableDeclaration
+from lakehead.storage.metadata.state import TableState
+from lakehead.storage.metadata.table_declaration import TableDeclaration
 
 _COUNTED = (
     *("records", "dead_letters", "dropped", "left_out", "lost"),

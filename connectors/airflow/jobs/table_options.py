@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from storage.jobs.options import option
+from lakehead.storage.jobs.options import option
 
 Engine = Literal["delta-rs", "spark"]
 Beginning = int | Mapping[int, int] | None

@@ -1,6 +1,6 @@
 """Lineage for OpenLineage: a table comes from a topic, a connector's topic from its source."""
 
-from connectors.airflow.lineage.datasets import (
+from lakehead.connectors.airflow.lineage.datasets import (
     DatasetName,
     asset_to_openlineage,
     connector_lineage,

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
-    from connectors.settings import ConnectorSettings
+    from lakehead.connectors.settings import ConnectorSettings
 
 
 class DatasetName(NamedTuple):
@@ -80,8 +80,8 @@ def connector_lineage(
     topics become a topic of the cluster at `bootstrap_servers`, unless the sink names another one.
     `records` is what came; of several topics the output has no number. None without OpenLineage.
     """
-    from connectors.runtime.config_file import dotted
-    from connectors.sources.topics import TopicsSettings
+    from lakehead.connectors.runtime.config_file import dotted
+    from lakehead.connectors.sources.topics import TopicsSettings
 
     def topic_of(name: str, servers: str) -> DatasetName:
         return topic_dataset(name, bootstrap_servers=servers, path="")
@@ -109,9 +109,9 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
     kind, topic = parts.path.strip("/").split("/")[:2]  # a watched one is the same dataset
     from airflow.sdk.exceptions import AirflowFailException
 
-    from connectors.airflow.hooks.lakehead import LakeheadHook
-    from storage.errors import LakeheadError
-    from storage.metadata.table_declaration import TableDeclaration
+    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.storage.errors import LakeheadError
+    from lakehead.storage.metadata.table_declaration import TableDeclaration
 
     hook = LakeheadHook(parts.netloc)
     try:

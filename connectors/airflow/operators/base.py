@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
 
-from connectors.airflow.cancelling import Cancellation, Cancelled
-from connectors.airflow.errors import airflow_errors, checked_if_taken
-from connectors.airflow.hooks.lakehead import LakeheadHook
-from connectors.airflow.lineage import has_openlineage
-from connectors.airflow.progress import ProgressLines
-from connectors.airflow.runners import RunnerSettings, checked_runner, opened_runner
-from connectors.airflow.table_changes import TABLES, add_events, lineage_of, task_key
+from lakehead.connectors.airflow.cancelling import Cancellation, Cancelled
+from lakehead.connectors.airflow.errors import airflow_errors, checked_if_taken
+from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+from lakehead.connectors.airflow.lineage import has_openlineage
+from lakehead.connectors.airflow.progress import ProgressLines
+from lakehead.connectors.airflow.runners import RunnerSettings, checked_runner, opened_runner
+from lakehead.connectors.airflow.table_changes import TABLES, add_events, lineage_of, task_key
 
 if TYPE_CHECKING:
-    from storage.jobs.job import Fields, Job, JobContext, TableChange
+    from lakehead.storage.jobs.job import Fields, Job, JobContext, TableChange
 
 
 _WRITES_TABLES = frozenset({"backfill", "materialize", "rebuild_table", "replay"})
@@ -103,7 +103,7 @@ class LakeheadOperator(BaseOperator):
         """
         from airflow.sdk.exceptions import AirflowException
 
-        from storage.jobs.job import JobContext
+        from lakehead.storage.jobs.job import JobContext
 
         hook = self.hook
         settings = RunnerSettings(

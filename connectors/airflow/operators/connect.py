@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from connectors.airflow.errors import airflow_errors
-from connectors.airflow.hooks.lakehead import LakeheadHook
-from connectors.airflow.lineage import connector_lineage
-from connectors.airflow.progress import ProgressLines
+from lakehead.connectors.airflow.errors import airflow_errors
+from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+from lakehead.connectors.airflow.lineage import connector_lineage
+from lakehead.connectors.airflow.progress import ProgressLines
 
 if TYPE_CHECKING:
-    from connectors.connector import Connector
-    from connectors.pipelines.plan import Plan
-    from connectors.settings import ConnectorSettings
+    from lakehead.connectors.connector import Connector
+    from lakehead.connectors.pipelines.plan import Plan
+    from lakehead.connectors.settings import ConnectorSettings
 
 _NAMES_MAX = 20
 
@@ -97,10 +97,10 @@ class LakeheadConnectOperator(BaseOperator):
     def _opened(self, hook: LakeheadHook) -> "Connector":
         from pathlib import Path
 
-        from connectors.connector import Connector
-        from connectors.runtime.config_file import checked_settings, dotted, load_settings
-        from connectors.settings import ConnectorSettings
-        from storage.clock import SystemClock
+        from lakehead.connectors.connector import Connector
+        from lakehead.connectors.runtime.config_file import checked_settings, dotted, load_settings
+        from lakehead.connectors.settings import ConnectorSettings
+        from lakehead.storage.clock import SystemClock
 
         if self.config_file is not None:
             settings = load_settings(Path(self.config_file), ConnectorSettings)

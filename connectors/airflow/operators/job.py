@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from airflow.sdk import Context
 
-from connectors.airflow.jobs import checked_job, job_named
-from connectors.airflow.operators.base import LakeheadOperator, with_table_events
+from lakehead.connectors.airflow.jobs import checked_job, job_named
+from lakehead.connectors.airflow.operators.base import LakeheadOperator, with_table_events
 
 
 class LakeheadJobOperator(LakeheadOperator):
@@ -30,8 +30,8 @@ class LakeheadJobOperator(LakeheadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the job."""
-        from storage.jobs.job import Fields, sum_of_fields
-        from storage.jobs.options import parsed
+        from lakehead.storage.jobs.job import Fields, sum_of_fields
+        from lakehead.storage.jobs.options import parsed
 
         with self._work(self.job, context) as place:
             job = job_named(self.job)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from airflow.sdk import Context, TaskGroup, TriggerRule, XComArg
 
-from connectors.airflow.jobs import checked_job, job_named
-from connectors.airflow.operators.base import LakeheadOperator, with_table_events
+from lakehead.connectors.airflow.jobs import checked_job, job_named
+from lakehead.connectors.airflow.operators.base import LakeheadOperator, with_table_events
 
 _MAX_TASKS = 64
 _LIMIT = 1024
@@ -53,8 +53,8 @@ class LakeheadPlanOperator(LakeheadOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Plan the job."""
-        from connectors.airflow.jobs.chunks import cut
-        from storage.jobs.options import parsed
+        from lakehead.connectors.airflow.jobs.chunks import cut
+        from lakehead.storage.jobs.options import parsed
 
         with self._work(f"plan of {self.job}", context) as place, self._cancellation.breaks_in():
             job = job_named(self.job)
@@ -97,9 +97,9 @@ class LakeheadWorkOperator(LakeheadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do the item."""
-        from connectors.airflow.jobs.chunks import Chunk
-        from storage.jobs.job import Fields
-        from storage.jobs.options import parsed
+        from lakehead.connectors.airflow.jobs.chunks import Chunk
+        from lakehead.storage.jobs.job import Fields
+        from lakehead.storage.jobs.options import parsed
 
         with (
             self._work(self.job, context, is_part=True) as place,
@@ -148,7 +148,7 @@ class LakeheadSummaryOperator(LakeheadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - as Airflow calls it
         """Sum up."""
-        from storage.jobs.job import Fields, sum_of_fields
+        from lakehead.storage.jobs.job import Fields, sum_of_fields
 
         # Templates have been rendered: what was an XComArg is its value, fetched piece by piece.
         planned: Any = self.planned
@@ -195,7 +195,9 @@ def lakehead_job(
             task_id="plan", job=job, options=options, max_tasks=max_tasks, **planning
         )
         if is_submitted:
-            from connectors.airflow.operators.spark_submit import LakeheadSparkSubmitOperator
+            from lakehead.connectors.airflow.operators.spark_submit import (
+                LakeheadSparkSubmitOperator,
+            )
 
             theirs = {name: kwargs[name] for name in kwargs if name not in _OF_OUR_RUNNERS}
             submitted = {**mapped, **theirs, **(spark_submit or {})}

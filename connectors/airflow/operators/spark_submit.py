@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
 
-from connectors.airflow import spark_application
-from connectors.airflow.errors import checked_if_taken
-from connectors.airflow.hooks.lakehead import LakeheadHook
-from connectors.airflow.jobs import checked_job
-from connectors.airflow.spark_secrets import executor_properties
+from lakehead.connectors.airflow import spark_application
+from lakehead.connectors.airflow.errors import checked_if_taken
+from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+from lakehead.connectors.airflow.jobs import checked_job
+from lakehead.connectors.airflow.spark_secrets import executor_properties
 
 if TYPE_CHECKING:
     Submit = BaseOperator

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from connectors.airflow.operators.job import LakeheadJobOperator
+from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
 
 class LakeheadMaterializeOperator(LakeheadJobOperator):

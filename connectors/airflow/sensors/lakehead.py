@@ -1,7 +1,8 @@
 """Sensors that wait for a topic or its table, by the cluster's metadata alone.
 
-Deferrable (the triggerer polls for all of them at once, see `connectors.airflow.triggers`), or by
-poking. What a sensor returns is what was there when it was done: the topic and its offsets.
+Deferrable (the triggerer polls for all of them at once, see
+`lakehead.connectors.airflow.triggers`), or by poking. What a sensor returns is what was there when
+it was done: the topic and its offsets.
 """
 
 from abc import abstractmethod
@@ -13,7 +14,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from connectors.airflow.conditions import (
+from lakehead.connectors.airflow.conditions import (
     Condition,
     LagUnder,
     TableFresh,
@@ -66,9 +67,9 @@ class ConditionSensor(BaseSensorOperator):
         """Look once. The first look says which topic is waited for: one that is made under its name
         later is another one.
         """
-        from connectors.airflow.errors import airflow_errors
-        from connectors.airflow.hooks.lakehead import LakeheadHook
-        from storage.clock import SystemClock
+        from lakehead.connectors.airflow.errors import airflow_errors
+        from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+        from lakehead.storage.clock import SystemClock
 
         with airflow_errors():
             state = LakeheadHook(self.lakehead_conn_id).state()
@@ -88,7 +89,7 @@ class ConditionSensor(BaseSensorOperator):
             return super().execute(context)
         first = self.poke(context)
         if not first.is_done:
-            from connectors.airflow.triggers.condition import ConditionTrigger
+            from lakehead.connectors.airflow.triggers.condition import ConditionTrigger
 
             assert self._waits_for is not None
             waits_for = encoded(self._waits_for)

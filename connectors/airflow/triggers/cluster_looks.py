@@ -13,10 +13,10 @@ import structlog
 if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from storage.errors import LakeheadError
-    from storage.metadata.log_reader import LogReader
-    from storage.metadata.state import ClusterState
-    from storage.object_store import ObjectStore
+    from lakehead.storage.errors import LakeheadError
+    from lakehead.storage.metadata.log_reader import LogReader
+    from lakehead.storage.metadata.state import ClusterState
+    from lakehead.storage.object_store import ObjectStore
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("connectors.airflow")
@@ -41,8 +41,8 @@ async def cluster_looks(lakehead_conn_id: str, pause_s: float) -> AsyncGenerator
     """
     from airflow.sdk.exceptions import AirflowFailException
 
-    from storage.clock import SystemClock
-    from storage.errors import LakeheadError, StoreUnavailable
+    from lakehead.storage.clock import SystemClock
+    from lakehead.storage.errors import LakeheadError, StoreUnavailable
 
     clock, trouble_s = SystemClock(), pause_s
     watched: _Watched | None = None
@@ -84,10 +84,10 @@ class _Watched:
     @classmethod
     async def open(cls, lakehead_conn_id: str) -> "_Watched":
         """Raises SettingsError when there is no cluster, StoreUnavailable, AirflowFailException."""
-        from connectors.airflow.hooks.lakehead import LakeheadHook
-        from storage.errors import SettingsError
-        from storage.metadata.log_reader import LogReader
-        from storage.object_store import open_retrying_store
+        from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+        from lakehead.storage.errors import SettingsError
+        from lakehead.storage.metadata.log_reader import LogReader
+        from lakehead.storage.object_store import open_retrying_store
 
         hook = LakeheadHook(lakehead_conn_id)
         # Asking Airflow for a connection blocks, and must not do so on the triggerer's loop.
@@ -122,7 +122,7 @@ async def in_environment(lakehead_conn_id: str, work: Callable[[str], _T]) -> _T
     """Return what `work` returns of the cluster's path, in a thread, with the connection's storage
     settings in the environment. Raises what it raises, and AirflowFailException.
     """
-    from connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
 
     hook = LakeheadHook(lakehead_conn_id)
     path, _ = await asyncio.to_thread(lambda: (hook.path, hook.storage_settings))

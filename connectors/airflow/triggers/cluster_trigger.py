@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from connectors.airflow.triggers.cluster_looks import ClusterLook, cluster_looks
+from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook, cluster_looks
 
 
 class ClusterTrigger(BaseEventTrigger):

@@ -5,9 +5,9 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from connectors.airflow.conditions import Condition, decoded, encoded
-from connectors.airflow.triggers.cluster_looks import ClusterLook
-from connectors.airflow.triggers.cluster_trigger import ClusterTrigger
+from lakehead.connectors.airflow.conditions import Condition, decoded, encoded
+from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook
+from lakehead.connectors.airflow.triggers.cluster_trigger import ClusterTrigger
 
 
 class ConditionTrigger(ClusterTrigger):
@@ -17,7 +17,7 @@ class ConditionTrigger(ClusterTrigger):
     All triggers of one connection and interval share one poll of the metadata log.
 
     :param lakehead_conn_id: the connection.
-    :param condition: what `connectors.airflow.conditions.encoded` makes of a condition.
+    :param condition: what `lakehead.connectors.airflow.conditions.encoded` makes of a condition.
     :param poll_interval: seconds between two looks.
     """
 
@@ -30,7 +30,7 @@ class ConditionTrigger(ClusterTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and its arguments."""
         return (
-            "connectors.airflow.triggers.condition.ConditionTrigger",
+            "lakehead.connectors.airflow.triggers.condition.ConditionTrigger",
             {
                 "lakehead_conn_id": self.lakehead_conn_id,
                 "condition": encoded(self.condition),
@@ -56,8 +56,8 @@ class ConditionTrigger(ClusterTrigger):
         """Return the event to fire, if there is one, and the text for the log."""
         from airflow.sdk.exceptions import AirflowFailException
 
-        from connectors.airflow.errors import airflow_error
-        from storage.errors import LakeheadError
+        from lakehead.connectors.airflow.errors import airflow_error
+        from lakehead.storage.errors import LakeheadError
 
         error: Exception | None = look.error
         if look.state is not None:

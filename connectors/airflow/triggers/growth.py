@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator
 
 from airflow.triggers.base import TriggerEvent
 
-from connectors.airflow.assets.lakehead import growth
-from connectors.airflow.conditions import end_offsets
-from connectors.airflow.triggers.cluster_looks import ClusterLook
-from connectors.airflow.triggers.watcher_trigger import WatcherTrigger
+from lakehead.connectors.airflow.assets.lakehead import growth
+from lakehead.connectors.airflow.conditions import end_offsets
+from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook
+from lakehead.connectors.airflow.triggers.watcher_trigger import WatcherTrigger
 
 
 class GrowthTrigger(WatcherTrigger):
     """Fires whenever a topic has at least `records` more records in objects, with what
-    `connectors.airflow.assets.growth` says. A topic that does not exist is waited for.
+    `lakehead.connectors.airflow.assets.growth` says. A topic that does not exist is waited for.
 
     :param lakehead_conn_id: the connection.
     :param topic: the topic.

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from airflow.triggers.base import TriggerEvent
 
-from connectors.airflow.triggers.cluster_looks import ClusterLook, in_environment
-from connectors.airflow.triggers.watcher_trigger import WatcherTrigger
-from connectors.airflow.untold_commits import event_extras
+from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook, in_environment
+from lakehead.connectors.airflow.triggers.watcher_trigger import WatcherTrigger
+from lakehead.connectors.airflow.untold_commits import event_extras
 
 if TYPE_CHECKING:
-    from lake.tables.table_history import TableCommit
-    from storage.metadata.state import ClusterState, TableState
-    from storage.metadata.table_declaration import TableDeclaration
+    from lakehead.lake.tables.table_history import TableCommit
+    from lakehead.storage.metadata.state import ClusterState, TableState
+    from lakehead.storage.metadata.table_declaration import TableDeclaration
 
 
 class _Position(NamedTuple):
@@ -35,8 +35,8 @@ class _Position(NamedTuple):
 
 class TableGrowthTrigger(WatcherTrigger):
     """Fires whenever at least `records` new records came into a topic's table, with what
-    `connectors.airflow.untold_commits.event_extras` says. A topic that does not exist or declares
-    no table is waited for.
+    `lakehead.connectors.airflow.untold_commits.event_extras` says. A topic that does not exist or
+    declares no table is waited for.
 
     :param lakehead_conn_id: the connection.
     :param topic: the topic.
@@ -55,7 +55,7 @@ class TableGrowthTrigger(WatcherTrigger):
         """
         from airflow.sdk.exceptions import AirflowFailException
 
-        from storage.errors import LakeheadError
+        from lakehead.storage.errors import LakeheadError
 
         fired = await self._kept()
         is_kept, is_new, trouble = True, False, ""
@@ -92,8 +92,8 @@ class TableGrowthTrigger(WatcherTrigger):
         """The table's declaration and what the metadata know of it; None if there is none. Raises
         the error of the look, and SettingsError for a declaration that makes no sense.
         """
-        from storage.metadata.state import TableState
-        from storage.metadata.table_declaration import TableDeclaration, is_declared
+        from lakehead.storage.metadata.state import TableState
+        from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
 
         if look.state is None:
             assert look.error is not None
@@ -119,8 +119,8 @@ def _commits(
     declared: "TableDeclaration", fired: _Position | None, path: str
 ) -> "tuple[_Position, list[TableCommit]]":
     """A table's position now, and the commits since an earlier one. Raises TableUnavailable."""
-    from lake.tables.delta_table import open_table
-    from lake.tables.table_history import history_since
+    from lakehead.lake.tables.delta_table import open_table
+    from lakehead.lake.tables.table_history import history_since
 
     uri = declared.uri(path)
     table = open_table(uri)

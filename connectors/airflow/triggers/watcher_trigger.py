@@ -6,7 +6,7 @@ no triggerer runs is seen when one does.
 
 from typing import Any
 
-from connectors.airflow.triggers.cluster_trigger import ClusterTrigger
+from lakehead.connectors.airflow.triggers.cluster_trigger import ClusterTrigger
 
 
 class WatcherTrigger(ClusterTrigger):

@@ -8,16 +8,16 @@ position is the last version that was read.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from connectors.runtime.errors import BadInput, InputChanged, InputLost
-from connectors.runtime.records import Batch, Letter, Position, Record, Work
-from connectors.runtime.source import Positions
-from connectors.sources.arrow_rows import PythonRow, python_rows
-from connectors.sources.delta.settings import DeltaSettings
-from connectors.sources.values import NoSuchValue, encoded, key_of, timestamp_of
-from storage.errors import SettingsError
+from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputLost
+from lakehead.connectors.runtime.records import Batch, Letter, Position, Record, Work
+from lakehead.connectors.runtime.source import Positions
+from lakehead.connectors.sources.arrow_rows import PythonRow, python_rows
+from lakehead.connectors.sources.delta.settings import DeltaSettings
+from lakehead.connectors.sources.values import NoSuchValue, encoded, key_of, timestamp_of
+from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
-    from lake.tables.delta_table import Table
+    from lakehead.lake.tables.delta_table import Table
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class DeltaSource:
 
     def _opened(self) -> "Table":
         try:
-            from lake.tables.delta_table import open_table
+            from lakehead.lake.tables.delta_table import open_table
         except ModuleNotFoundError as error:
             raise SettingsError(
                 f"{error.name} is not installed; get it with: pip install 'lakehead[lake]'"
@@ -159,7 +159,7 @@ class DeltaSource:
     def _explained(
         self, call: Callable[[], T], version: int, errors: tuple[type[Exception], ...]
     ) -> T:
-        from lake.tables.delta_table import one_line
+        from lakehead.lake.tables.delta_table import one_line
 
         try:
             return call()

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from connectors.sources.files.lines import Line
-from connectors.sources.files.rows import Row
+from lakehead.connectors.sources.files.lines import Line
+from lakehead.connectors.sources.files.rows import Row
 
 
 def json_rows(found: Iterator[Line], *, limit: int) -> Iterator[Row]:

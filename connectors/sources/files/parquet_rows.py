@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from connectors.runtime.errors import BadInput
-from connectors.sources.arrow_rows import python_rows
-from connectors.sources.files.rows import Row
-from connectors.sources.values import encoded
-from storage.errors import SettingsError
+from lakehead.connectors.runtime.errors import BadInput
+from lakehead.connectors.sources.arrow_rows import python_rows
+from lakehead.connectors.sources.files.rows import Row
+from lakehead.connectors.sources.values import encoded
+from lakehead.storage.errors import SettingsError
 
 _ROWS_AT_ONCE = 2_000
 _ROWS_LOOKED_AT = 64 * 1024

@@ -13,10 +13,10 @@ import msgspec
 import obstore
 from obstore.exceptions import PreconditionError
 
-from connectors.runtime.errors import BadInput, InputLost, InputReplaced
-from connectors.sources.files.settings import COMPRESSIONS, FORMATS, Compression, Format
-from storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
-from storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
+from lakehead.connectors.runtime.errors import BadInput, InputLost, InputReplaced
+from lakehead.connectors.sources.files.settings import COMPRESSIONS, FORMATS, Compression, Format
+from lakehead.storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
+from lakehead.storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -194,8 +194,8 @@ class FilePlace:
 
                 self._store = LocalStore(self._root)
             else:
-                from storage.object_store.s3.client import object_client
-                from storage.object_store.s3.settings import parse_uri
+                from lakehead.storage.object_store.s3.client import object_client
+                from lakehead.storage.object_store.s3.settings import parse_uri
 
                 self._store = object_client(parse_uri(self._root + self._options))
         return self._store

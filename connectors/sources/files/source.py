@@ -13,20 +13,26 @@ from typing import Any
 
 import msgspec
 
-from connectors.runtime.errors import BadInput, InputChanged
-from connectors.runtime.records import Batch, Letter, Position, Record, Work
-from connectors.runtime.source import Positions
-from connectors.sources.files.csv_rows import CsvRows
-from connectors.sources.files.json_lines import json_rows
-from connectors.sources.files.lines import Line, lines
-from connectors.sources.files.parquet_rows import parquet_looked_at, parquet_rows
-from connectors.sources.files.place import READ_BYTES, FilePlace, FoundFile, PlacedFile, file_kind
-from connectors.sources.files.rows import Row
-from connectors.sources.files.settings import Compression, FilesSettings, Format
-from connectors.sources.files.unpacked import UNPACKING_ERRORS, unpacked
-from connectors.sources.values import NoSuchValue, key_of, timestamp_of
-from storage.clock import Clock
-from storage.errors import SettingsError
+from lakehead.connectors.runtime.errors import BadInput, InputChanged
+from lakehead.connectors.runtime.records import Batch, Letter, Position, Record, Work
+from lakehead.connectors.runtime.source import Positions
+from lakehead.connectors.sources.files.csv_rows import CsvRows
+from lakehead.connectors.sources.files.json_lines import json_rows
+from lakehead.connectors.sources.files.lines import Line, lines
+from lakehead.connectors.sources.files.parquet_rows import parquet_looked_at, parquet_rows
+from lakehead.connectors.sources.files.place import (
+    READ_BYTES,
+    FilePlace,
+    FoundFile,
+    PlacedFile,
+    file_kind,
+)
+from lakehead.connectors.sources.files.rows import Row
+from lakehead.connectors.sources.files.settings import Compression, FilesSettings, Format
+from lakehead.connectors.sources.files.unpacked import UNPACKING_ERRORS, unpacked
+from lakehead.connectors.sources.values import NoSuchValue, key_of, timestamp_of
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import SettingsError
 
 _BATCH_BYTES = 512 * 1024
 _BATCH_ROWS = 2_000

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.decode.binary import gather
-from lake.tables.ddl import type_name
-from lake.tables.values.cells import NOTHING, ROWS, SIDE, SIZE_BITS, SIZE_MASK, Cells
-from lake.tables.values.shape import Constant, FirstOf, Instant, Items, Leaf, Record, Shape
+from lakehead.lake.decode.binary import gather
+from lakehead.lake.tables.ddl import type_name
+from lakehead.lake.tables.values.cells import NOTHING, ROWS, SIDE, SIZE_BITS, SIZE_MASK, Cells
+from lakehead.lake.tables.values.shape import Constant, FirstOf, Instant, Items, Leaf, Record, Shape
 
 _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _UUID_DIGITS = [i for i in range(36) if i not in (8, 13, 18, 23)]
@@ -135,7 +135,7 @@ class ArrowColumns:
         return _fixed(shape.type, _as(values, shape.type), len(values), validity)
 
     def _number(self, shape: Leaf, values: Any, validity: Any) -> Any:
-        from lake.tables.values.json_numbers import read_doubles
+        from lakehead.lake.tables.values.json_numbers import read_doubles
 
         _, valid = self._cells.slot(shape.slot)
         doubles = read_doubles(self._data, values, valid)
@@ -198,7 +198,7 @@ class ArrowColumns:
         return names.take(_fixed(pa.int64(), at, len(at), validity))
 
     def _base64(self, shape: Leaf, values: Any, validity: Any) -> Any:
-        from lake.tables.values.base64_kernel import decode_base64
+        from lakehead.lake.tables.values.base64_kernel import decode_base64
 
         _, valid = self._cells.slot(shape.slot)
         content, found, bad = decode_base64(self._data, self._side, values, valid)
@@ -252,7 +252,7 @@ class ArrowColumns:
 
     def _message(self, shape: Leaf, content: Any) -> Any:
         """Messages as JSON: of any depth and names, so one after the other."""
-        from lake.tables.values.protobuf_json import message_json
+        from lakehead.lake.tables.values.protobuf_json import message_json
 
         texts: list[str | None] = []
         bad = np.zeros(len(content), np.bool_)

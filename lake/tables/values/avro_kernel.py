@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
+from lakehead.storage.kernel_compiler import (
+    BYTES,
+    LONG,
+    LONGS,
+    OUT,
+    TABLE,
+    compiled,
+    inlined,
+    results,
+)
 
 # Scalars: read one thing and keep it.
 LONG_OP = 0

@@ -12,14 +12,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.ddl import type_name
-from lake.tables.values import avro_kernel as kernel
-from lake.tables.values.avro_schema import arrow_scalar, default_value
-from lake.tables.values.cells import Cells
-from lake.tables.values.decoder import ErrorClass, MisfitSchema
-from lake.tables.values.evolution import becomes
-from lake.tables.values.shape import Constant, FirstOf, Items, Leaf, LeafKind, Record, Shape
-from storage.metadata.avro_types import (
+from lakehead.lake.tables.ddl import type_name
+from lakehead.lake.tables.values import avro_kernel as kernel
+from lakehead.lake.tables.values.avro_schema import arrow_scalar, default_value
+from lakehead.lake.tables.values.cells import Cells
+from lakehead.lake.tables.values.decoder import ErrorClass, MisfitSchema
+from lakehead.lake.tables.values.evolution import becomes
+from lakehead.lake.tables.values.shape import (
+    Constant,
+    FirstOf,
+    Items,
+    Leaf,
+    LeafKind,
+    Record,
+    Shape,
+)
+from lakehead.storage.metadata.avro_types import (
     SINGLE_VALUE,
     AvroSchema,
     TypeNode,

@@ -1,15 +1,17 @@
-"""Avro schemas as Arrow columns. A node judges them as well, by `storage.metadata.avro_types`."""
+"""Avro schemas as Arrow columns. A node judges them as well, by
+`lakehead.storage.metadata.avro_types`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from lake.tables.ddl import arrow_type
-from lake.tables.values.decoder import UnusableSchema
-from storage.errors import SettingsError
-from storage.metadata import avro_default_values, avro_types
-from storage.metadata.avro_types import AvroSchema
+from lakehead.lake.tables.ddl import arrow_type
+from lakehead.lake.tables.values.decoder import UnusableSchema
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata import avro_default_values, avro_types
+from lakehead.storage.metadata.avro_types import AvroSchema
 
 
 def read_schema(text: str, references: Sequence[str] = ()) -> AvroSchema:

@@ -5,10 +5,10 @@ and its columns, defaults and aliases hold for all. Without one a declared schem
 every value, and no value is framed.
 """
 
-from lake.tables.registry import RegisteredSchema, SchemaRegistry
-from lake.tables.values.avro_program import AvroProgram, compile_avro
-from lake.tables.values.avro_schema import avro_columns, read_schema
-from lake.tables.values.by_schema import (
+from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
+from lakehead.lake.tables.values.avro_program import AvroProgram, compile_avro
+from lakehead.lake.tables.values.avro_schema import avro_columns, read_schema
+from lakehead.lake.tables.values.by_schema import (
     Format,
     Place,
     ValuesBySchema,
@@ -16,9 +16,9 @@ from lake.tables.values.by_schema import (
     declared_writer,
     one_part,
 )
-from lake.tables.values.decoder import ValueSpec
-from storage.errors import SettingsError
-from storage.metadata.avro_types import AvroSchema
+from lakehead.lake.tables.values.decoder import ValueSpec
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.avro_types import AvroSchema
 
 
 def avro_values(spec: ValueSpec, registry: SchemaRegistry | None) -> ValuesBySchema:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from lake.tables.values.cells import SIDE, SIZE_BITS, SIZE_MASK
-from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, compiled
+from lakehead.lake.tables.values.cells import SIDE, SIZE_BITS, SIZE_MASK
+from lakehead.storage.kernel_compiler import BYTES, LONG, LONGS, OUT, compiled
 
 _PADDING = 64
 _NO_DIGIT = 65

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.registry import RegisteredSchema, SchemaRegistry
-from lake.tables.values.decoder import NO_SCHEMA, Decoded, MisfitSchema, UnusableSchema
-from lake.tables.values.evolution import merged, name_conflict
-from lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
-from lake.tables.values.groups import DecodedRows, Program, by_value, decode_rows
-from storage.errors import SettingsError
+from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
+from lakehead.lake.tables.values.decoder import NO_SCHEMA, Decoded, MisfitSchema, UnusableSchema
+from lakehead.lake.tables.values.evolution import merged, name_conflict
+from lakehead.lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
+from lakehead.lake.tables.values.groups import DecodedRows, Program, by_value, decode_rows
+from lakehead.storage.errors import SettingsError
 
 Place = tuple[int, ...]
 """What a frame says beside the id: Protobuf's message in its file; nothing in other formats."""

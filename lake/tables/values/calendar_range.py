@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.values.decoder import Decoded, Fault, ValueDecoder
+from lakehead.lake.tables.values.decoder import Decoded, Fault, ValueDecoder
 
 FIRST_DAY, LAST_DAY = (int(np.datetime64(day).astype(int)) for day in ("0001-01-01", "9999-12-31"))
 FIRST_US, LAST_US = FIRST_DAY * 86_400_000_000, (LAST_DAY + 1) * 86_400_000_000 - 1

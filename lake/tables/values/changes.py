@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.ddl import TIMESTAMP
-from lake.tables.values.groups import int64_array
+from lakehead.lake.tables.ddl import TIMESTAMP
+from lakehead.lake.tables.values.groups import int64_array
 
 OP = "_op"
 SEQ = "_seq"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.tables.ddl import TIMESTAMP
-from lake.tables.values.json_program import Forms, Path, Written
+from lakehead.lake.tables.ddl import TIMESTAMP
+from lakehead.lake.tables.values.json_program import Forms, Path, Written
 
 _SIMPLE = {
     "int8": pa.int8(),

@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.ddl import check_names, parse_schema
-from lake.tables.json_inference import infer_schema
-from lake.tables.values.changes import Events, envelope
-from lake.tables.values.connect_json import connect_fields, connect_forms
-from lake.tables.values.decoder import Decoded, UnusableSchema, ValueSpec
-from lake.tables.values.evolution import merged, name_conflict
-from lake.tables.values.framing import places
-from lake.tables.values.groups import DecodedRows, FoundSchemas, Group, decode_rows
-from lake.tables.values.json_program import (
+from lakehead.lake.tables.ddl import check_names, parse_schema
+from lakehead.lake.tables.json_inference import infer_schema
+from lakehead.lake.tables.values.changes import Events, envelope
+from lakehead.lake.tables.values.connect_json import connect_fields, connect_forms
+from lakehead.lake.tables.values.decoder import Decoded, UnusableSchema, ValueSpec
+from lakehead.lake.tables.values.evolution import merged, name_conflict
+from lakehead.lake.tables.values.framing import places
+from lakehead.lake.tables.values.groups import DecodedRows, FoundSchemas, Group, decode_rows
+from lakehead.lake.tables.values.json_program import (
     Forms,
     NotingProgram,
     Path,
@@ -24,8 +24,8 @@ from lake.tables.values.json_program import (
     compile_json,
     fitting_forms,
 )
-from lake.tables.values.payloads import Payloads, split_payloads
-from storage.errors import SettingsError
+from lakehead.lake.tables.values.payloads import Payloads, split_payloads
+from lakehead.storage.errors import SettingsError
 
 T = TypeVar("T")
 

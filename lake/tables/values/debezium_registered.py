@@ -5,15 +5,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.registry import RegisteredSchema, SchemaRegistry
-from lake.tables.values.avro_values import avro_writer
-from lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
-from lake.tables.values.changes import POSITIONS, Events, envelope
-from lake.tables.values.decoder import Decoded
-from lake.tables.values.evolution import merged
-from lake.tables.values.groups import FoundSchemas
-from lake.tables.values.json_values import json_writer
-from storage.errors import SettingsError
+from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
+from lakehead.lake.tables.values.avro_values import avro_writer
+from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
+from lakehead.lake.tables.values.changes import POSITIONS, Events, envelope
+from lakehead.lake.tables.values.decoder import Decoded
+from lakehead.lake.tables.values.evolution import merged
+from lakehead.lake.tables.values.groups import FoundSchemas
+from lakehead.lake.tables.values.json_values import json_writer
+from lakehead.storage.errors import SettingsError
 
 _PLACES = frozenset(["ts_ms", *(name for name, _ in POSITIONS)])
 

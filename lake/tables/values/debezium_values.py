@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.tables.registry import SchemaRegistry
-from lake.tables.values.changes import CHANGE_FIELDS, Changes, Events, change_rows
-from lake.tables.values.decoder import Decoded, Fault, ValueSpec
-from lake.tables.values.groups import int64_array, placed
-from storage.errors import SettingsError
+from lakehead.lake.tables.registry import SchemaRegistry
+from lakehead.lake.tables.values.changes import CHANGE_FIELDS, Changes, Events, change_rows
+from lakehead.lake.tables.values.decoder import Decoded, Fault, ValueSpec
+from lakehead.lake.tables.values.groups import int64_array, placed
+from lakehead.storage.errors import SettingsError
 
 _CHANGE_NAMES = frozenset(field.name for field in CHANGE_FIELDS)
 
@@ -45,11 +45,11 @@ class DebeziumValues:
     def __init__(self, spec: ValueSpec, registry: SchemaRegistry | None) -> None:
         self._keys = spec.keys
         if registry is None:
-            from lake.tables.values.debezium_json import JsonEnvelopes
+            from lakehead.lake.tables.values.debezium_json import JsonEnvelopes
 
             self._envelopes: Envelopes = JsonEnvelopes(spec)
         else:
-            from lake.tables.values.debezium_registered import RegisteredEnvelopes
+            from lakehead.lake.tables.values.debezium_registered import RegisteredEnvelopes
 
             self._envelopes = RegisteredEnvelopes(registry)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 ValueFormat = Literal["raw", "json", "avro", "protobuf", "debezium"]
 """What a topic's values are, as it declares them."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lake.tables.ddl import type_name
+from lakehead.lake.tables.ddl import type_name
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _WRITTEN_INTEGERS = (pa.int32(), pa.int64())

@@ -1,15 +1,15 @@
 """Opens the decoder that a topic declares."""
 
-from lake.tables.registry import schema_registry
-from lake.tables.values.calendar_range import WithinCalendar
-from lake.tables.values.decoder import ValueDecoder, ValueSpec
-from storage.errors import SettingsError
+from lakehead.lake.tables.registry import schema_registry
+from lakehead.lake.tables.values.calendar_range import WithinCalendar
+from lakehead.lake.tables.values.decoder import ValueDecoder, ValueSpec
+from lakehead.storage.errors import SettingsError
 
 
 def open_decoder(spec: ValueSpec) -> ValueDecoder:
     """Return the decoder of a declaration. Raises SettingsError for one that cannot work."""
     if spec.value_format == "raw":
-        from lake.tables.values.raw import RawValues
+        from lakehead.lake.tables.values.raw import RawValues
 
         return RawValues()
     return WithinCalendar(_decoder_of_format(spec))
@@ -18,19 +18,19 @@ def open_decoder(spec: ValueSpec) -> ValueDecoder:
 def _decoder_of_format(spec: ValueSpec) -> ValueDecoder:
     registry = schema_registry(spec.registry) if spec.registry else None
     if spec.value_format == "json":
-        from lake.tables.values.json_values import json_values
+        from lakehead.lake.tables.values.json_values import json_values
 
         return json_values(spec, registry)
     if spec.value_format == "avro":
-        from lake.tables.values.avro_values import avro_values
+        from lakehead.lake.tables.values.avro_values import avro_values
 
         return avro_values(spec, registry)
     if spec.value_format == "protobuf":
-        from lake.tables.values.protobuf_values import protobuf_values
+        from lakehead.lake.tables.values.protobuf_values import protobuf_values
 
         return protobuf_values(spec, registry)
     if spec.value_format == "debezium":
-        from lake.tables.values.debezium_values import DebeziumValues
+        from lakehead.lake.tables.values.debezium_values import DebeziumValues
 
         return DebeziumValues(spec, registry)
     raise SettingsError(

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.values.arrow_columns import ArrowColumns
-from lake.tables.values.cells import Cells
-from lake.tables.values.decoder import NO_SCHEMA, Decoded, ErrorClass, Fault
-from lake.tables.values.evolution import evolve, merged
-from lake.tables.values.framing import Values
-from lake.tables.values.shape import Record
+from lakehead.lake.tables.values.arrow_columns import ArrowColumns
+from lakehead.lake.tables.values.cells import Cells
+from lakehead.lake.tables.values.decoder import NO_SCHEMA, Decoded, ErrorClass, Fault
+from lakehead.lake.tables.values.evolution import evolve, merged
+from lakehead.lake.tables.values.framing import Values
+from lakehead.lake.tables.values.shape import Record
 
 
 class Program(Protocol):

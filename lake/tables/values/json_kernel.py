@@ -13,9 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from lake.tables.values.cells import SIDE
-from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
-from storage.kernel_memory import word_at
+from lakehead.lake.tables.values.cells import SIDE
+from lakehead.storage.kernel_compiler import (
+    BYTES,
+    LONG,
+    LONGS,
+    OUT,
+    TABLE,
+    compiled,
+    inlined,
+    results,
+)
+from lakehead.storage.kernel_memory import word_at
 
 OBJECT_KIND = 0  # a: its first field, b: how many
 ARRAY_KIND = 1  # a: domain of its items, b: node of an item

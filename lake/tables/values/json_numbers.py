@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lake.tables.values.cells import SIZE_BITS, SIZE_MASK
-from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined
+from lakehead.lake.tables.values.cells import SIZE_BITS, SIZE_MASK
+from lakehead.storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined
 
 _POWERS_MIN = -342
 _POWERS_MAX = 308

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.ddl import type_name
-from lake.tables.json_check import check_values, fault_text
-from lake.tables.values import json_kernel as kernel
-from lake.tables.values.cells import Cells
-from lake.tables.values.decoder import ErrorClass
-from lake.tables.values.shape import Items, Leaf, LeafKind, Record, Shape
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import type_name
+from lakehead.lake.tables.json_check import check_values, fault_text
+from lakehead.lake.tables.values import json_kernel as kernel
+from lakehead.lake.tables.values.cells import Cells
+from lakehead.lake.tables.values.decoder import ErrorClass
+from lakehead.lake.tables.values.shape import Items, Leaf, LeafKind, Record, Shape
+from lakehead.storage.errors import SettingsError
 
 ITEM = "[]"
 """The step of a path from a list to its items."""

@@ -15,11 +15,11 @@ from urllib.parse import unquote, urljoin
 
 import pyarrow as pa
 
-from lake.tables.ddl import TIMESTAMP, check_names, type_name
-from lake.tables.values.connect_json import DATES, DECIMAL, INSTANTS, ZONED, decimal_type
-from lake.tables.values.decoder import UnusableSchema
-from lake.tables.values.json_program import ITEM, Forms, Path, Written
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import TIMESTAMP, check_names, type_name
+from lakehead.lake.tables.values.connect_json import DATES, DECIMAL, INSTANTS, ZONED, decimal_type
+from lakehead.lake.tables.values.decoder import UnusableSchema
+from lakehead.lake.tables.values.json_program import ITEM, Forms, Path, Written
+from lakehead.storage.errors import SettingsError
 
 _PARTS_MAX = 10_000
 _ADVICE = "declare the columns that you want in lakehead.table.schema"

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.ddl import parse_schema, type_name
-from lake.tables.json_columns import placed_columns
-from lake.tables.json_inference import NoFields, infer_schema, outline
-from lake.tables.registry import RegisteredSchema, SchemaRegistry
-from lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
-from lake.tables.values.calendar_range import without
-from lake.tables.values.decoder import (
+from lakehead.lake.tables.ddl import parse_schema, type_name
+from lakehead.lake.tables.json_columns import placed_columns
+from lakehead.lake.tables.json_inference import NoFields, infer_schema, outline
+from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
+from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
+from lakehead.lake.tables.values.calendar_range import without
+from lakehead.lake.tables.values.decoder import (
     NO_SCHEMA,
     Decoded,
     Fault,
@@ -27,13 +27,13 @@ from lake.tables.values.decoder import (
     ValueDecoder,
     ValueSpec,
 )
-from lake.tables.values.evolution import extended
-from lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
-from lake.tables.values.groups import int64_array
-from lake.tables.values.json_program import NotingProgram, compile_json, fitting_forms
-from lake.tables.values.json_schema import read_json_schema
-from storage.errors import SettingsError
-from storage.metadata.column_types import check_column_names
+from lakehead.lake.tables.values.evolution import extended
+from lakehead.lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
+from lakehead.lake.tables.values.groups import int64_array
+from lakehead.lake.tables.values.json_program import NotingProgram, compile_json, fitting_forms
+from lakehead.lake.tables.values.json_schema import read_json_schema
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata.column_types import check_column_names
 
 _LOOKED_AT = 1000
 """Values, of those with fields which the schema lacks, that are looked at together."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, compiled, inlined
+from lakehead.storage.kernel_compiler import BYTES, LONG, LONGS, OUT, compiled, inlined
 
 _SCHEMA = np.frombuffer(b'"schema"', np.uint8)
 _PAYLOAD = np.frombuffer(b'"payload"', np.uint8)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.values.framing import Values, places
-from lake.tables.values.payload_kernel import payloads_behind, wrapped
+from lakehead.lake.tables.values.framing import Values, places
+from lakehead.lake.tables.values.payload_kernel import payloads_behind, wrapped
 
 _HEADS_MAX = 32
 _MEMBER = re.compile(r'[ \t\n\r]*[{,][ \t\n\r]*"([^"\\]*)"[ \t\n\r]*:[ \t\n\r]*')

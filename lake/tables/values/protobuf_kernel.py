@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from storage.kernel_compiler import BYTES, LONG, LONGS, OUT, TABLE, compiled, inlined, results
+from lakehead.storage.kernel_compiler import (
+    BYTES,
+    LONG,
+    LONGS,
+    OUT,
+    TABLE,
+    compiled,
+    inlined,
+    results,
+)
 
 FIELD = (
     *("number", "kind", "slot", "domain", "list_slot", "list_domain", "message"),

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from lake.tables.ddl import TIMESTAMP, type_name
-from lake.tables.values import protobuf_kernel as kernel
-from lake.tables.values.cells import Cells
-from lake.tables.values.decoder import ErrorClass, MisfitSchema
-from lake.tables.values.evolution import becomes
-from lake.tables.values.protobuf_schema import (
+from lakehead.lake.tables.ddl import TIMESTAMP, type_name
+from lakehead.lake.tables.values import protobuf_kernel as kernel
+from lakehead.lake.tables.values.cells import Cells
+from lakehead.lake.tables.values.decoder import ErrorClass, MisfitSchema
+from lakehead.lake.tables.values.evolution import becomes
+from lakehead.lake.tables.values.protobuf_schema import (
     JSON_MESSAGES,
     TIMESTAMP_MESSAGE,
     WRAPPERS,
@@ -20,7 +20,15 @@ from lake.tables.values.protobuf_schema import (
     is_opaque,
     scalar_type,
 )
-from lake.tables.values.shape import Constant, Instant, Items, Leaf, LeafKind, Record, Shape
+from lakehead.lake.tables.values.shape import (
+    Constant,
+    Instant,
+    Items,
+    Leaf,
+    LeafKind,
+    Record,
+    Shape,
+)
 
 _KINDS: dict[int, tuple[int, LeafKind]] = {
     FieldDescriptor.TYPE_DOUBLE: (kernel.FIXED64_KIND, "float64"),

@@ -26,9 +26,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from lake.tables.ddl import TIMESTAMP, check_names
-from lake.tables.values.decoder import UnusableSchema
-from storage.errors import SettingsError
+from lakehead.lake.tables.ddl import TIMESTAMP, check_names
+from lakehead.lake.tables.values.decoder import UnusableSchema
+from lakehead.storage.errors import SettingsError
 
 _MAIN = "lakehead_values.proto"
 _TIMEOUT_S = 60

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from google.protobuf.descriptor import Descriptor
 
-from lake.tables.registry import RegisteredSchema, SchemaRegistry
-from lake.tables.values.by_schema import (
+from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
+from lakehead.lake.tables.values.by_schema import (
     Format,
     Part,
     Place,
@@ -20,16 +20,16 @@ from lake.tables.values.by_schema import (
     Writer,
     declared_writer,
 )
-from lake.tables.values.decoder import UnusableSchema, ValueSpec
-from lake.tables.values.framing import FRAME_BYTES, Values
-from lake.tables.values.protobuf_program import ProtobufProgram, compile_protobuf
-from lake.tables.values.protobuf_schema import (
+from lakehead.lake.tables.values.decoder import UnusableSchema, ValueSpec
+from lakehead.lake.tables.values.framing import FRAME_BYTES, Values
+from lakehead.lake.tables.values.protobuf_program import ProtobufProgram, compile_protobuf
+from lakehead.lake.tables.values.protobuf_schema import (
     compile_proto,
     message_at,
     message_named,
     protobuf_columns,
 )
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 _INDEXES_MAX = 32
 

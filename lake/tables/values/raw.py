@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lake.tables.values.decoder import Decoded
+from lakehead.lake.tables.values.decoder import Decoded
 
 RAW_VALUE = "value"
 RAW_SCHEMA = pa.schema([pa.field(RAW_VALUE, pa.binary())])

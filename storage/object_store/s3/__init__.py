@@ -1,5 +1,5 @@
 """Object stores that speak the API of S3, by obstore and, where that falls short, by boto3."""
 
-from storage.object_store.s3.store import S3Store
+from lakehead.storage.object_store.s3.store import S3Store
 
 __all__ = ["S3Store"]

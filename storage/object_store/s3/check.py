@@ -10,18 +10,18 @@ from typing import Any
 
 import structlog
 
-from storage.errors import (
+from lakehead.storage.errors import (
     ObjectExists,
     OutcomeUnknown,
     SettingsError,
     StoreRefused,
     StoreUnavailable,
 )
-from storage.object_store.protocol import ObjectStore
-from storage.object_store.retrying import RetryingStore
-from storage.object_store.s3.errors import boto_error
-from storage.object_store.s3.store import S3Store
-from storage.tasks import TaskScope
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.object_store.s3.errors import boto_error
+from lakehead.storage.object_store.s3.store import S3Store
+from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("storage.object_store")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from obstore.store import S3Store as Client
 
-from storage.errors import SettingsError
-from storage.object_store.s3.settings import S3Settings
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.object_store.s3.settings import S3Settings
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Config, S3CredentialProvider

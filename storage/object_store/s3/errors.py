@@ -14,7 +14,7 @@ from typing import Any
 
 from obstore.exceptions import BaseError
 
-from storage.errors import (
+from lakehead.storage.errors import (
     CorruptObject,
     ObjectExists,
     ObjectNotFound,

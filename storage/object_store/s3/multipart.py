@@ -13,11 +13,11 @@ from zlib import crc32
 
 import structlog
 
-from storage.errors import StorageError, StoreRefused, StoreUnavailable
-from storage.object_store.protocol import Buffer, Owns
-from storage.object_store.s3.client import control_client
-from storage.object_store.s3.errors import boto_error
-from storage.object_store.s3.settings import S3Settings
+from lakehead.storage.errors import StorageError, StoreRefused, StoreUnavailable
+from lakehead.storage.object_store.protocol import Buffer, Owns
+from lakehead.storage.object_store.s3.client import control_client
+from lakehead.storage.object_store.s3.errors import boto_error
+from lakehead.storage.object_store.s3.settings import S3Settings
 
 _log = structlog.get_logger("storage.object_store")
 

@@ -5,7 +5,7 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from storage.errors import SettingsError
+from lakehead.storage.errors import SettingsError
 
 OPTIONS = {
     "region": "the bucket's region",

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 
-from storage.errors import (
+from lakehead.storage.errors import (
     CorruptObject,
     ObjectExists,
     OutcomeUnknown,
     StorageError,
     StoreUnavailable,
 )
-from storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
-from storage.object_store.s3.client import object_client
-from storage.object_store.s3.deadlines import Deadlines
-from storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
-from storage.object_store.s3.multipart import Multipart
-from storage.object_store.s3.settings import S3Settings, parse_uri
+from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
+from lakehead.storage.object_store.s3.client import object_client
+from lakehead.storage.object_store.s3.deadlines import Deadlines
+from lakehead.storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
+from lakehead.storage.object_store.s3.multipart import Multipart
+from lakehead.storage.object_store.s3.settings import S3Settings, parse_uri
 
 if TYPE_CHECKING:
     from obstore.store import S3Store as Client

@@ -1,10 +1,10 @@
 """The write-ahead log in an object store: each group commit is one object, created if absent."""
 
-from storage.wal.object.batching import BatchingSettings
-from storage.wal.object.log import ObjectWal
-from storage.wal.object.names import WalName, is_tombstone_size, wal_key
-from storage.wal.object.seal import LogSealer, sealed_object
-from storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
+from lakehead.storage.wal.object.batching import BatchingSettings
+from lakehead.storage.wal.object.log import ObjectWal
+from lakehead.storage.wal.object.names import WalName, is_tombstone_size, wal_key
+from lakehead.storage.wal.object.seal import LogSealer, sealed_object
+from lakehead.storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
 
 __all__ = [
     "BatchingSettings",

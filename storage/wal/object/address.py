@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from storage.errors import SettingsError
-from storage.object_store import check_store, open_store
-from storage.wal.block_address import SIZE_DEFAULT, parse_size
-from storage.wal.object.batching import BatchingSettings
-from storage.wal.object.log import ObjectWal
-from storage.wal.object.settings import ObjectWalSettings
-from storage.wal.protocol import WalOwner
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.object_store import check_store, open_store
+from lakehead.storage.wal.block_address import SIZE_DEFAULT, parse_size
+from lakehead.storage.wal.object.batching import BatchingSettings
+from lakehead.storage.wal.object.log import ObjectWal
+from lakehead.storage.wal.object.settings import ObjectWalSettings
+from lakehead.storage.wal.protocol import WalOwner
 
 _DEFAULT = BatchingSettings()
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-from storage.errors import LakeheadError
+from lakehead.storage.errors import LakeheadError
 
 K = TypeVar("K")
 T = TypeVar("T")

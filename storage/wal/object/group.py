@@ -6,10 +6,10 @@ import struct
 
 import msgspec
 
-from storage.format.object_writer import ObjectWriter, WrittenObject
-from storage.format.producer_headers import producer_headers
-from storage.format.record_batch import HEADER_SIZE, MAX_TIMESTAMP_POSITION, NO_TIMESTAMP
-from storage.wal.protocol import Buffer, WalOwner
+from lakehead.storage.format.object_writer import ObjectWriter, WrittenObject
+from lakehead.storage.format.producer_headers import producer_headers
+from lakehead.storage.format.record_batch import HEADER_SIZE, MAX_TIMESTAMP_POSITION, NO_TIMESTAMP
+from lakehead.storage.wal.protocol import Buffer, WalOwner
 
 _MAX_TIMESTAMP = struct.Struct(">q")
 

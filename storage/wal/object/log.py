@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from storage.errors import (
+from lakehead.storage.errors import (
     Fenced,
     LakeheadError,
     RecordTooLarge,
@@ -25,20 +25,20 @@ from storage.errors import (
     WalFailed,
     WalFull,
 )
-from storage.failpoints import failpoint
-from storage.format.stream_object import RECORD_HEADER_SIZE
-from storage.object_store.protocol import ObjectStore
-from storage.object_store.retrying import RetryingStore
-from storage.wal.object.batching import Batching
-from storage.wal.object.group import Group, build
-from storage.wal.object.log_id import LogMarks
-from storage.wal.object.names import wal_key
-from storage.wal.object.put import Putter
-from storage.wal.object.reading import sealed_records
-from storage.wal.object.seal import LogSealer
-from storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
-from storage.wal.object.trimming import Deleter
-from storage.wal.protocol import (
+from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format.stream_object import RECORD_HEADER_SIZE
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.object_store.retrying import RetryingStore
+from lakehead.storage.wal.object.batching import Batching
+from lakehead.storage.wal.object.group import Group, build
+from lakehead.storage.wal.object.log_id import LogMarks
+from lakehead.storage.wal.object.names import wal_key
+from lakehead.storage.wal.object.put import Putter
+from lakehead.storage.wal.object.reading import sealed_records
+from lakehead.storage.wal.object.seal import LogSealer
+from lakehead.storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
+from lakehead.storage.wal.object.trimming import Deleter
+from lakehead.storage.wal.protocol import (
     Buffer,
     LogIdentity,
     SealedLog,

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import structlog
 
-from storage.errors import ObjectExists, OutcomeUnknown, SettingsError, StoreUnavailable
-from storage.object_store.protocol import ObjectStore
-from storage.wal.object.names import node_prefix
-from storage.wal.protocol import LogIdentity, WalOwner
+from lakehead.storage.errors import ObjectExists, OutcomeUnknown, SettingsError, StoreUnavailable
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.wal.object.names import node_prefix
+from lakehead.storage.wal.protocol import LogIdentity, WalOwner
 
 _log = structlog.get_logger("storage.wal")
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from storage.errors import CorruptObject, UnsupportedFormat
-from storage.object_store.protocol import Buffer
+from lakehead.storage.errors import CorruptObject, UnsupportedFormat
+from lakehead.storage.object_store.protocol import Buffer
 
 PREFIX = "wal/"
 TOMBSTONE_SIZE = 64

@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from storage.errors import (
+from lakehead.storage.errors import (
     Fenced,
     ObjectExists,
     ObjectNotFound,
@@ -15,14 +15,14 @@ from storage.errors import (
     StoreUnavailable,
     WalFailed,
 )
-from storage.format.object_writer import WrittenObject
-from storage.format.stream_object import ObjectIndex
-from storage.object_store.protocol import ObjectStore
-from storage.wal.object.batching import Batching
-from storage.wal.object.names import Tombstone
-from storage.wal.object.seal import read_wal_object
-from storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
-from storage.wal.protocol import WalOwner
+from lakehead.storage.format.object_writer import WrittenObject
+from lakehead.storage.format.stream_object import ObjectIndex
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.wal.object.batching import Batching
+from lakehead.storage.wal.object.names import Tombstone
+from lakehead.storage.wal.object.seal import read_wal_object
+from lakehead.storage.wal.object.settings import ObjectWalSettings, ObjectWalStats
+from lakehead.storage.wal.protocol import WalOwner
 
 _log = structlog.get_logger("storage.wal")
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 
-from storage.errors import CorruptObject
-from storage.format.stream_object import StreamRecord, check_item, iter_records, parse_index
-from storage.object_store.protocol import ObjectStore
-from storage.wal.object.calls import in_order
-from storage.wal.protocol import SealedObject
+from lakehead.storage.errors import CorruptObject
+from lakehead.storage.format.stream_object import (
+    StreamRecord,
+    check_item,
+    iter_records,
+    parse_index,
+)
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.wal.object.calls import in_order
+from lakehead.storage.wal.protocol import SealedObject
 
 _READS_AT_ONCE = 16
 _BYTES_AT_ONCE = 32 * 1024 * 1024

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from storage.clock import Clock
-from storage.errors import (
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import (
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
@@ -28,15 +28,15 @@ from storage.errors import (
     StoreUnavailable,
     WalCorrupted,
 )
-from storage.format.stream_object import (
+from lakehead.storage.format.stream_object import (
     INDEX_ITEM,
     ObjectIndex,
     metadata_start,
     parse_index,
 )
-from storage.object_store.protocol import ObjectStore
-from storage.wal.object.calls import CALLS_AT_ONCE, in_order
-from storage.wal.object.names import (
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.wal.object.calls import CALLS_AT_ONCE, in_order
+from lakehead.storage.wal.object.names import (
     Tombstone,
     WalName,
     decode_tombstone,
@@ -44,7 +44,7 @@ from storage.wal.object.names import (
     node_prefix,
     wal_key,
 )
-from storage.wal.protocol import SealedLog, SealedObject, SealedRange, WalFloor
+from lakehead.storage.wal.protocol import SealedLog, SealedObject, SealedRange, WalFloor
 
 _log = structlog.get_logger("storage.wal")
 

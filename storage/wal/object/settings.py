@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from storage.wal.object.batching import BatchingSettings
+from lakehead.storage.wal.object.batching import BatchingSettings
 
 _MIB = 1024 * 1024
 

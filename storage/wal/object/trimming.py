@@ -10,9 +10,9 @@ from itertools import islice
 
 import structlog
 
-from storage.errors import StorageError
-from storage.object_store.protocol import ObjectStore
-from storage.tasks import TaskScope
+from lakehead.storage.errors import StorageError
+from lakehead.storage.object_store.protocol import ObjectStore
+from lakehead.storage.tasks import TaskScope
 
 _log = structlog.get_logger("storage.wal")
 

@@ -4,8 +4,8 @@ import json
 import sys
 import threading
 
-from storage.aws.devices import NvmeDevices
-from storage.clock import SystemClock
+from lakehead.storage.aws.devices import NvmeDevices
+from lakehead.storage.clock import SystemClock
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from storage.clock import SystemClock
+from lakehead.storage.clock import SystemClock
 
 PARTITIONS = 8
 

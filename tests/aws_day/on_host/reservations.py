@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from storage.aws.devices import NvmeDevices
-from storage.clock import SystemClock
-from storage.wal.reservation_ioctl import IoctlReservation
+from lakehead.storage.aws.devices import NvmeDevices
+from lakehead.storage.clock import SystemClock
+from lakehead.storage.wal.reservation_ioctl import IoctlReservation
 
 HOLDER, TAKER = 0xA11CE, 0xB0B
 _BLOCK = 4096

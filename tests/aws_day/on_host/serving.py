@@ -7,7 +7,7 @@ import threading
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from storage.clock import SystemClock
+from lakehead.storage.clock import SystemClock
 
 
 def main() -> None:

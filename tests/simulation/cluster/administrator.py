@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.protocol.errors import KafkaError
-from storage.metadata.records import AssignStreams, DeleteTopic, DrainNode
+from lakehead.broker.protocol.errors import KafkaError
+from lakehead.storage.metadata.records import AssignStreams, DeleteTopic, DrainNode
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.cluster_world import ClusterWorld

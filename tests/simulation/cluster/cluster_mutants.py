@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.catalog import leadership
-from broker.catalog.duties import Duty, duty_of
-from broker.cluster.session import Session
-from broker.controller import controller, plan
-from broker.controller.recovery import Recoveries
-from storage.metadata.state import NodeState
-from storage.stream.pending_appends import PendingAppends
-from storage.wal.object.seal import LogSealer
+from lakehead.broker.catalog import leadership
+from lakehead.broker.catalog.duties import Duty, duty_of
+from lakehead.broker.cluster.session import Session
+from lakehead.broker.controller import controller, plan
+from lakehead.broker.controller.recovery import Recoveries
+from lakehead.storage.metadata.state import NodeState
+from lakehead.storage.stream.pending_appends import PendingAppends
+from lakehead.storage.wal.object.seal import LogSealer
 
 Patch = pytest.MonkeyPatch
 

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from broker.partition.partition import Partition
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import NodeState
-from storage.wal import WriteAheadLog
-from storage.wal.protocol import WalOwner
+from lakehead.broker.partition.partition import Partition
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import NodeState
+from lakehead.storage.wal import WriteAheadLog
+from lakehead.storage.wal.protocol import WalOwner
 from tests.simulation.bucket import Bucket, RemoteStore, StoreWeather
 from tests.simulation.cluster.administrator import Administrator
 from tests.simulation.cluster.faults import Faults

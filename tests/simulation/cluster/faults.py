@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from storage.object_store.faulty import FaultProfile
+from lakehead.storage.object_store.faulty import FaultProfile
 from tests.simulation.world import CALM, HOUR_MS
 
 if TYPE_CHECKING:

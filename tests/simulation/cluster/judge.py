@@ -8,9 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.metadata.entry import decode_entry, entry_number
-from storage.metadata.records import AssignStreams, ControllerLease, Entry, FenceNode, OpenStream
-from storage.stream.stream import Stream
+from lakehead.storage.metadata.entry import decode_entry, entry_number
+from lakehead.storage.metadata.records import (
+    AssignStreams,
+    ControllerLease,
+    Entry,
+    FenceNode,
+    OpenStream,
+)
+from lakehead.storage.stream.stream import Stream
 from tests.simulation.ledger import Violation
 
 if TYPE_CHECKING:

@@ -11,23 +11,23 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from broker.catalog import TopicCatalog
-from broker.cluster.leaving import hand_over_all
-from broker.cluster.loads import LoadMeter, Traffic
-from broker.cluster.namesake import refuse_namesake
-from broker.cluster.peers import Peers
-from broker.controller.controller import Controller, ControllerSettings
-from broker.controller.recovery import Recoveries
-from broker.partition.partition import Partition
-from broker.partition.topic import Topic
-from broker.settings import Settings
-from storage.clock import Clock
-from storage.errors import LakeheadError, OffsetOutOfRange, WalFull
-from storage.metadata.log import MetadataLog
-from storage.metadata.state import ClusterState, NodeState
-from storage.stream.engine import NodeIdentity, StreamEngine
-from storage.tasks import TaskScope
-from storage.wal.protocol import WalOwner, WriteAheadLog
+from lakehead.broker.catalog import TopicCatalog
+from lakehead.broker.cluster.leaving import hand_over_all
+from lakehead.broker.cluster.loads import LoadMeter, Traffic
+from lakehead.broker.cluster.namesake import refuse_namesake
+from lakehead.broker.cluster.peers import Peers
+from lakehead.broker.controller.controller import Controller, ControllerSettings
+from lakehead.broker.controller.recovery import Recoveries
+from lakehead.broker.partition.partition import Partition
+from lakehead.broker.partition.topic import Topic
+from lakehead.broker.settings import Settings
+from lakehead.storage.clock import Clock
+from lakehead.storage.errors import LakeheadError, OffsetOutOfRange, WalFull
+from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.state import ClusterState, NodeState
+from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.tasks import TaskScope
+from lakehead.storage.wal.protocol import WalOwner, WriteAheadLog
 from tests.simulation.ledger import Violation
 from tests.simulation.lives import Life
 from tests.simulation.node import SETTINGS as ALONE

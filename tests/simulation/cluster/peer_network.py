@@ -13,10 +13,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker import api
-from broker.cluster.heartbeat import Heartbeat as HeartbeatRequest
-from broker.cluster.heartbeat import HeartbeatAnswer, decode_heartbeat, encode_answer
-from broker.protocol.frame import read_header
+from lakehead.broker import api
+from lakehead.broker.cluster.heartbeat import Heartbeat as HeartbeatRequest
+from lakehead.broker.cluster.heartbeat import HeartbeatAnswer, decode_heartbeat, encode_answer
+from lakehead.broker.protocol.frame import read_header
 from tests.simulation.lives import Life, outside
 
 _REGISTRY = api.registry()

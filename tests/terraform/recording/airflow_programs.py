@@ -14,7 +14,7 @@ def job(name: str, options: str) -> None:
     from airflow.sdk import Context
     from airflow.sdk.execution_time.context import OutletEventAccessors
 
-    from connectors.airflow.operators.job import LakeheadJobOperator
+    from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
     operator = LakeheadJobOperator(task_id=name, job=name, options=json.loads(options))
     operator.execute(Context(outlet_events=OutletEventAccessors()))
@@ -22,8 +22,8 @@ def job(name: str, options: str) -> None:
 
 def look() -> None:
     """Try the connection, and look as sensors do."""
-    from connectors.airflow.hooks.lakehead import LakeheadHook
-    from connectors.airflow.sensors.lakehead import TableFreshSensor, TopicOffsetSensor
+    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.sensors.lakehead import TableFreshSensor, TopicOffsetSensor
 
     is_well, words = LakeheadHook().test_connection()
     if not is_well:

@@ -1,4 +1,5 @@
-"""What brokers on EC2 ask of AWS: every call of `storage.aws`, and the permissions that it needs.
+"""What brokers on EC2 ask of AWS: every call of `lakehead.storage.aws`, and the permissions that
+it needs.
 
 By "Actions, resources, and condition keys" for Amazon EC2, Amazon EC2 Auto Scaling and AWS KMS
 (service authorization reference), and for encrypted volumes "Requirements for Amazon EBS
@@ -9,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from storage.aws.ec2 import Boto3Ec2
-from storage.aws.interfaces import Boto3NetworkInterfaces
-from storage.aws.lifecycle import Boto3ScalingGroups
+from lakehead.storage.aws.ec2 import Boto3Ec2
+from lakehead.storage.aws.interfaces import Boto3NetworkInterfaces
+from lakehead.storage.aws.lifecycle import Boto3ScalingGroups
 from tests.terraform.policy_cases import ACCOUNT, BUCKET, KEY, REGION, Case
 from tests.terraform.recording.aws_door import AwsCall
 

@@ -90,7 +90,7 @@ class Place:
 
     def lakehead(self, run: str, command: str, *options: str, ok: tuple[int, ...] = (0,)) -> str:
         """Run a command of ours on the cluster."""
-        return self.run(run, "broker.cli", command, "--path", self.store, *options, ok=ok)
+        return self.run(run, "lakehead", command, "--path", self.store, *options, ok=ok)
 
     def leave_upload(self) -> None:
         """Leave behind an upload in parts, as a crash does."""
@@ -221,7 +221,7 @@ def of_spark(place: Place) -> None:
     table = f"{place.tables}/by-delta-rs"
     place.run(
         "tables without a declaration",
-        *("broker.cli", "materialize", "orders", "--path", place.store, "--table", table),
+        *("lakehead", "materialize", "orders", "--path", place.store, "--table", table),
         *("--value-format", "raw"),
     )
 

@@ -9,11 +9,11 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from lake import scan
-from lake.spark import spark_session
-from lake.spark_s3 import s3a_settings, spark_place
-from lake.tables.delta_spark import optimize_by_spark, vacuum_by_spark
-from lake.tables.delta_table import create_table
+from lakehead import scan
+from lakehead.lake.spark import spark_session
+from lakehead.lake.spark_s3 import s3a_settings, spark_place
+from lakehead.lake.tables.delta_spark import optimize_by_spark, vacuum_by_spark
+from lakehead.lake.tables.delta_table import create_table
 from tests.support.s3_delta_process import ROW, merged
 
 FEW_TASKS = {
