@@ -60,10 +60,10 @@ class Parts:
         """Return the process id of a part."""
         return self._processes[name].pid
 
-    def kill(self, name: str, *, with_children: bool = True) -> None:
-        """End a part by SIGKILL; with all that it has started, as when its host is gone."""
+    def kill(self, name: str) -> None:
+        """End a part and all that it has started by SIGKILL, as when its host is gone."""
         process = self._processes.pop(name)
-        children = psutil.Process(process.pid).children(recursive=True) if with_children else []
+        children = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         for child in children:
             with suppress(psutil.NoSuchProcess):
