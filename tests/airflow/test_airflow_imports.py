@@ -36,11 +36,12 @@ with DAG("all", schedule=None):
     LakeheadRebuildTableOperator(task_id="f", topic="t")
     LagSensor(task_id="g", topic="t", under=1)
 print(time.process_time() - began)
-print(*sorted({name.partition(".")[0] for name in set(sys.modules) - known}))
+parts = {tuple(name.split(".")) for name in set(sys.modules) - known}
+print(*sorted({".".join(part[: 2 if part[0] == "lakehead" else 1]) for part in parts}))
 """
 HEAVY = {
-    *("boto3", "broker", "confluent_kafka", "delta", "deltalake", "lake", "numba", "numpy"),
-    *("obstore", "pandas", "pyarrow", "pyspark"),
+    *("boto3", "confluent_kafka", "delta", "deltalake", "lakehead.broker", "lakehead.lake"),
+    *("numba", "numpy", "obstore", "pandas", "pyarrow", "pyspark"),
 }
 
 

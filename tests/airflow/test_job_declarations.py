@@ -27,7 +27,7 @@ from lakehead.storage.verification.damage import Damage, Place, lost
 pytestmark = pytest.mark.xdist_group("airflow")
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("storage", "broker", "lake", "connectors", "dags", "docs")
+PACKAGES = ("lakehead", "storage", "broker", "lake", "connectors", "dags", "docs")
 BEFORE = "    margin_s: int = option(\n"
 OPTION = """    pace_mib: int = option(
         7, "Delete at most this much a second.", title="Pace, MiB/s", flag="--pace", metavar="MIB",
@@ -72,7 +72,7 @@ def test_an_option_is_added_in_one_file(tmp_path: Path) -> None:
     """Then the command, operators, the DAG's form and documentation, and both pages have it."""
     for name in PACKAGES:
         kept = shutil.ignore_patterns("__pycache__", "images", "*.so")
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=kept)
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=kept, symlinks=True)
     module = tmp_path / "storage" / "jobs" / "sweep.py"
     module.write_text(module.read_text().replace(BEFORE, OPTION + BEFORE))
     kept_env = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW")}

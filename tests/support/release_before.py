@@ -63,7 +63,7 @@ class ReleaseNode:
         without = os.pathsep.join((str(ROOT / "bench" / "without"), str(release or ROOT)))
         command = [
             *(sys.executable, "-P"),  # the folder that the tests run in holds this release
-            *("-m", "broker.cli", "start"),
+            *("-m", "broker.cli" if release else "lakehead", "start"),
             *("--data", str(self._folder / "data"), "--port", str(self.port)),
             *self._flags,
         ]
