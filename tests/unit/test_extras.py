@@ -56,7 +56,7 @@ def test_a_command_without_its_packages_names_the_extra_and_leaves_nothing(
 
 
 def test_a_package_of_no_extra_is_a_defect_and_not_reported_as_missing() -> None:
-    assert missing_extra(ModuleNotFoundError("x", name="broker.no_such_module")) is None
+    assert missing_extra(ModuleNotFoundError("x", name="lakehead.broker.no_such_module")) is None
 
 
 def test_every_extra_has_its_packages() -> None:
