@@ -21,14 +21,20 @@ AIRFLOW_PYTHON = build/airflow-$(AIRFLOW)/bin/python
 # Without files of bytecode, each of the hundreds of processes that tests start compiles every module again.
 unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo airflow airflow-test test test-long bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+.PHONY: help help-all install demo airflow airflow-test test test-long bench bench-storage bench-cluster bench-coordination bench-lake lint format types imports unit property bounds sim stalls producers integration crashes chaos trials kills upkeep-day changes equality clients connect-test registry conformance differential tools reservations disks tf-test tf-provider boot-test tf-lint policy-record roll-test aws-day s3-server spark examples docs lock clean
+
+# What most days need; the others are judges, long runs and what they need.
+FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
 
 help: ## Show this list
 	@echo "Lakehead: where streams enter the lake"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^($(FIRST)):.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "Every target makes the environment ($(VENV)) first when it is missing or out of date."
+	@echo "Every target makes the environment ($(VENV)) first when it is missing or out of date. make help-all shows all."
+
+help-all: ## Show every target
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP) ## Make .venv with everything, and the lakehead command in it
 
