@@ -9,30 +9,21 @@
 
 from datetime import timedelta
 
-from airflow.sdk import Param
-
-from lakehead.connectors.airflow.dag_settings import CLUSTER, TOPIC, approval, lakehead_dag
+from lakehead.connectors.airflow.dag_settings import CLUSTER, approval, job_form, lakehead_dag
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+
+FORM = job_form("backfill")
 
 with lakehead_dag(
     "lakehead_backfill",
     doc_md=__doc__,
     tags=("tables", "by-hand"),
     deadline=timedelta(hours=24),
-    params={
-        "topic": TOPIC,
-        "begin": Param(
-            "earliest",
-            type="string",
-            minLength=1,
-            title="Beginning",
-            description="earliest, a time, or offsets by partition (0:12,1:3).",
-        ),
-    },
+    params=FORM.params,
 ):
     asked = {
         "job": "backfill",
-        "options": {"topic": "{{ params.topic }}", "begin": "{{ params.begin }}"},
+        "options": FORM.options,
         **CLUSTER,
     }
     (

@@ -11,17 +11,17 @@ a value that it cannot take fails alone, and says what to set.
 
 from datetime import timedelta
 
-from airflow.sdk import Param
-
 from lakehead.connectors.airflow.dag_settings import (
     CLUSTER,
     DRY_RUN,
     ON_RUNNER,
     RUNNER,
-    TOPICS,
+    job_form,
     lakehead_dag,
 )
 from lakehead.connectors.airflow.operators.mapped import lakehead_job
+
+FORM = job_form("materialize")
 
 with lakehead_dag(
     "lakehead_materialize",
@@ -30,23 +30,14 @@ with lakehead_dag(
     schedule="* * * * *",
     deadline=timedelta(minutes=30),
     params={
-        "topics": TOPICS,
-        "all_of_them": Param(
-            False,
-            type="boolean",
-            title="All of them",
-            description="Tables that are not due yet, too.",
-        ),
+        **FORM.params,
         "dry_run": DRY_RUN,
         **RUNNER,
     },
 ):
     lakehead_job(
         "materialize",
-        options={
-            "topics": "{{ params.topics | join(' ') }}",
-            "all_of_them": "{{ params.all_of_them }}",
-        },
+        options=FORM.options,
         dry_run="{{ params.dry_run }}",
         max_tasks=1024,  # a table each
         **CLUSTER,

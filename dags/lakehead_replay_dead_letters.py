@@ -12,17 +12,19 @@ still cannot be a row stays a dead letter.
 
 from datetime import timedelta
 
-from lakehead.connectors.airflow.dag_settings import CLUSTER, TOPIC, approval, lakehead_dag
+from lakehead.connectors.airflow.dag_settings import CLUSTER, approval, job_form, lakehead_dag
 from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
+
+FORM = job_form("replay")
 
 with lakehead_dag(
     "lakehead_replay_dead_letters",
     doc_md=__doc__,
     tags=("tables", "by-hand"),
     deadline=timedelta(hours=24),
-    params={"topic": TOPIC},
+    params=FORM.params,
 ):
-    asked = {"job": "replay", "options": {"topic": "{{ params.topic }}"}, **CLUSTER}
+    asked = {"job": "replay", "options": FORM.options, **CLUSTER}
     (
         LakeheadJobOperator(task_id="plan", dry_run=True, **asked)
         >> approval("Replay the dead letters of {{ params.topic }}?")

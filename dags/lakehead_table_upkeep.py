@@ -8,10 +8,10 @@ five minutes at most, and then left for the next time.
 
 from datetime import timedelta
 
-from airflow.sdk import Param
-
-from lakehead.connectors.airflow.dag_settings import CLUSTER, DRY_RUN, TOPICS, lakehead_dag
+from lakehead.connectors.airflow.dag_settings import CLUSTER, DRY_RUN, job_form, lakehead_dag
 from lakehead.connectors.airflow.operators.mapped import lakehead_job
+
+FORMS = {job: job_form(job) for job in ("optimize", "vacuum")}
 
 with lakehead_dag(
     "lakehead_table_upkeep",
@@ -20,23 +20,15 @@ with lakehead_dag(
     schedule="20 * * * *",
     deadline=timedelta(hours=3),
     params={
-        "topics": TOPICS,
-        "all_of_them": Param(
-            False,
-            type="boolean",
-            title="All of them",
-            description="Tables for which it is not time yet, too.",
-        ),
+        **FORMS["optimize"].params,
+        **FORMS["vacuum"].params,
         "dry_run": DRY_RUN,
     },
 ):
-    for job in ("optimize", "vacuum"):
+    for job, form in FORMS.items():
         lakehead_job(
             job,
-            options={
-                "topics": "{{ params.topics | join(' ') }}",
-                "all_of_them": "{{ params.all_of_them }}",
-            },
+            options=form.options,
             dry_run="{{ params.dry_run }}",
             wait_s=300,
             **CLUSTER,

@@ -1,11 +1,9 @@
 """`lakehead materialize`: bring topics' Delta tables up to what lies in the object store."""
 
-import re
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -349,20 +347,15 @@ def _runner(spark: bool, engine: Engine = Engine.DELTA_RS, store: str = "") -> "
 
 
 def _beginning(text: str) -> "Beginning":
-    if text == "earliest":
-        return None
-    if _OFFSETS.fullmatch(text):
-        pairs = (one.split(":") for one in text.split(","))
-        return {int(partition): int(offset) for partition, offset in pairs}
+    from lakehead.lake.jobs.table_jobs import beginning
+
     try:
-        at = datetime.fromisoformat(text)
+        return beginning(text)
     except ValueError:
         raise SettingsError(
             f"--from {text}: give a time as 2026-01-31T00:00:00Z, offsets of partitions as "
             "0:1200,1:3400, or earliest"
         ) from None
-    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-_OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 _NOTHING_DUE = {"": "no table is due"}

@@ -33,14 +33,6 @@ DRY_RUN = Param(
     title="Dry run",
     description="Tell what there is to do, and do nothing.",
 )
-TOPICS = Param(
-    [],
-    type="array",
-    items={"type": "string"},
-    title="Topics",
-    description="These alone, one a line. None: all of them.",
-)
-TOPIC = Param(type="string", minLength=1, title="Topic", description="The topic, by its name.")
 RUNNER = {
     "runner": Param(
         "local",
@@ -93,17 +85,18 @@ _TYPES: dict[Any, dict[str, Any]] = {
 
 def _param(one: Option) -> Param:
     info = one.info
-    schema: dict[str, Any] = {"title": info.title, **_TYPES[one.plain_type]}
-    if one.plain_type != one.type:
+    schema: dict[str, Any] = {"title": info.title, **_TYPES.get(one.plain_type, {})}
+    if one.plain_type != one.type and "type" in schema:
         schema["type"] = ["null", schema["type"]]
     schema |= {
         name: bound
         for name, bound in (("minimum", info.least), ("maximum", info.most))
         if bound is not None
     }
-    default = list(one.default) if isinstance(one.default, tuple) else one.default
-    filled = {"default": default, "description": info.help, **schema, **info.form}
-    return Param(filled.pop("default"), **filled)
+    empty = list(one.default) if isinstance(one.default, tuple) else one.default
+    filled = {"default": empty, "description": info.help, **schema, **info.form}
+    default = filled.pop("default")
+    return Param(**filled) if filled.pop("required", False) else Param(default, **filled)
 
 
 def _template(one: Option) -> str:

@@ -287,7 +287,8 @@ class Job(Generic[Options, Done]):
 
     A dry run of the command shows `columns` of the units' rows, or what `show_plan` returns;
     `show` returns what it shows of a result. With `takes_processes` its items may run in processes
-    of their own. `is_for_broken_clusters`: there may be no metadata to find the cluster by.
+    of their own. `is_for_broken_clusters`: there may be no metadata to find the cluster by. A job
+    with `writes_tables` adds rows to tables, and its tasks have their events.
 
     A task takes seconds to start, so one is worth while for `task_bytes`, or for `task_units`; with
     0 bytes for each unit.
@@ -306,6 +307,7 @@ class Job(Generic[Options, Done]):
     show: Callable[[Done], Report] = lambda result: Report(fields=result.labelled())
     takes_processes: bool = False
     is_for_broken_clusters: bool = False
+    writes_tables: bool = False
     task_bytes: int = 128 * 1024 * 1024
     task_units: int = 1000
 

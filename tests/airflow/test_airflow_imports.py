@@ -40,7 +40,7 @@ parts = {tuple(name.split(".")) for name in set(sys.modules) - known}
 print(*sorted({".".join(part[: 2 if part[0] == "lakehead" else 1]) for part in parts}))
 """
 HEAVY = {
-    *("boto3", "confluent_kafka", "delta", "deltalake", "lakehead.broker", "lakehead.lake"),
+    *("boto3", "confluent_kafka", "delta", "deltalake", "lakehead.broker"),
     *("numba", "numpy", "obstore", "pandas", "pyarrow", "pyspark"),
 }
 

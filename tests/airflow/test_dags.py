@@ -15,7 +15,7 @@ FILES = sorted((ROOT / "dags").glob("*.py"))
 PARSE_S_MAX = 0.5
 HEAVY = {
     *("adbc_driver_manager", "boto3", "confluent_kafka", "deltalake", "duckdb", "lakehead.broker"),
-    *("lakehead.lake", "numba", "numpy", "obstore", "pandas", "polars", "pyarrow", "pyspark"),
+    *("numba", "numpy", "obstore", "pandas", "polars", "pyarrow", "pyspark"),
 }
 SCHEDULED = {
     "lakehead_compact",

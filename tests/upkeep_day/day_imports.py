@@ -5,10 +5,9 @@ thread and opens nothing, so that its children may be forked.
 import deltalake
 import pyarrow.parquet
 
-from lakehead.connectors.airflow.jobs import table_jobs
 from lakehead.lake import record_reader
 from lakehead.lake.decode import decoder
-from lakehead.lake.jobs import table_item
+from lakehead.lake.jobs import declared_tables, table_item, table_upkeep
 from lakehead.storage.compaction import job, merge
 from lakehead.storage.garbage import leak_check
 from lakehead.storage.jobs import cluster
@@ -17,7 +16,15 @@ from lakehead.storage.verification import objects
 from tests.upkeep_day.dag_tasks import dags
 
 IMPORTED = (
-    *(table_jobs, deltalake, decoder, table_item, record_reader, pyarrow.parquet),
+    *(
+        deltalake,
+        decoder,
+        declared_tables,
+        table_item,
+        table_upkeep,
+        record_reader,
+        pyarrow.parquet,
+    ),
     *(job, merge, leak_check, cluster, partition_compaction, retention, objects),
 )
 dags()

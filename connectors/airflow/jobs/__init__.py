@@ -5,6 +5,7 @@ the driver of a Spark application may not have it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from lakehead.lake.jobs import LAKE_JOBS
 from lakehead.storage.jobs import STORAGE_JOBS
 
 if TYPE_CHECKING:
@@ -12,12 +13,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     **{name: f"{module}:JOB" for name, (module, _) in STORAGE_JOBS.items()},
-    "backfill": f"{__name__}.one_table_jobs:BACKFILL",
-    "materialize": f"{__name__}.table_jobs:MATERIALIZE",
-    "optimize": f"{__name__}.table_jobs:OPTIMIZE",
-    "rebuild_table": f"{__name__}.one_table_jobs:REBUILD_TABLE",
-    "replay": f"{__name__}.one_table_jobs:REPLAY",
-    "vacuum": f"{__name__}.table_jobs:VACUUM",
+    **LAKE_JOBS,
 }
 
 JOB_NAMES = tuple(sorted(_PLACES))

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator, Context
 from lakehead.connectors.airflow.cancelling import Cancellation, Cancelled
 from lakehead.connectors.airflow.errors import airflow_errors, checked_if_taken
 from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+from lakehead.connectors.airflow.jobs import checked_job, job_named
 from lakehead.connectors.airflow.lineage import has_openlineage
 from lakehead.connectors.airflow.progress import ProgressLines
 from lakehead.connectors.airflow.runners import RunnerSettings, checked_runner, opened_runner
@@ -18,13 +19,10 @@ if TYPE_CHECKING:
     from lakehead.storage.jobs.job import Fields, Job, JobContext, TableChange
 
 
-_WRITES_TABLES = frozenset({"backfill", "materialize", "rebuild_table", "replay"})
-
-
 def with_table_events(job: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return arguments of an operator with the outlet that a job needs which writes tables."""
     outlets = list(kwargs.get("outlets") or ())
-    if job in _WRITES_TABLES and TABLES not in outlets:
+    if job_named(checked_job(job)).writes_tables and TABLES not in outlets:
         outlets.append(TABLES)
     return {**kwargs, "outlets": outlets}
 
