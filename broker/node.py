@@ -50,6 +50,7 @@ from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
 from lakehead.broker.partition.topic import TopicRegistry
 from lakehead.broker.producer_ids import ProducerIds
+from lakehead.broker.services import BrokerServices
 from lakehead.broker.settings import Settings
 from lakehead.storage.clock import Clock, SystemClock
 from lakehead.storage.errors import LakeheadError
@@ -93,7 +94,7 @@ class Node:
         self.rng = rng
         self.scope = TaskScope(self._crashed)
         self.store: CountedStore = CountedStore(store, clock=clock)
-        self.dispatcher: Dispatcher = Dispatcher(self, api.registry())
+        self.dispatcher: Dispatcher = Dispatcher(api.registry())
         self.listeners: Listeners = Listeners(settings)
         self.memory = RequestMemory(settings.request_memory_size)
         self.server: Server = Server(settings, clock, self.dispatcher, self.configs, self.memory)
@@ -120,6 +121,7 @@ class Node:
         self.partition_leaders: PartitionLeaders
         self.inquiries: Inquiries
         self.producer_ids: ProducerIds
+        self.services: BrokerServices
         self.maintenance: MaintenanceBeside | None = None
         """What starts maintenance, if this node does."""
         self.tables: TablesBeside | None = None
@@ -131,8 +133,6 @@ class Node:
         """Whether this node has begun to serve, and has all its parts."""
         self.is_stopping: bool = False
         """Whether this node has been told to stop."""
-
-    # What handlers use.
 
     @property
     def state(self) -> ClusterState:
@@ -351,8 +351,44 @@ class Node:
         for shards in (self.groups.shards, self.transaction_coordinator.shards):
             self.catalog.leadership.on_opened.append(shards.partition_opened)
             self.catalog.leadership.on_closed.append(shards.partition_closed)
+        self.services = self._make_services()
+        self.dispatcher.serve(self.services)
         await self.groups.start()
         await self.transaction_coordinator.start()
+
+    def _make_services(self) -> BrokerServices:
+        return BrokerServices(
+            settings=self.settings,
+            node_id=self.settings.node_id,
+            advertised_host=self.advertised_host,
+            advertised_port=self.advertised_port,
+            store_uri=self.store.uri,
+            clock=self.clock,
+            rng=self.rng,
+            scope=self.scope,
+            apis=tuple(self.dispatcher.registry.apis()),
+            metadata=self.engine.metadata,
+            catalog=self.catalog,
+            topics=self.topics,
+            groups=self.groups,
+            transaction_coordinator=self.transaction_coordinator,
+            transactions=self.transactions,
+            partition_leaders=self.partition_leaders,
+            producer_ids=self.producer_ids,
+            peers=self.peers,
+            session=self.session,
+            listeners=self.listeners,
+            table_places=self.table_places,
+            memory=self.memory,
+            fetch_sessions=self.fetch_sessions,
+            cold_reads=self.cold_reads,
+            is_writable=self.is_writable,
+            when_writable=self.when_writable,
+            produced=self.produced,
+            fetched=self.fetched,
+            crashed=self.dispatcher.crashed,
+            rejected=self.server.rejected,
+        )
 
     async def _admit(self, state: ClusterState) -> None:
         """Refuse to start in another cluster, or beside a node that has this id."""

@@ -9,9 +9,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.catalog import OFFSETS_TOPIC
 from lakehead.broker.coordinator.transaction.messages import CLIENT_VERSION_1, Producer
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=25, name="AddOffsetsToTxn", versions=(0, 4))
@@ -21,10 +22,10 @@ _FENCED_VERSION = 2
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Add the partition in which the group is kept."""
-    node = context.node
+    services = context.services
     try:
-        index = await node.groups.partition_for(request.group_id)
-        await node.transaction_coordinator.add_partitions(
+        index = await services.groups.partition_for(request.group_id)
+        await services.transaction_coordinator.add_partitions(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             [(OFFSETS_TOPIC, index)],

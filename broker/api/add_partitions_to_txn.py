@@ -21,9 +21,10 @@ from lakehead.broker.coordinator.transaction.messages import (
     Producer,
     TopicPartition,
 )
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), is_at_once=True)
@@ -74,7 +75,7 @@ async def _for_node(asked: Any, context: RequestContext) -> Mapping[TopicPartiti
     missing = _missing(partitions, context)
     if missing:
         return missing
-    return await context.node.transactions.answer(
+    return await context.services.transactions.answer(
         asked.transactional_id,
         Producer(asked.producer_id, asked.producer_epoch),
         partitions,
@@ -90,7 +91,7 @@ async def _for_producer(
     if missing:
         return missing
     try:
-        await context.node.transaction_coordinator.add_partitions(
+        await context.services.transaction_coordinator.add_partitions(
             request.v3_and_below_transactional_id,
             Producer(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
             partitions,
@@ -112,7 +113,7 @@ def _missing(
     partitions: Collection[TopicPartition], context: RequestContext
 ) -> Mapping[TopicPartition, ErrorCode]:
     """Return the codes of a request with partitions that do not exist; nothing if all do."""
-    leaders = context.node.partition_leaders
+    leaders = context.services.partition_leaders
     gone = {where for where in partitions if not leaders.exists(where)}
     if not gone:
         return {}

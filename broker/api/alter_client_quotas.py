@@ -10,9 +10,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.quota_rules import check_entity, check_quota
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import ClientQuota
 
@@ -60,7 +61,7 @@ async def _alter(
             check_quota(named, change.key, change.value)
         values[change.key] = None if change.remove else change.value
     # As in Kafka, a quota that is not set may be removed, under any name.
-    present: Mapping[str, float] = context.node.state.quotas.get(owner, {})
+    present: Mapping[str, float] = context.services.state.quotas.get(owner, {})
     values = {key: value for key, value in values.items() if value is not None or key in present}
     if values and not validate_only:
-        await context.node.engine.metadata.commit([ClientQuota(entity=named, values=values)])
+        await context.services.metadata.commit([ClientQuota(entity=named, values=values)])

@@ -14,7 +14,8 @@ from lakehead.broker.api.config_changes import (
     answer_changes,
     refused,
 )
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=33, name="AlterConfigs", versions=(0, 2), is_at_once=True)
 

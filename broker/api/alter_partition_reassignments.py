@@ -12,9 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.catalog.reassignment import Judged, judge_reassignments
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import ClusterState
@@ -33,12 +34,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
     def plan(state: ClusterState) -> list[Record]:
         nonlocal judged
-        judged = judge_reassignments(state, asked, context.node.catalog.ready_nodes())
+        judged = judge_reassignments(state, asked, context.services.peers.ready())
         return [*judged.records()]
 
     code, message = ErrorCode.none, None
     try:
-        await context.node.engine.metadata.commit_with(plan)
+        await context.services.metadata.commit_with(plan)
     except LakeheadError as error:
         code, message = error_code(error), str(error)
     turns = Turns()

@@ -10,8 +10,9 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.describe_log_dirs import log_dir
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=34, name="AlterReplicaLogDirs", versions=(1, 2))
 
@@ -56,6 +57,6 @@ async def handle(request: Any, context: RequestContext) -> Any:
 def _code(path: str, name: str, index: int, context: RequestContext) -> ErrorCode:
     if path != log_dir(context):
         return ErrorCode.log_dir_not_found
-    if context.node.topics.partition(name, index) is None:
+    if context.services.topics.partition(name, index) is None:
         return ErrorCode.unknown_topic_or_partition
     return ErrorCode.none

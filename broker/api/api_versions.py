@@ -13,8 +13,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.features import features
-from lakehead.broker.protocol.api import Api, RequestContext, schema
+from lakehead.broker.protocol.api import Api, schema
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=18, name="ApiVersions", versions=(0, 4))
 
@@ -31,7 +32,7 @@ def handle(request: Any, context: RequestContext) -> Any:
             min_version=api.versions[0] if api.advertised_from is None else api.advertised_from,
             max_version=api.versions[1],
         )
-        for api in context.node.dispatcher.registry.apis()
+        for api in context.services.apis
         if not api.is_internal
     ]
     error = _error(request, context) if is_served else ErrorCode.unsupported_version
@@ -46,7 +47,7 @@ def _features(module: ModuleType, context: RequestContext) -> dict[str, Any]:
     """
     if not hasattr(module, "SupportedFeatureKey"):
         return {}
-    state = context.node.state
+    state = context.services.state
     known = features(state)
     shown = {n: f for n, f in known.items() if f.least > 0 or context.version >= 4}
     supported = [

@@ -6,8 +6,9 @@ and 2, of which a node has none.
 """
 
 from lakehead.broker.cluster.heartbeat import decode_heartbeat, encode_answer
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.frame import RequestHeader
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=63, name="BrokerHeartbeat", versions=(0, 0), is_internal=True)
 
@@ -15,6 +16,6 @@ API = Api(key=63, name="BrokerHeartbeat", versions=(0, 0), is_internal=True)
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
     heartbeat = decode_heartbeat(frame, header.body)
-    answer = context.node.peers.heard(heartbeat, is_from_node=context.is_from_node)
+    answer = context.services.peers.heard(heartbeat, is_from_node=context.is_from_node)
     context.connection.slot().complete([encode_answer(answer, header.correlation_id)])
     return True

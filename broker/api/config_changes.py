@@ -21,9 +21,9 @@ from lakehead.broker.configs.group_table import known_group_config, parse_group_
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.configs.topic_table import known_topic_config, parse_topic_configs
 from lakehead.broker.partition.topic import is_valid_name
-from lakehead.broker.protocol.api import RequestContext
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import (
     BrokerConfig,
@@ -95,17 +95,17 @@ async def _change(
     resource: Any, validate_only: bool, context: RequestContext, changes_of: ChangesOf
 ) -> None:
     if resource.resource_type == BROKER_LOGGER:  # no metadata: they are this process's
-        change_levels(resource, context.node.node_id, only_check=validate_only)
+        change_levels(resource, context.services.node_id, only_check=validate_only)
         return
     planner = _PLANNERS.get(resource.resource_type)
     if planner is None:
         raise refused(f"Unknown resource type {resource.resource_type}")
-    places = context.node.table_places
+    places = context.services.table_places
 
     def plan(state: ClusterState) -> Sequence[Record]:
         return planner(resource, state, changes_of, places)
 
-    metadata = context.node.engine.metadata
+    metadata = context.services.metadata
     # Planned twice: what does nothing, or is only tried out, takes no entry of the log.
     if plan(metadata.state) and not validate_only:
         await metadata.commit_with(plan)

@@ -11,9 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.topic_rules import are_too_many, check_more_partitions, too_many_partitions
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=37, name="CreatePartitions", versions=(0, 3), is_at_once=True)
@@ -21,7 +22,7 @@ API = Api(key=37, name="CreatePartitions", versions=(0, 3), is_at_once=True)
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each topic."""
-    node = context.node
+    services = context.services
     named = Counter(topic.name for topic in request.topics)
     is_too_much = are_too_many(_new_partitions(request, context))
     results, turns = [], Turns()
@@ -36,9 +37,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
             replicas = None
             if topic.assignments is not None:
                 replicas = [tuple(asked.broker_ids) for asked in topic.assignments]
-            check_more_partitions(topic.name, topic.count, replicas, node.state)
+            check_more_partitions(topic.name, topic.count, replicas, services.state)
             if not request.validate_only:
-                await node.catalog.add_partitions(topic.name, topic.count, replicas or ())
+                await services.catalog.add_partitions(topic.name, topic.count, replicas or ())
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)
         results.append(
@@ -54,7 +55,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _new_partitions(request: Any, context: RequestContext) -> list[int]:
-    known = context.node.state.topics
+    known = context.services.state.topics
     return [
         topic.count - len(known[topic.name].partitions)
         for topic in request.topics

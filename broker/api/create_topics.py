@@ -21,9 +21,10 @@ from lakehead.broker.api.topic_rules import (
 )
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.configs.entries import broker_values, topic_entries
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.state import ClusterState
 
@@ -53,7 +54,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _new_partitions(request: Any, context: RequestContext) -> list[int]:
-    default = context.node.settings.num_partitions
+    default = context.services.settings.num_partitions
     return [
         len(asked.assignments) or (default if asked.num_partitions < 0 else asked.num_partitions)
         for asked in request.topics
@@ -61,7 +62,7 @@ def _new_partitions(request: Any, context: RequestContext) -> list[int]:
 
 
 async def _create(asked: Any, validate_only: bool, context: RequestContext) -> Any:
-    node = context.node
+    services = context.services
     new = check_new_topic(
         TopicRequest(
             name=asked.name,
@@ -70,18 +71,18 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
             assignments=[(one.partition_index, tuple(one.broker_ids)) for one in asked.assignments],
             configs={config.name: config.value for config in asked.configs},
         ),
-        node.engine.metadata.state,
-        node.settings,
-        node.table_places,
+        services.metadata.state,
+        services.settings,
+        services.table_places,
     )
     topic_id = None
 
     def check(state: ClusterState) -> None:
         check_collision(new.name, state)
-        node.table_places.check(new.name, new.configs, {}, state)
+        services.table_places.check(new.name, new.configs, {}, state)
 
     if not validate_only:
-        topic = await node.catalog.create(
+        topic = await services.catalog.create(
             new.name,
             new.partitions,
             new.configs,
@@ -99,7 +100,7 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
             config_source=entry.source,
             is_sensitive=False,
         )
-        for entry in topic_entries(new.configs, broker_values(node.state, node.settings))
+        for entry in topic_entries(new.configs, broker_values(services.state, services.settings))
         if hasattr(context.response, "CreatableTopicConfigs")
     ]
     return entity(

@@ -8,9 +8,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=42, name="DeleteGroups", versions=(0, 2))
@@ -23,7 +24,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         await turns.step()
         code = ErrorCode.none
         try:
-            await context.node.groups.delete_group(group_id)
+            await context.services.groups.delete_group(group_id)
         except (LakeheadError, TimeoutError) as error:
             code = error_code(error)
         results.append(

@@ -9,9 +9,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=21, name="DeleteRecords", versions=(0, 2))
@@ -50,13 +51,13 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _delete(name: str, asked: Any, context: RequestContext) -> int:
-    topic = context.node.topics.find(name)
+    topic = context.services.topics.find(name)
     if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     partition = topic.partitions[asked.partition_index]
     if partition is None:
         raise KafkaError(ErrorCode.not_leader_or_follower)
-    state = context.node.engine.metadata.state.topics.get(name)
+    state = context.services.metadata.state.topics.get(name)
     policy = "delete" if state is None else state.configs.get("cleanup.policy", "delete")
     if "delete" not in policy:
         raise KafkaError(ErrorCode.policy_violation)

@@ -10,9 +10,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.partition.topic import Topic
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=20, name="DeleteTopics", versions=(1, 6))
@@ -36,7 +37,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 word = "id" if name is None else "name"
                 raise KafkaError(ErrorCode.invalid_request, f"Duplicate topic {word}.")
             topic = _find(name, topic_id, context)
-            await context.node.catalog.delete(topic.topic_id)
+            await context.services.catalog.delete(topic.topic_id)
             name, topic_id = topic.name, topic.uuid
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)
@@ -54,7 +55,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _find(name: str | None, topic_id: Any, context: RequestContext) -> Topic:
-    if not context.node.settings.delete_topic_enable:
+    if not context.services.settings.delete_topic_enable:
         raise KafkaError(ErrorCode.topic_deletion_disabled)
     if name is not None and topic_id is not None:
         raise KafkaError(
@@ -63,11 +64,11 @@ def _find(name: str | None, topic_id: Any, context: RequestContext) -> Topic:
     if name is None and topic_id is None:
         raise KafkaError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
     if topic_id is not None:
-        topic = context.node.topics.find(topic_id.bytes)
+        topic = context.services.topics.find(topic_id.bytes)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_id)
         return topic
-    topic = None if name is None else context.node.topics.find(name)
+    topic = None if name is None else context.services.topics.find(name)
     if topic is None:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     return topic

@@ -9,9 +9,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.quota_rules import Component, check_filter, is_selected
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=48, name="DescribeClientQuotas", versions=(0, 1), is_at_once=True)
 
@@ -34,7 +35,7 @@ def handle(request: Any, context: RequestContext) -> Any:
         )
     entries = [
         _entry(owner, values, context)
-        for owner, values in context.node.state.quotas.items()
+        for owner, values in context.services.state.quotas.items()
         if is_selected(owner, components, is_strict=request.strict)
     ]
     return entity(

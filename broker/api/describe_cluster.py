@@ -9,8 +9,9 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER
 from lakehead.broker.catalog.leaders import controller_id
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=60, name="DescribeCluster", versions=(0, 2))
 
@@ -19,7 +20,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer from the metadata."""
-    state = context.node.engine.metadata.state
+    state = context.services.metadata.state
     endpoint_type = getattr(request, "endpoint_type", _BROKERS)
     if endpoint_type != _BROKERS:
         code = ErrorCode.unsupported_endpoint_type
@@ -55,7 +56,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=state.cluster_id,
-        controller_id=controller_id(state, context.node.node_id),
+        controller_id=controller_id(state, context.services.node_id),
         brokers=brokers,
         cluster_authorized_operations=ON_CLUSTER if is_asked else NOT_ASKED,
     )

@@ -23,9 +23,10 @@ from lakehead.broker.configs.entries import (
     topic_entries,
 )
 from lakehead.broker.partition.topic import is_valid_name
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.upkeep.configs import ALL_BROKERS
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4))
@@ -70,25 +71,25 @@ def _asked(request: Any) -> list[Any]:
 
 
 def _entries(kind: int, name: str, context: RequestContext) -> Sequence[ConfigEntry]:
-    node = context.node
+    services = context.services
     if kind == TOPIC:
-        topic = node.state.topics.get(name)
+        topic = services.state.topics.get(name)
         if topic is None and not is_valid_name(name):
             raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: '{name}'")
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        return topic_entries(topic.configs, broker_values(node.state, node.settings))
+        return topic_entries(topic.configs, broker_values(services.state, services.settings))
     if kind == BROKER and name == "":
-        return shared_entries(node.state.broker_configs.get(ALL_BROKERS, {}))
+        return shared_entries(services.state.broker_configs.get(ALL_BROKERS, {}))
     if kind in {BROKER, BROKER_LOGGER}:
-        _check_broker(name, node.node_id)
+        _check_broker(name, services.node_id)
         if kind == BROKER_LOGGER:
             return logger_entries()
-        return broker_entries(broker_values(node.state, node.settings, _facts(context)))
+        return broker_entries(broker_values(services.state, services.settings, _facts(context)))
     if kind in {CLIENT_METRICS, GROUP}:
         if name == "":
             raise KafkaError(ErrorCode.invalid_request, "The name must not be empty.")
-        return group_entries(node.state.group_configs.get(name, {})) if kind == GROUP else ()
+        return group_entries(services.state.group_configs.get(name, {})) if kind == GROUP else ()
     raise KafkaError(ErrorCode.invalid_request, f"Resources of type {kind} have no configs.")
 
 
@@ -106,15 +107,17 @@ def _check_broker(name: str, node_id: int) -> None:
 
 def _facts(context: RequestContext) -> Mapping[str, str]:
     """Return what Kafka's names for places have for values here."""
-    node = context.node
-    listener = f"PLAINTEXT://{node.settings.host}:{node.settings.port or node.advertised_port}"
+    services = context.services
+    listener = (
+        f"PLAINTEXT://{services.settings.host}:{services.settings.port or services.advertised_port}"
+    )
     return {
-        "advertised.listeners": f"PLAINTEXT://{node.advertised_host}:{node.advertised_port}",
-        "broker.id": str(node.node_id),
+        "advertised.listeners": f"PLAINTEXT://{services.advertised_host}:{services.advertised_port}",
+        "broker.id": str(services.node_id),
         "inter.broker.listener.name": "PLAINTEXT",
         "listeners": listener,
         "log.dirs": log_dir(context),
-        "node.id": str(node.node_id),
+        "node.id": str(services.node_id),
         "process.roles": "broker,controller",
     }
 

@@ -11,9 +11,10 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.coordinator.group.coordinator import GroupDescription
 from lakehead.broker.coordinator.group.messages import GroupState
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=15, name="DescribeGroups", versions=(0, 6))
 
@@ -33,7 +34,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     for group_id in dict.fromkeys(request.groups):
         await turns.step()
         try:
-            group = await context.node.groups.describe(group_id)
+            group = await context.services.groups.describe(group_id)
         except KafkaError as error:
             groups.append(_unknown(group_id, error.code, None, "", _OPERATIONS_UNKNOWN, context))
             continue

@@ -13,8 +13,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=35, name="DescribeLogDirs", versions=(1, 4))
 
@@ -23,7 +24,7 @@ _EXTENTS_AT_ONCE = 1000
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for the partitions asked for, as far as they are led here; null asks for all."""
-    registry = context.node.topics
+    registry = context.services.topics
     if request.topics is None:
         asked = {t.name: range(len(t.partitions)) for t in registry.by_name.values()}
     else:
@@ -50,7 +51,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 def log_dir(context: RequestContext) -> str:
     """Return the one directory: the object store's address, without its options."""
-    return context.node.store.uri.partition("?")[0]
+    return context.services.store_uri.partition("?")[0]
 
 
 async def _partitions(
@@ -59,10 +60,10 @@ async def _partitions(
     found = []
     for index in indexes:
         await turns.step()
-        partition = context.node.topics.partition(name, index)
+        partition = context.services.topics.partition(name, index)
         if partition is None:
             continue
-        size = await _size(context.node.state.streams[partition.stream.stream_id].extents)
+        size = await _size(context.services.state.streams[partition.stream.stream_id].extents)
         found.append(
             entity(
                 context.response,

@@ -11,9 +11,10 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.partition.partition import Partition
 from lakehead.broker.partition.topic import is_valid_name
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=61, name="DescribeProducers", versions=(0, 0))
@@ -24,7 +25,7 @@ _CHEAP = 20
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each partition with its producers."""
-    is_leader = await context.node.session.ensure()
+    is_leader = await context.services.session.ensure()
     module, turns = context.response, Turns()
 
     async def answer(name: str, index: int) -> Any:
@@ -47,7 +48,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 def _answer(name: str, index: int, context: RequestContext, *, is_leader: bool) -> Any:
     error, message, producers = ErrorCode.none, None, []
     try:
-        topic = context.node.topics.find(name)
+        topic = context.services.topics.find(name)
         if topic is None and not is_valid_name(name):
             raise KafkaError(ErrorCode.invalid_topic_exception)
         if topic is None:

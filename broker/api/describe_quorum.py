@@ -14,8 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.topic_rules import METADATA_TOPIC
 from lakehead.broker.catalog.leaders import controller_id
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=55, name="DescribeQuorum", versions=(0, 2), is_at_once=True)
 
@@ -48,9 +49,9 @@ def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _quorum(context: RequestContext) -> Any:
-    node, state = context.node, context.node.state
-    leader = controller_id(state, node.node_id)
-    now_ms = node.clock.now_ms()
+    services, state = context.services, context.services.state
+    leader = controller_id(state, services.node_id)
+    now_ms = services.clock.now_ms()
     voters = [
         entity(
             context.response,
@@ -58,8 +59,8 @@ def _quorum(context: RequestContext) -> Any:
             replica_id=node_id,
             replica_directory_id=None,
             log_end_offset=state.next_entry,
-            last_fetch_timestamp=now_ms if node_id == node.node_id else -1,
-            last_caught_up_timestamp=now_ms if node_id == node.node_id else -1,
+            last_fetch_timestamp=now_ms if node_id == services.node_id else -1,
+            last_caught_up_timestamp=now_ms if node_id == services.node_id else -1,
         )
         for node_id, known in sorted(state.nodes.items())
         if not known.is_fenced
@@ -108,6 +109,6 @@ def _nodes(context: RequestContext) -> list[Any]:
                 )
             ],
         )
-        for node_id, known in sorted(context.node.state.nodes.items())
+        for node_id, known in sorted(context.services.state.nodes.items())
         if not known.is_fenced
     ]

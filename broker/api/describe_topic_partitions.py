@@ -12,8 +12,9 @@ from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.catalog.leaders import leader_of, replicas_of
 from lakehead.broker.partition.topic import is_valid_name
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.metadata.state import ClusterState, TopicState
 from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
 
@@ -24,7 +25,7 @@ _PAGE_MAX = 2000
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer with one page."""
-    state = context.node.engine.metadata.state
+    state = context.services.metadata.state
     names = sorted({topic.name for topic in request.topics} or state.topics)
     cursor = request.cursor
     first_name, first_index = "", 0
@@ -103,7 +104,7 @@ async def _known(
     for index in indexes:
         await turns.step()
         partitions.append(_partition(index, topic, state, context))
-    registered = context.node.topics.find(topic.name)
+    registered = context.services.topics.find(topic.name)
     return entity(
         context.response,
         "DescribeTopicPartitionsResponseTopic",
@@ -118,7 +119,7 @@ async def _known(
 
 def _partition(index: int, topic: TopicState, state: ClusterState, context: RequestContext) -> Any:
     stream = state.streams[topic.partitions[index]]
-    leader = leader_of(state, stream, context.node.peers.unreachable())
+    leader = leader_of(state, stream, context.services.peers.unreachable())
     replicas = replicas_of(state, stream)
     return entity(
         context.response,

@@ -7,9 +7,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.coordinator.transaction.messages import Transaction
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=65, name="DescribeTransactions", versions=(0, 0))
@@ -29,7 +30,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 async def _state(transactional_id: str, context: RequestContext) -> Any:
     try:
-        found = await context.node.transaction_coordinator.describe(transactional_id)
+        found = await context.services.transaction_coordinator.describe(transactional_id)
     except LakeheadError as error:
         nothing = Transaction(
             transactional_id=transactional_id,

@@ -9,8 +9,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=50, name="DescribeUserScramCredentials", versions=(0, 0), is_at_once=True)
 
@@ -19,7 +20,7 @@ _MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 
 def handle(request: Any, context: RequestContext) -> Any:
     """Answer from the metadata."""
-    users = sorted({user for user, _ in context.node.state.scram_credentials})
+    users = sorted({user for user, _ in context.services.state.scram_credentials})
     named = Counter(user.name for user in request.users or ())
     results = []
     for name in named or users:
@@ -41,7 +42,7 @@ def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _result(name: str, code: ErrorCode, message: str | None, context: RequestContext) -> Any:
-    credentials = context.node.state.scram_credentials
+    credentials = context.services.state.scram_credentials
     infos = [
         entity(
             context.response,

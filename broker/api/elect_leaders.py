@@ -13,9 +13,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.catalog.reassignment import Judged, Place, judge_elections
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import ClusterState
@@ -35,7 +36,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         code = ErrorCode.invalid_request
         if request.topic_partitions is not None:
             unknown = KafkaError(code, f"There is no election of type {election}.")
-            places = _places(request, context.node.engine.metadata.state)
+            places = _places(request, context.services.metadata.state)
             judged = Judged({}, dict.fromkeys(places, unknown))
     else:
         try:
@@ -74,16 +75,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 async def _elect(request: Any, context: RequestContext, *, is_unclean: bool) -> Judged:
-    catalog = context.node.catalog
+    catalog, peers = context.services.catalog, context.services.peers
     judged = Judged({}, {})
 
     def plan(state: ClusterState) -> list[Record]:
         nonlocal judged
         places = _places(request, state)
-        judged = judge_elections(state, places, catalog.ready_nodes(), is_unclean=is_unclean)
+        judged = judge_elections(state, places, peers.ready(), is_unclean=is_unclean)
         return [*judged.records()]
 
-    await context.node.engine.metadata.commit_with(plan)
+    await context.services.metadata.commit_with(plan)
     _note_losses(judged)
     if request.topic_partitions is None:
         for place, error in list(judged.errors.items()):

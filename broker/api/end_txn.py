@@ -17,9 +17,10 @@ from lakehead.broker.coordinator.transaction.messages import (
     NO_PRODUCER_ID,
     Producer,
 )
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=26, name="EndTxn", versions=(0, 5))
@@ -32,7 +33,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """End the transaction; return what the producer is from now on."""
     is_bumping = context.version >= _EPOCH_VERSION
     try:
-        producer = await context.node.transaction_coordinator.end(
+        producer = await context.services.transaction_coordinator.end(
             request.transactional_id,
             Producer(request.producer_id, request.producer_epoch),
             CLIENT_VERSION_2 if is_bumping else CLIENT_VERSION_1,

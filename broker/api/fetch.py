@@ -29,7 +29,7 @@ from lakehead.broker.network.slot import Slot
 from lakehead.broker.partition.fetch_session import FetchPlan, Wanted
 from lakehead.broker.partition.partition import Partition
 from lakehead.broker.partition.topic import Topic
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, MalformedFrame, error_code
 from lakehead.broker.protocol.fetch import (
     TOPIC_IDS,
@@ -42,6 +42,7 @@ from lakehead.broker.protocol.fetch import (
 from lakehead.broker.protocol.frame import RequestHeader
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint
 from lakehead.broker.protocol.produce import TopicKey
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import StorageError
 from lakehead.storage.format.record_batch import iter_headers, read_header
 from lakehead.storage.memory_pool import PoolWait
@@ -66,15 +67,15 @@ Records = Sequence[memoryview]
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
-    elements = elements_max(context.node, API)
+    elements = elements_max(context.services, API)
     connection: Connection = context.connection
     slot = connection.slot()
     if len(frame) > PARSED_INLINE_MAX:
         work = _start_aside(frame, header, context, slot, elements)
-        slot.cancel = context.node.scope.spawn_apart(
+        slot.cancel = context.services.scope.spawn_apart(
             work,
             name="parse a long Fetch",
-            on_error=partial(context.node.dispatcher.crashed, connection),
+            on_error=partial(context.services.crashed, connection),
         ).cancel
         return True
     _begin(parse(frame, header.body, header.version, elements), header, context, slot)
@@ -91,7 +92,7 @@ async def _start_aside(
             None, parse, frame, header.body, header.version, elements
         )
     except (MalformedFrame, struct.error) as error:
-        context.node.server.rejected(slot.connection, str(error))
+        context.services.rejected(slot.connection, str(error))
         return
     slot.cancel = None
     if slot.connection.is_open:
@@ -102,7 +103,7 @@ def _begin(
     request: FetchRequest, header: RequestHeader, context: RequestContext, slot: Slot
 ) -> None:
     try:
-        plan = context.node.fetch_sessions.plan(request, by_id=header.version >= TOPIC_IDS)
+        plan = context.services.fetch_sessions.plan(request, by_id=header.version >= TOPIC_IDS)
     except KafkaError as error:
         writer = ResponseWriter(header.version)
         writer.begin(int(error.code), 0, 0)
@@ -122,7 +123,7 @@ class FetchCall:
         plan: FetchPlan,
         slot: Slot,
     ) -> None:
-        self._node = context.node
+        self._services = context.services
         self._address_of = context.address_of
         self._header = header
         self._request = request
@@ -131,8 +132,8 @@ class FetchCall:
         self._slot = slot
         self._max_bytes = min(
             request.max_bytes,
-            context.node.settings.fetch_max_bytes,
-            context.node.memory.response_size_max(),
+            context.services.settings.fetch_max_bytes,
+            context.services.memory.response_size_max(),
         )
         self._cold_share = _KNOWN_SHARE if context.connection.has_fetched else _NEW_SHARE
         self._reserved = 0
@@ -167,11 +168,11 @@ class FetchCall:
             self._timers.append(self._after(wait_ms / 1000, self._expired))
 
     def _spawn(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return self._node.scope.spawn_apart(coro, name=name, on_error=self._crash)
+        return self._services.scope.spawn_apart(coro, name=name, on_error=self._crash)
 
     def _crash(self, error: Exception) -> None:
         self._stop()
-        self._node.dispatcher.crashed(self._slot.connection, error)
+        self._services.crashed(self._slot.connection, error)
 
     def _evaluate(self) -> None:
         """Read what there is, and answer when it is enough; an error ends this request alone,
@@ -189,7 +190,7 @@ class FetchCall:
         if self._is_in_turns:
             self._is_woken = True
             return
-        if not self._is_cut_off and not self._node.session.is_current():
+        if not self._is_cut_off and not self._services.session.is_current():
             self._spawn(self._confirm(), name="confirm leadership")
             return
         if self._is_long:
@@ -207,7 +208,7 @@ class FetchCall:
             if self._is_finished:
                 return
         self._is_in_turns = False
-        if self._is_cut_off or self._node.session.is_current():
+        if self._is_cut_off or self._services.session.is_current():
             self._conclude()
         else:
             self._evaluate()
@@ -230,7 +231,7 @@ class FetchCall:
             self._watch()
 
     async def _confirm(self) -> None:
-        self._is_cut_off = not await self._node.session.ensure()
+        self._is_cut_off = not await self._services.session.ensure()
         self._evaluate()
 
     def _expired(self) -> None:
@@ -245,7 +246,7 @@ class FetchCall:
         if self._watched:
             return
         for wanted in self._plan.partitions:
-            partition = self._node.topics.partition(wanted.key, wanted.want.partition)
+            partition = self._services.topics.partition(wanted.key, wanted.want.partition)
             if partition is not None:
                 partition.wait(self._wake)
                 self._watched.append(partition)
@@ -262,7 +263,7 @@ class FetchCall:
             timer.cancel()
         for partition in self._watched:
             partition.unwait(self._wake)
-        responses = self._node.memory.responses
+        responses = self._services.memory.responses
         if self._room_wait is not None:
             responses.leave(self._room_wait)
             self._room_wait = None
@@ -288,7 +289,7 @@ class FetchCall:
 
     def _read_partition(self, wanted: Wanted, room: int, is_first: bool) -> PartitionResult:
         want = wanted.want
-        topic = self._node.topics.find(wanted.key)
+        topic = self._services.topics.find(wanted.key)
         try:
             partition = self._partition(topic, want)
             diverging = self._diverging(partition, want)
@@ -319,8 +320,10 @@ class FetchCall:
         code = error_code(error)
         leader = None
         if code in {ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}:
-            node = self._node
-            hint = hint_for(node.state, topic, want.partition, node.node_id, self._address_of)
+            services = self._services
+            hint = hint_for(
+                services.state, topic, want.partition, services.node_id, self._address_of
+            )
             if hint is not None:
                 leader, endpoint = hint
                 self._endpoints[endpoint.node_id] = endpoint
@@ -373,14 +376,14 @@ class FetchCall:
             return
         pending.add(wanted)
         self._cold_bytes += room
-        task = self._node.cold_reads.start(partition.stream, wanted.want.fetch_offset, room)
+        task = self._services.cold_reads.start(partition.stream, wanted.want.fetch_offset, room)
         task.add_done_callback(partial(self._cold_done, wanted))
 
     def _has_memory(self, room: int) -> bool:
         """Reserve memory for a cold read; if there is none, it is tried again when there is."""
         if self._cold_bytes + room <= self._reserved:
             return True
-        responses = self._node.memory.responses
+        responses = self._services.memory.responses
         if self._room_wait is None and responses.try_take(room, self._cold_share):
             self._reserved += room
             return True
@@ -454,7 +457,7 @@ class FetchCall:
                 if not number % STEPS_AT_ONCE:
                     yield
             writer.end_topic()
-        self._node.fetched(len(self._results))
+        self._services.fetched(len(self._results))
         endpoints = self._endpoints.values()
         connection: Connection = self._slot.connection
         connection.has_fetched = connection.has_fetched or self._has_records()
@@ -464,7 +467,7 @@ class FetchCall:
         return any(result.records for _, result in self._results)
 
     def _count(self, wanted: Wanted, result: PartitionResult) -> None:
-        partition = self._node.topics.partition(wanted.key, result.partition)
+        partition = self._services.topics.partition(wanted.key, result.partition)
         if partition is not None:
             partition.bytes_out += sum(map(len, result.records))
 

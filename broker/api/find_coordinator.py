@@ -11,9 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.state import NodeState
 
@@ -64,15 +65,15 @@ def _fields(
 
 
 async def _node_of(key: str, key_type: int, context: RequestContext) -> NodeState:
-    node = context.node
+    services = context.services
     if key_type == _TRANSACTION_KEY:
-        index = await node.transaction_coordinator.shards.partition_for(key)
+        index = await services.transaction_coordinator.shards.partition_for(key)
         where = TRANSACTIONS_TOPIC, index
     elif key_type == _GROUP_KEY:
-        where = OFFSETS_TOPIC, await node.groups.partition_for(key)
+        where = OFFSETS_TOPIC, await services.groups.partition_for(key)
     else:
         raise KafkaError(ErrorCode.invalid_request, f"no coordinators of key type {key_type}")
-    leader = node.partition_leaders.node(where)
+    leader = services.partition_leaders.node(where)
     if leader is None:
         raise KafkaError(ErrorCode.coordinator_not_available)
     return leader

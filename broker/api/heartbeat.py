@@ -7,9 +7,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=12, name="Heartbeat", versions=(0, 4))
 
@@ -19,7 +20,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
-        code = await context.node.groups.heartbeat(
+        code = await context.services.groups.heartbeat(
             request.group_id,
             request.member_id,
             getattr(request, "group_instance_id", None),

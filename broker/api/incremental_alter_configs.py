@@ -16,8 +16,9 @@ from lakehead.broker.api.config_changes import (
     refused,
 )
 from lakehead.broker.configs.definition import ConfigType, split_list
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), is_at_once=True)
 

@@ -14,9 +14,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.transaction.coordinator import InitRequest
 from lakehead.broker.coordinator.transaction.messages import NO_EPOCH, NO_PRODUCER_ID, Producer
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity, milliseconds
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=22, name="InitProducerId", versions=(0, 6))
@@ -52,10 +53,10 @@ async def _producer(request: Any, context: RequestContext) -> Producer:
     if getattr(request, "keep_prepared_txn", False):
         raise KafkaError(ErrorCode.unsupported_version)
     if request.transactional_id is None:
-        return Producer(await context.node.producer_ids.take(), 0)
+        return Producer(await context.services.producer_ids.take(), 0)
     if getattr(request, "enable2_pc", False):
         raise KafkaError(ErrorCode.transactional_id_authorization_failed)
-    return await context.node.transaction_coordinator.initialize(
+    return await context.services.transaction_coordinator.initialize(
         InitRequest(
             transactional_id=request.transactional_id,
             timeout_ms=milliseconds(request.transaction_timeout),

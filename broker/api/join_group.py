@@ -11,9 +11,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.group.messages import JoinRequest, JoinResult
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity, milliseconds
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=11, name="JoinGroup", versions=(0, 9))
 
@@ -27,7 +28,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
-        result = await context.node.groups.join(request.group_id, _join_request(request, context))
+        result = await context.services.groups.join(
+            request.group_id, _join_request(request, context)
+        )
     except KafkaError as error:
         result = JoinResult(error=error.code, member_id=request.member_id)
     protocol_name = result.protocol_name

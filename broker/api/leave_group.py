@@ -8,9 +8,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=13, name="LeaveGroup", versions=(0, 5), is_at_once=True)
 
@@ -28,7 +29,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
-        codes = await context.node.groups.leave(request.group_id, members)
+        codes = await context.services.groups.leave(request.group_id, members)
     except KafkaError as error:
         return entity(context.response, "LeaveGroupResponse", error_code=error.code, members=[])
     if not is_batch:

@@ -16,8 +16,9 @@ from lakehead.broker.api.config_resources import (
     RESOURCE_TYPES,
     TOPIC,
 )
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=74, name="ListConfigResources", versions=(0, 1))
 
@@ -32,7 +33,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return entity(
             context.response, "ListConfigResourcesResponse", error_code=code, config_resources=[]
         )
-    state = context.node.engine.metadata.state
+    state = context.services.metadata.state
     brokers = [str(node_id) for node_id in sorted(state.nodes)]
     names = {
         TOPIC: sorted(state.topics),

@@ -8,9 +8,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=16, name="ListGroups", versions=(0, 5))
 
@@ -22,7 +23,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
     states = {state.lower() for state in getattr(request, "states_filter", ())}
     types = {kind.lower() for kind in getattr(request, "types_filter", ())}
     try:
-        groups = await context.node.groups.list_groups()
+        groups = await context.services.groups.list_groups()
     except KafkaError as error:
         return entity(context.response, "ListGroupsResponse", error_code=error.code, groups=[])
     listed = [

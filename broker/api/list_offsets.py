@@ -15,9 +15,10 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.partition.partition import Partition
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11))
@@ -34,7 +35,7 @@ READ_UNCOMMITTED = 0
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return an offset for each partition asked for."""
     module = context.response
-    is_leader = await context.node.session.ensure()
+    is_leader = await context.services.session.ensure()
     is_committed = getattr(request, "isolation_level", READ_UNCOMMITTED) != READ_UNCOMMITTED
     turns = Turns()
     named: Counter[tuple[str, int]] = Counter()
@@ -67,7 +68,7 @@ async def _answer(
         _check_time(asked.timestamp, context.version)
         if not is_leader:
             raise KafkaError(ErrorCode.not_leader_or_follower)
-        topic = context.node.topics.by_name.get(name)
+        topic = context.services.topics.by_name.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(asked.partition_index)

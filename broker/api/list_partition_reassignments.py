@@ -11,8 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.catalog.leaders import leader_of, replicas_of
 from lakehead.broker.catalog.reassignment import is_moving
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.metadata.state import ClusterState, TopicState
 
 API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0))
@@ -20,7 +21,7 @@ API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0))
 
 def handle(request: Any, context: RequestContext) -> Any:
     """Answer for the partitions asked for; null asks for all."""
-    state = context.node.state
+    state = context.services.state
     if request.topics is None:
         asked = {name: range(len(topic.partitions)) for name, topic in state.topics.items()}
     else:

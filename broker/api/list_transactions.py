@@ -9,10 +9,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.transaction.messages import Transaction, TransactionState
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.protocol.patterns import InvalidPattern, Pattern
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=66, name="ListTransactions", versions=(0, 2))
@@ -24,9 +25,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
     """Answer with those that pass every filter."""
     code, found = ErrorCode.none, list[Transaction]()
     unknown = [name for name in request.state_filters if name not in _LABELS]
-    now_ms = context.node.clock.now_ms()
+    now_ms = context.services.clock.now_ms()
     try:
-        known = await context.node.transaction_coordinator.list_all()
+        known = await context.services.transaction_coordinator.list_all()
         # Off the event loop: the list may be long, and a pattern may be hostile.
         loop = asyncio.get_running_loop()
         found = await loop.run_in_executor(None, _selected, known, request, now_ms)

@@ -20,9 +20,10 @@ from lakehead.broker.api.topic_rules import check_collision
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.catalog.leaders import controller_id, leader_of, live_nodes, replicas_of
 from lakehead.broker.partition.topic import Topic, is_valid_name
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
 
@@ -31,7 +32,7 @@ API = Api(key=3, name="Metadata", versions=(0, 13))
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Return the brokers and the topics asked for."""
-    node, module = context.node, context.response
+    services, module = context.services, context.response
     if _asks_for_ids_too_early(request, context.version):
         return await _refused(request, context)
     topics = await _topics(request, context)
@@ -44,14 +45,14 @@ async def handle(request: Any, context: RequestContext) -> Any:
             **context.address_of(known)._asdict(),
             rack=known.rack,
         )
-        for known in live_nodes(node.state)
+        for known in live_nodes(services.state)
     ]
     return entity(
         module,
         "MetadataResponse",
         brokers=brokers,
-        cluster_id=node.state.cluster_id,
-        controller_id=controller_id(node.state, node.node_id),
+        cluster_id=services.state.cluster_id,
+        controller_id=controller_id(services.state, services.node_id),
         topics=topics,
         error_code=ErrorCode.none,
         cluster_authorized_operations=ON_CLUSTER if is_asked else NOT_ASKED,
@@ -81,7 +82,7 @@ async def _refused(request: Any, context: RequestContext) -> Any:
 
 
 async def _topics(request: Any, context: RequestContext) -> list[Any]:
-    registry = context.node.topics
+    registry = context.services.topics
     wants_operations = getattr(request, "include_topic_authorized_operations", False)
     operations = ON_TOPICS if wants_operations else NOT_ASKED
     turns = Turns()
@@ -90,7 +91,7 @@ async def _topics(request: Any, context: RequestContext) -> list[Any]:
             await _described(topic, context, operations, turns)
             for _, topic in sorted(registry.by_name.items())
         ]
-    may_create = context.node.settings.auto_create_topics_enable and getattr(
+    may_create = context.services.settings.auto_create_topics_enable and getattr(
         request, "allow_auto_topic_creation", True
     )
     answers = []
@@ -119,7 +120,7 @@ def _asked(request: Any, context: RequestContext) -> dict[tuple[str | None, UUID
 async def _by_name(
     name: str, context: RequestContext, operations: int, turns: Turns, *, may_create: bool
 ) -> Any:
-    topic = context.node.topics.by_name.get(name)
+    topic = context.services.topics.by_name.get(name)
     if topic is not None:
         return await _described(topic, context, operations, turns)
     if not is_valid_name(name):
@@ -129,7 +130,7 @@ async def _by_name(
     if name in INTERNAL_TOPICS and name != "__consumer_offsets":
         return _missing(context, name, None, ErrorCode.unknown_topic_or_partition, operations)
     try:
-        made = await context.node.catalog.ensure(name, check=partial(check_collision, name))
+        made = await context.services.catalog.ensure(name, check=partial(check_collision, name))
         return await _described(made, context, operations, turns)
     except LakeheadError as error:
         return _missing(context, name, None, error_code(error), operations)
@@ -139,9 +140,9 @@ async def _described(topic: Topic, context: RequestContext, operations: int, tur
     """Describe a topic, as the metadata are now: which may change between turns, as they may while
     the response is on its way.
     """
-    module, state = context.response, context.node.state
+    module, state = context.response, context.services.state
     await turns.step()
-    unreachable = context.node.peers.unreachable()
+    unreachable = context.services.peers.unreachable()
     partitions = []
     for index, stream_id in enumerate(topic.stream_ids):
         await turns.step()

@@ -14,9 +14,10 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.network.deferred import Deferred
 from lakehead.broker.partition.topic import Topic
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity, milliseconds
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=8, name="OffsetCommit", versions=(2, 10), is_at_once=True)
@@ -36,14 +37,14 @@ def handle(request: Any, context: RequestContext) -> Any:
 
 def _is_loaded(request: Any, context: RequestContext) -> bool:
     try:
-        return context.node.groups.is_loaded(request.group_id)
+        return context.services.groups.is_loaded(request.group_id)
     except LakeheadError:
         return True  # there is nothing to wait for
 
 
 async def _handle_loaded(request: Any, context: RequestContext) -> Any:
     with contextlib.suppress(LakeheadError):  # who checks says so
-        await context.node.groups.loaded(request.group_id)
+        await context.services.groups.loaded(request.group_id)
     answer = _handle(request, context)
     return await answer if isinstance(answer, Deferred) else answer
 
@@ -51,7 +52,7 @@ async def _handle_loaded(request: Any, context: RequestContext) -> Any:
 def _handle(request: Any, context: RequestContext) -> Any:
     codes: _Codes = {}
     offsets: dict[tuple[str, int], CommittedOffset] = {}
-    now_ms = context.node.clock.now_ms()
+    now_ms = context.services.clock.now_ms()
     refused = None
     for position, asked in enumerate(request.topics):
         topic = _find_topic(asked, context)
@@ -76,7 +77,7 @@ def _handle(request: Any, context: RequestContext) -> Any:
         return _response(request, codes if error is None else _failed(codes, error), context)
 
     try:
-        stored = context.node.groups.commit(request.group_id, offsets)
+        stored = context.services.groups.commit(request.group_id, offsets)
     except LakeheadError as error:
         return _response(request, _failed(codes, error), context)
     return Deferred(stored, finish)
@@ -89,7 +90,7 @@ def _failed(codes: _Codes, error: BaseException) -> _Codes:
 
 def _refused(request: Any, context: RequestContext) -> ErrorCode:
     try:
-        code = context.node.groups.check_commit(
+        code = context.services.groups.check_commit(
             request.group_id,
             request.member_id,
             getattr(request, "group_instance_id", None),
@@ -104,8 +105,8 @@ def _refused(request: Any, context: RequestContext) -> ErrorCode:
 
 def _find_topic(asked: Any, context: RequestContext) -> Topic | None:
     if context.version < _TOPIC_ID_VERSION:
-        return context.node.topics.find(asked.name)
-    return None if asked.topic_id is None else context.node.topics.find(asked.topic_id.bytes)
+        return context.services.topics.find(asked.name)
+    return None if asked.topic_id is None else context.services.topics.find(asked.topic_id.bytes)
 
 
 def _missing(topic: Topic | None, partition: Any, context: RequestContext) -> ErrorCode:
@@ -120,7 +121,7 @@ def _missing(topic: Topic | None, partition: Any, context: RequestContext) -> Er
 
 def _is_too_long(partition: Any, context: RequestContext) -> bool:
     metadata = partition.committed_metadata or ""
-    return len(metadata) > context.node.settings.offset_metadata_max_bytes
+    return len(metadata) > context.services.settings.offset_metadata_max_bytes
 
 
 def _committed(request: Any, topic: Topic, partition: Any, now_ms: int) -> CommittedOffset:

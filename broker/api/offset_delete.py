@@ -8,9 +8,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.group.subscriptions import CONSUMER, Subscriptions
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=47, name="OffsetDelete", versions=(0, 0), is_at_once=True)
@@ -18,7 +19,7 @@ API = Api(key=47, name="OffsetDelete", versions=(0, 0), is_at_once=True)
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer for each partition."""
-    groups = context.node.groups
+    groups = context.services.groups
     try:
         if not request.group_id:
             return _response(ErrorCode.invalid_group_id, [], context)
@@ -44,7 +45,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _code(place: tuple[str, int], subscribed: Subscriptions, context: RequestContext) -> ErrorCode:
-    if not context.node.partition_leaders.exists(place):
+    if not context.services.partition_leaders.exists(place):
         return ErrorCode.unknown_topic_or_partition
     if place[0] in subscribed:
         return ErrorCode.group_subscribed_to_topic

@@ -14,9 +14,10 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.coordinator.group.live_group import TopicPartition
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=9, name="OffsetFetch", versions=(1, 10))
@@ -65,9 +66,9 @@ async def _offsets(
     there are is not told of what has none yet, as in Kafka.
     """
     try:
-        if not await context.node.session.ensure():
+        if not await context.services.session.ensure():
             return ErrorCode.not_coordinator, {}  # another may be, and know newer commits
-        groups = context.node.groups
+        groups = context.services.groups
         offsets = await groups.offsets(asked.group_id)
         unstable = await groups.unstable(asked.group_id) if is_stable else set()
         if asked.topics is None:
@@ -119,7 +120,7 @@ def _selected(
     asked: Any, offsets: Found, context: RequestContext
 ) -> Iterator[tuple[str, Any, list[int], ErrorCode | None]]:
     """Yield (name, topic id, partitions, error) of the topics asked for; of all, for None."""
-    registry = context.node.topics
+    registry = context.services.topics
     if asked is None:
         by_topic: dict[str, list[int]] = {}
         for name, index in sorted(offsets):

@@ -12,9 +12,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 
 API = Api(key=23, name="OffsetForLeaderEpoch", versions=(2, 4))
@@ -41,7 +42,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 def _answer(name: str, asked: Any, context: RequestContext) -> Any:
     error, epoch, end_offset = ErrorCode.none, -1, -1
     try:
-        topic = context.node.topics.by_name.get(name)
+        topic = context.services.topics.by_name.get(name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(asked.partition)

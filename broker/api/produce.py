@@ -39,7 +39,7 @@ from lakehead.broker.partition.record_checks import (
 )
 from lakehead.broker.partition.topic import Topic
 from lakehead.broker.partition.validation import check_contents, check_form, is_marked_transactional
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.frame import RequestHeader
 from lakehead.broker.protocol.node_endpoints import NodeEndpoint
@@ -52,6 +52,7 @@ from lakehead.broker.protocol.produce import (
     encode,
     parse,
 )
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import StorageError, WalFull
 from lakehead.storage.format.record_batch import (
     HEADER_SIZE,
@@ -80,7 +81,7 @@ _NOTHING = memoryview(b"")
 
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
-    request = parse(frame, header.body, header.version, elements_max(context.node, API))
+    request = parse(frame, header.body, header.version, elements_max(context.services, API))
     call = ProduceCall(context, header, request, len(frame))
     if request.acks not in {-1, 0, 1}:
         call.refuse(KafkaError(ErrorCode.invalid_required_acks))
@@ -141,12 +142,12 @@ class ProduceCall:
         request: ProduceRequest,
         frame_size: int,
     ) -> None:
-        node = context.node
+        services = context.services
         self._context = context
         self._header = header
         self._connection: Connection = context.connection
         self._slot: Slot | None = self._connection.slot() if request.acks else None
-        self._now_ms = node.clock.now_ms()
+        self._now_ms = services.clock.now_ms()
         self._topics = request.topics
         self._transactional_id = request.transactional_id
         self._is_transactional = False
@@ -188,7 +189,7 @@ class ProduceCall:
         for key, partitions in topics:
             results: list[PartitionResult] = []
             self._results.append(TopicResult(key, results))
-            topic = self._context.node.topics.find(key)
+            topic = self._context.services.topics.find(key)
             yield 1
             for data in partitions:
                 work = self._checked(topic, data, results)
@@ -233,8 +234,8 @@ class ProduceCall:
         """Append what can be appended; False when the rest waits: the WAL is full, a partition is
         about to come, or the coordinator of the transaction is asked.
         """
-        node = self._context.node
-        if not node.is_writable():
+        services = self._context.services
+        if not services.is_writable():
             return self._hold_until_writable()
         if self._awaits():
             return self._hold()
@@ -244,7 +245,9 @@ class ProduceCall:
             return False
         if self._prepares:
             self._prepares = False
-            node.scope.spawn_apart(self._prepare(), name="prepare batches", on_error=self._crash)
+            services.scope.spawn_apart(
+                self._prepare(), name="prepare batches", on_error=self._crash
+            )
             return False
         work, left = self._work, STEPS_AT_ONCE
         while self._next < len(work):
@@ -280,7 +283,7 @@ class ProduceCall:
     def _inquires(self) -> bool:
         """Whether the coordinator of the transaction has to be asked first."""
         self._inquiry = TransactionInquiry(
-            self._context.node, self._transactional_id, self._header.version
+            self._context.services, self._transactional_id, self._header.version
         )
         known = [(work.partition, work.header) for work in self._work]
         batches = [(one, header) for one, header in known if one is not None and header is not None]
@@ -299,7 +302,7 @@ class ProduceCall:
 
     async def _prepared(self, work: Work, partition: Partition, header: BatchHeader) -> Work:
         """Return a batch as its topic wants it. Raises KafkaError."""
-        memory, topic = self._context.node.memory.inflated, partition.topic
+        memory, topic = self._context.services.memory.inflated, partition.topic
         if topic.rules.reads_records:
             await check_records_aside(work.records, topic, partition.index, self._now_ms, memory)
         if not topic.rules.changes(header.codec):
@@ -352,7 +355,7 @@ class ProduceCall:
                     plan = plan._replace(records=memoryview(bytearray(records)))
                 topic = partition.topic
                 if topic.rules.is_log_append_time:
-                    append_time = topic.append_time(self._context.node.clock.now_ms())
+                    append_time = topic.append_time(self._context.services.clock.now_ms())
                     plan = plan._replace(header=stamp(plan.records, append_time))
                 base_offset = partition.perform(plan, self.done)
         except StorageError:
@@ -386,10 +389,10 @@ class ProduceCall:
 
     def _awaits(self) -> bool:
         """Whether to wait for a partition; it will tell then."""
-        node = self._context.node
-        arrivals = node.catalog.arrivals
+        services = self._context.services
+        arrivals = services.catalog.arrivals
         for key, partitions in self._topics:
-            topic = node.topics.find(key)
+            topic = services.topics.find(key)
             if topic is None:
                 continue
             for data in partitions:
@@ -400,7 +403,7 @@ class ProduceCall:
         return False
 
     def _hold_until_writable(self) -> bool:
-        self._context.node.when_writable(self._resume)
+        self._context.services.when_writable(self._resume)
         return self._hold()
 
     def _hold(self) -> bool:
@@ -413,7 +416,7 @@ class ProduceCall:
         self._wakeup.cancel()
         self._wakeup = None
         if self._awaited >= 0:
-            self._context.node.catalog.arrivals.unwait(self._awaited, self._resume)
+            self._context.services.catalog.arrivals.unwait(self._awaited, self._resume)
             self._awaited = -1
         self._go_on()
 
@@ -426,11 +429,11 @@ class ProduceCall:
             self._crash(error)
 
     def _crash(self, error: Exception) -> None:
-        self._context.node.dispatcher.crashed(self._connection, error)
+        self._context.services.crashed(self._connection, error)
 
     def _answer(self) -> None:
-        node = self._context.node
-        node.produced(len(self._work))
+        services = self._context.services
+        services.produced(len(self._work))
         if self._slot is not None:
             endpoints = self._name_leaders() if self._has_moved else ()
             header = self._header
@@ -441,16 +444,20 @@ class ProduceCall:
 
     def _name_leaders(self) -> Collection[NodeEndpoint]:
         """Say in the results who leads what this node does not; return where they are."""
-        node = self._context.node
+        services = self._context.services
         endpoints: dict[int, NodeEndpoint] = {}
         for topic_result in self._results:
-            topic = node.topics.find(topic_result.key)
+            topic = services.topics.find(topic_result.key)
             results = topic_result.partitions
             for position, result in enumerate(results):
                 if result.error != ErrorCode.not_leader_or_follower:
                     continue
                 hint = hint_for(
-                    node.state, topic, result.partition, node.node_id, self._context.address_of
+                    services.state,
+                    topic,
+                    result.partition,
+                    services.node_id,
+                    self._context.address_of,
                 )
                 if hint is not None:
                     leader, endpoint = hint

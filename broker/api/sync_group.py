@@ -9,9 +9,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.group.messages import SyncRequest, SyncResult
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 
 API = Api(key=14, name="SyncGroup", versions=(0, 5), is_at_once=True)
 
@@ -29,7 +30,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if not request.group_id:
             raise KafkaError(ErrorCode.invalid_group_id)
-        result = await context.node.groups.sync(request.group_id, sync)
+        result = await context.services.groups.sync(request.group_id, sync)
     except KafkaError as error:
         result = SyncResult(error=error.code)
     return entity(

@@ -7,17 +7,14 @@ its transaction: asking does.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.partition import Partition
 from lakehead.broker.partition.verification import Verification
 from lakehead.broker.protocol.errors import KafkaError
+from lakehead.broker.services import BrokerServices
 from lakehead.storage.format.record_batch import NO_PRODUCER_ID, BatchHeader
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
 
 ADDING_SINCE = 12
 """First version of Produce whose partitions are added to the transaction (KIP-890)."""
@@ -38,8 +35,10 @@ Batches = Iterable[tuple[Partition, BatchHeader]]
 class TransactionInquiry:
     """What one produce request asks, and what it was told."""
 
-    def __init__(self, node: "Node", transactional_id: str | None, version: int) -> None:
-        self._node = node
+    def __init__(
+        self, services: BrokerServices, transactional_id: str | None, version: int
+    ) -> None:
+        self._services = services
         self._transactional_id = transactional_id
         self._version = version
         self._confirmed: dict[Partition, Verification] = {}
@@ -79,7 +78,7 @@ class TransactionInquiry:
         if not self._confirmed:
             return False
         asking = self._ask(self._transactional_id, *producers.pop(), on_answer)
-        self._node.scope.spawn_apart(
+        self._services.scope.spawn_apart(
             asking, name="ask a transaction coordinator", on_error=on_error
         )
         return True
@@ -108,7 +107,7 @@ class TransactionInquiry:
         on_answer: Callable[[], None],
     ) -> None:
         places = {(one.topic.name, one.index): one for one in self._confirmed}
-        codes = await self._node.transactions.verify(
+        codes = await self._services.transactions.verify(
             transactional_id, producer_id, producer_epoch, list(places), is_adding=self._is_adding
         )
         for place, partition in places.items():

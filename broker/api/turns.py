@@ -5,13 +5,11 @@ what looks at them gives way to other work again and again.
 import asyncio
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.decode import ELEMENTS_MAX
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
+from lakehead.broker.services import BrokerServices
 
 STEPS_AT_ONCE = 250
 """Elements of a request that are looked at in one turn: about a millisecond's work."""
@@ -43,11 +41,11 @@ class Turns:
         await asyncio.sleep(0)
 
 
-def elements_max(node: "Node", api: Api) -> int:
+def elements_max(services: BrokerServices, api: Api) -> int:
     """Return how many array elements one request of an API may have: by what there is in the
     cluster.
     """
-    partitions = len(node.state.streams)
+    partitions = len(services.state.streams)
     if api.is_at_once:
         return ELEMENTS_AT_ONCE_MAX + _PER_PARTITION_AT_ONCE * partitions
     return ELEMENTS_MAX + _PER_PARTITION * partitions

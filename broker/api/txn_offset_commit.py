@@ -17,9 +17,10 @@ from lakehead.broker.catalog import OFFSETS_TOPIC
 from lakehead.broker.coordinator.group.coordinator import TransactionalMember
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.transaction.messages import Producer
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.format.record_batch import NO_SEQUENCE
 
@@ -37,21 +38,21 @@ async def handle(request: Any, context: RequestContext) -> Any:
     turns = Turns()
     for topic in request.topics:
         await turns.step(1 + len(topic.partitions))
-        known = context.node.topics.find(topic.name)
+        known = context.services.topics.find(topic.name)
         for partition in topic.partitions:
             where = topic.name, partition.partition_index
             codes[where] = ErrorCode.unknown_topic_or_partition
-            if context.node.partition_leaders.exists(where):
+            if context.services.partition_leaders.exists(where):
                 codes[where] = ErrorCode.none
                 offsets[where] = CommittedOffset(
                     offset=partition.committed_offset,
                     leader_epoch=getattr(partition, "committed_leader_epoch", -1),
                     metadata=partition.committed_metadata or "",
-                    commit_timestamp_ms=context.node.clock.now_ms(),
+                    commit_timestamp_ms=context.services.clock.now_ms(),
                     topic_id=None if known is None else known.id_bytes,
                 )
     if offsets:
-        most = context.node.settings.offset_metadata_max_bytes
+        most = context.services.settings.offset_metadata_max_bytes
         long = {where for where, one in offsets.items() if len(one.metadata) > most}
         kept = {where: one for where, one in offsets.items() if where not in long}
         codes |= dict.fromkeys(long, ErrorCode.offset_metadata_too_large)
@@ -65,21 +66,21 @@ async def handle(request: Any, context: RequestContext) -> Any:
 async def _commit(
     request: Any, offsets: dict[tuple[str, int], CommittedOffset], context: RequestContext
 ) -> None:
-    groups = context.node.groups
+    groups = context.services.groups
     if not request.group_id:
         raise KafkaError(ErrorCode.invalid_group_id)
     producer = Producer(request.producer_id, request.producer_epoch)
     where = OFFSETS_TOPIC, await groups.partition_for(request.group_id)
-    partition = context.node.topics.partition(*where)
+    partition = context.services.topics.partition(*where)
     if partition is None:
         raise KafkaError(ErrorCode.not_coordinator)
     known = partition.producers
     confirmed = None
     if not known.is_in_transaction(*producer):
         is_adding = context.version >= _ADDING_VERSION
-        now_ms = context.node.clock.now_ms()
+        now_ms = context.services.clock.now_ms()
         confirmed = known.verifications.begin(*producer, NO_SEQUENCE, now_ms, is_adding=is_adding)
-        codes = await context.node.transactions.verify(
+        codes = await context.services.transactions.verify(
             request.transactional_id, *producer, [where], is_adding=is_adding
         )
         if codes[where] is not ErrorCode.none:

@@ -11,9 +11,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code, error_message
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.records import Record, RetireNode
 from lakehead.storage.metadata.state import ClusterState
@@ -29,7 +30,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         return [_retirement(state, request.broker_id)]
 
     try:
-        await context.node.engine.metadata.commit_with(plan)
+        await context.services.metadata.commit_with(plan)
     except (LakeheadError, TimeoutError) as error:
         code, message = error_code(error), error_message(error)
     return entity(

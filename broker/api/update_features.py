@@ -14,9 +14,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.features import Levels, features, raised
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code, error_message
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.format.feature_level import METADATA_VERSION
 from lakehead.storage.metadata.records import Record
@@ -33,7 +34,7 @@ class _Refused(LakeheadError):
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer when the levels are in force, or with what stands against the updates."""
-    peers = context.node.peers
+    peers = context.services.peers
 
     def plan(state: ClusterState) -> Sequence[Record]:
         records = [
@@ -43,7 +44,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
     def _records(state: ClusterState, update: Any) -> Sequence[Record]:
         try:
-            return _change(state, update, peers.levels(), context.node.rng)
+            return _change(state, update, peers.levels(), context.services.rng)
         except SettingsError as error:
             raise _Refused(
                 "The update failed for all features since the following feature had an error: "
@@ -53,7 +54,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
     code, message = ErrorCode.none, None
     try:
-        await context.node.engine.metadata.commit_with(plan)
+        await context.services.metadata.commit_with(plan)
     except _Refused as error:
         code, message = ErrorCode.invalid_update_version, str(error)
     except (LakeheadError, TimeoutError) as error:

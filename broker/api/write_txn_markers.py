@@ -16,7 +16,7 @@ marker of a client is CLUSTER_AUTHORIZATION_FAILED.
 import asyncio
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -24,13 +24,12 @@ from lakehead.broker.api.node_requests import is_stranger
 from lakehead.broker.api.turns import Turns
 from lakehead.broker.catalog.catalog import OFFSETS_TOPIC
 from lakehead.broker.partition.partition import Partition
-from lakehead.broker.protocol.api import Api, RequestContext
+from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
+from lakehead.broker.request_context import RequestContext
+from lakehead.broker.services import BrokerServices
 from lakehead.storage.errors import LakeheadError
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
 
 API = Api(key=27, name="WriteTxnMarkers", versions=(1, 2))
 
@@ -94,11 +93,11 @@ async def _begin_all(
 
 def _begin(context: RequestContext, marker: Any, name: str, index: int) -> Outcome:
     """Append one marker; return what will be known of it."""
-    node = context.node
+    services = context.services
     outcome: Outcome = asyncio.get_running_loop().create_future()
-    done = partial(_done, node, marker, name, index, outcome)
+    done = partial(_done, services, marker, name, index, outcome)
     try:
-        topic = node.topics.find(name)
+        topic = services.topics.find(name)
         if topic is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.served(index)
@@ -126,11 +125,16 @@ def _check_abort(partition: Partition, marker: Any) -> None:
 
 
 def _done(
-    node: "Node", marker: Any, name: str, index: int, outcome: Outcome, error: Exception | None
+    services: BrokerServices,
+    marker: Any,
+    name: str,
+    index: int,
+    outcome: Outcome,
+    error: Exception | None,
 ) -> None:
     """A marker is durable, or nobody can know."""
     if error is None and name == OFFSETS_TOPIC:
-        node.groups.transaction_ended(
+        services.groups.transaction_ended(
             index, marker.producer_id, is_commit=marker.transaction_result
         )
     if not outcome.done():  # the request may be given up by then

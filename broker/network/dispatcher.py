@@ -7,7 +7,7 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -15,14 +15,13 @@ from lakehead.broker.api.turns import elements_max, is_long
 from lakehead.broker.network.connection import Connection
 from lakehead.broker.network.deferred import Deferred
 from lakehead.broker.network.slot import Slot
-from lakehead.broker.protocol.api import Registry, RequestContext, Route
+from lakehead.broker.protocol.api import Registry, Route
 from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame, UnsupportedVersion
 from lakehead.broker.protocol.frame import RequestHeader, encode_response, read_header
 from lakehead.broker.protocol.node_proof import NodeProof
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
+from lakehead.broker.request_context import RequestContext
+from lakehead.broker.services import BrokerServices
 
 DECODE_INLINE_MAX = 64 << 10
 """Longer control requests are decoded off the event loop, so that they hold up nobody else."""
@@ -31,13 +30,18 @@ _log = structlog.get_logger("broker.network")
 
 
 class Dispatcher:
-    """Starts requests. One for each node."""
+    """Starts requests. One for each node; `serve` comes before the first request."""
 
-    def __init__(self, node: "Node", registry: Registry) -> None:
-        self._node = node
+    _services: BrokerServices
+
+    def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self.requests_total: Counter[str] = Counter()
         self.failed_total: int = 0
+
+    def serve(self, services: BrokerServices) -> None:
+        """Serve requests by `services`, which need this dispatcher to be made first."""
+        self._services = services
 
     def __call__(self, connection: Connection, frame: bytearray) -> bool:
         """Start the request of a frame; see `FrameHandler`."""
@@ -52,7 +56,7 @@ class Dispatcher:
                 version=header.version,
                 client_id=header.client_id,
                 client_host=connection.client_host,
-                node=self._node,
+                services=self._services,
                 connection=connection,
                 listener=connection.listener,
                 is_from_node=bool(header.proof) and self._is_from_node(header, view),
@@ -78,7 +82,7 @@ class Dispatcher:
             version=version,
             client_id=None,
             client_host="",
-            node=self._node,
+            services=self._services,
             connection=None,
             is_from_node=True,
         )
@@ -97,7 +101,7 @@ class Dispatcher:
         if len(frame) > DECODE_INLINE_MAX:
             self._spawn(self._decode_and_handle(frame, header, route, context), header, slot)
             return
-        elements = elements_max(self._node, route.api)
+        elements = elements_max(self._services, route.api)
         answer = route.handle(self._decode(frame, header, elements), context)
         if isinstance(answer, Deferred):
             self._defer(answer, header, slot)
@@ -107,7 +111,7 @@ class Dispatcher:
             self._answer(slot, header, answer)
 
     def _is_from_node(self, header: RequestHeader, frame: memoryview) -> bool:
-        own = NodeProof(secret=self._node.state.node_secret, to_node=self._node.node_id)
+        own = NodeProof(secret=self._services.state.node_secret, to_node=self._services.node_id)
         return own.is_given(
             header.key, header.version, header.correlation_id, frame[header.body :], header.proof
         )
@@ -122,14 +126,14 @@ class Dispatcher:
         self, frame: memoryview, header: RequestHeader, route: Route, context: RequestContext
     ) -> Any:
         loop = asyncio.get_running_loop()
-        elements = elements_max(self._node, route.api)
+        elements = elements_max(self._services, route.api)
         request = await loop.run_in_executor(None, self._decode, frame, header, elements)
         assert route.handle is not None
         answer = route.handle(request, context)
         return await answer if inspect.isawaitable(answer) else answer
 
     def _spawn(self, answer: Awaitable[Any], header: RequestHeader, slot: Slot) -> None:
-        task = self._node.scope.spawn_apart(
+        task = self._services.scope.spawn_apart(
             self._run(answer, header, slot),
             name=f"request {header.schema.request_class.__name__}",
             on_error=partial(self.crashed, slot.connection),
@@ -175,7 +179,7 @@ class Dispatcher:
         slot.complete([frame])
 
     def _reject(self, connection: Connection, error: Exception) -> None:
-        self._node.server.rejected(connection, str(error))
+        self._services.rejected(connection, str(error))
 
     def crashed(self, connection: Connection, error: Exception) -> None:
         """Close the connection: the client asks again, and nothing false was said."""

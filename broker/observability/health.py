@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
+from lakehead.broker.observability.observed_node import ObservedNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +29,7 @@ are served; an operator need not look.
 """
 
 
-def health(node: "Node") -> Health:
+def health(node: ObservedNode) -> Health:
     """Return the health of `node` now."""
     failure = node.failure
     if failure is not None:

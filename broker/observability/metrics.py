@@ -3,20 +3,17 @@ somebody asks, so that counting costs the hot path an addition.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from lakehead.broker.observability.measures import MEASURES, Measure
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
+from lakehead.broker.observability.observed_node import ObservedNode
 
 
 class NodeCollector:
     """Reads the metrics of one node."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: ObservedNode) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:

@@ -11,18 +11,15 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from lakehead.broker.observability.health import PROBES, health
 from lakehead.broker.observability.metrics import NodeCollector
+from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.storage.errors import SettingsError
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
-
 
 CONNECTIONS_MAX = 16
 """Answered at once, each by a thread; more are closed."""
@@ -84,7 +81,7 @@ class _SilentHandler(WSGIRequestHandler):
 class ObservabilityPage:
     """Serves the page of a node."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: ObservedNode) -> None:
         self._node = node
         registry = CollectorRegistry(auto_describe=False)
         registry.register(NodeCollector(node))

@@ -3,8 +3,8 @@ flavours.
 
 A module of `lakehead.broker.api` opens with `API = Api(key=…, name=…, versions=(first, last))` and
 has a function `handle(request, context)`, plain or `async`, that returns the response entity of the
-request's version; or, for the two APIs that carry records, `start(frame, header, slot, context)`,
-which reads the frame itself.
+request's version; or, for the two APIs that carry records, `start(frame, header, context)`, which
+reads the frame itself.
 """
 
 import importlib
@@ -12,19 +12,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
-    from lakehead.broker.protocol.node_endpoints import Address
-    from lakehead.storage.metadata.state import NodeState
-
 API_VERSIONS_KEY = 18
 
-Handler = Callable[[Any, "RequestContext"], Any | Awaitable[Any]]
+Handler = Callable[..., Any | Awaitable[Any]]
+"""Called with the request and its `lakehead.broker.request_context.RequestContext`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,36 +87,6 @@ def _payload_class(module: ModuleType, kind: EntityType) -> type[Any]:
             assert isinstance(value, type)
             return value
     raise KeyError(module.__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
-    """What a handler may know about the request and its surroundings."""
-
-    api: Api
-    version: int
-    client_id: str | None
-    client_host: str
-    node: "Node"
-    connection: Any
-    """The connection: an opaque identity, for state that must not outlive it."""
-    listener: str = "PLAINTEXT"
-    is_from_node: bool = False
-    """Whether it is proven that a node of this cluster sent it."""
-
-    def address_of(self, known: "NodeState") -> "Address":
-        """Return where this client reaches a node: by the listener that it came by itself."""
-        return self.node.listeners.address(self.listener, known)
-
-    @property
-    def response(self) -> ModuleType:
-        """The module with the response classes of this version."""
-        return schema(self.api.key, self.version).response_module
-
-    @property
-    def request(self) -> ModuleType:
-        """The module with the request classes of this version."""
-        return schema(self.api.key, self.version).request_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

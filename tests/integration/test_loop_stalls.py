@@ -166,7 +166,7 @@ def elements_taken(key: int, node: WatchedNode) -> int:
     """Return how many elements a request of this API may have."""
     route = api.registry().route(key)
     assert route is not None
-    return elements_max(node.node, route.api)
+    return elements_max(node.node.services, route.api)
 
 
 def of_many(key: int, version: int, array: str, count: int, node: WatchedNode) -> bytes:

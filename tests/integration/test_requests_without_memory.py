@@ -94,7 +94,7 @@ async def test_producers_that_wait_for_the_store_do_not_stop_consumers() -> None
         client = await with_topic(node)
         client.produce(batch())
         assert await client.produced() == (0, 0)
-        node.is_writable = lambda: False  # type: ignore[method-assign]
+        node.engine.writable = lambda: False  # type: ignore[method-assign]
         producers = [await Client.connect(node) for _ in range(40)]
         for producer in producers:
             producer.produce(batch(LARGE))
@@ -102,7 +102,7 @@ async def test_producers_that_wait_for_the_store_do_not_stop_consumers() -> None
         for _ in range(20):
             client.fetch({0: 0})
             assert (await client.fetched())[0].high_watermark == 1
-        del node.is_writable
+        del node.engine.writable
         node._now_writable()
         for producer in producers:
             assert (await producer.produced())[0] == 0

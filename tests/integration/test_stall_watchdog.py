@@ -136,7 +136,7 @@ def requests(node: WatchedNode, served: Api, version: int) -> Iterator[tuple[str
         topic_id=node.node.topics.by_name[NAME].uuid,
         fixed=FIXED.get(served.key, {}),
     )
-    limits = Limits(count=elements_max(node.node, served) - 2, size=CONTROL_REQUEST_MAX)
+    limits = Limits(count=elements_max(node.node.services, served) - 2, size=CONTROL_REQUEST_MAX)
     secret = ""
     if served.key in OF_NODES and schema(served.key, version).flexible_request:
         secret = node.node.state.node_secret

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from lakehead.broker import api
 from lakehead.broker.node import Node, start_node
-from lakehead.broker.protocol.api import RequestContext
 from lakehead.broker.protocol.frame import encode_response
+from lakehead.broker.request_context import RequestContext
 from lakehead.broker.settings import Settings
 
 TOPIC, GROUP = "known", "team"
@@ -39,7 +39,7 @@ class ApiClient:
             version=version,
             client_id="client",
             client_host="127.0.0.1",
-            node=self.node,
+            services=self.node.services,
             connection=None,
             is_from_node=True,
         )

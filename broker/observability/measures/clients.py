@@ -1,16 +1,12 @@
 """What clients do: connections, requests, batches."""
 
-from typing import TYPE_CHECKING
-
 from lakehead.broker.observability.measures.measure import counter, gauge
+from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.storage.memory_pool import MemoryPool
 from lakehead.storage.stream.inflating import InflatedBatches
 
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
 
-
-def _parts(node: "Node") -> dict[str, MemoryPool | InflatedBatches]:
+def _parts(node: ObservedNode) -> dict[str, MemoryPool | InflatedBatches]:
     """The parts of the memory for requests, by name."""
     memory = node.memory
     return {

@@ -1,17 +1,14 @@
 """The cluster as this node sees it: who lives, who leads, what was moved and recovered."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lakehead.broker.cluster.membership import Standing
 from lakehead.broker.controller.controller import Controller
 from lakehead.broker.observability.measures.measure import Values, counter, gauge
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
+from lakehead.broker.observability.observed_node import ObservedNode
 
 
-def _nodes(node: "Node") -> Values:
+def _nodes(node: ObservedNode) -> Values:
     """Count the registered nodes, this one included, by what this node thinks of them."""
     counts = dict.fromkeys([*(standing.value for standing in Standing), "fenced"], 0.0)
     now = node.clock.monotonic()
@@ -21,7 +18,7 @@ def _nodes(node: "Node") -> Values:
     return counts
 
 
-def _unled(node: "Node") -> Values:
+def _unled(node: ObservedNode) -> Values:
     """Count the streams of the cluster that no live node has open."""
     state = node.state
     live = {known.node_id for known in state.nodes.values() if not known.is_fenced}
@@ -29,8 +26,8 @@ def _unled(node: "Node") -> Values:
     return sum(not (stream.is_open and stream.node_id in live) for stream in streams)
 
 
-def _of_controller(read: Callable[[Controller], float]) -> Callable[["Node"], Values]:
-    def value(node: "Node") -> Values:
+def _of_controller(read: Callable[[Controller], float]) -> Callable[[ObservedNode], Values]:
+    def value(node: ObservedNode) -> Values:
         return read(node.controller) if node.is_ready else None
 
     return value

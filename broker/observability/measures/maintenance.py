@@ -1,23 +1,20 @@
 """Maintenance of topics beside this node: compaction and retention."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lakehead.broker.maintenance.beside import MaintenanceBeside
 from lakehead.broker.observability.measures.measure import Values, counter, gauge
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
+from lakehead.broker.observability.observed_node import ObservedNode
 
 
-def _of_maintenance(read: Callable[[MaintenanceBeside], float]) -> Callable[["Node"], Values]:
-    def value(node: "Node") -> Values:
+def _of_maintenance(read: Callable[[MaintenanceBeside], float]) -> Callable[[ObservedNode], Values]:
+    def value(node: ObservedNode) -> Values:
         return None if node.maintenance is None else read(node.maintenance)
 
     return value
 
 
-def _tables_running(node: "Node") -> Values:
+def _tables_running(node: ObservedNode) -> Values:
     return None if node.tables is None else float(node.tables.is_running)
 
 

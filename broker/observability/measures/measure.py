@@ -4,10 +4,9 @@ Names follow Prometheus: base units (seconds, bytes), a counter's name without i
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
+from lakehead.broker.observability.observed_node import ObservedNode
 
 Values = float | Mapping[str, float] | None
 """A value, a value for each value of the label, or None: this node has no such part."""
@@ -19,7 +18,7 @@ class Measure(NamedTuple):
     name: str
     doc: str
     is_counter: bool
-    read: Callable[["Node"], Values]
+    read: Callable[[ObservedNode], Values]
     label: str = ""
 
     @property
@@ -30,11 +29,13 @@ class Measure(NamedTuple):
         return f"{self.name}{suffix}{label}"
 
 
-def counter(name: str, doc: str, read: Callable[["Node"], Values], label: str = "") -> Measure:
+def counter(
+    name: str, doc: str, read: Callable[[ObservedNode], Values], label: str = ""
+) -> Measure:
     """A metric that only grows, until the node starts anew."""
     return Measure(f"lakehead_{name}", doc, True, read, label)
 
 
-def gauge(name: str, doc: str, read: Callable[["Node"], Values], label: str = "") -> Measure:
+def gauge(name: str, doc: str, read: Callable[[ObservedNode], Values], label: str = "") -> Measure:
     """A metric that goes up and down."""
     return Measure(f"lakehead_{name}", doc, False, read, label)

@@ -1,17 +1,14 @@
 """What goes to the object store: every attempt, as it is billed."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lakehead.broker.observability.measures.measure import Values, counter, gauge
+from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.storage.object_store.counted import VerbStats
 
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
 
-
-def _by_operation(value: Callable[[VerbStats], float]) -> Callable[["Node"], Values]:
-    def read(node: "Node") -> Values:
+def _by_operation(value: Callable[[VerbStats], float]) -> Callable[[ObservedNode], Values]:
+    def read(node: ObservedNode) -> Values:
         stats = node.store.stats
         verbs = {"put": stats.put, "get": stats.get, "list": stats.list, "delete": stats.delete}
         return {name: value(verb) for name, verb in verbs.items()}

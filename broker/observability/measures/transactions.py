@@ -1,16 +1,13 @@
 """Transactions whose coordinator this node is, and producers of the partitions that it leads."""
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from lakehead.broker.coordinator.transaction.messages import TransactionState
 from lakehead.broker.observability.measures.measure import Values, counter, gauge
-
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
+from lakehead.broker.observability.observed_node import ObservedNode
 
 
-def _ids(node: "Node") -> Values:
+def _ids(node: ObservedNode) -> Values:
     """Count the transactional ids by the state of their transaction."""
     if not node.is_ready:
         return None
@@ -23,21 +20,21 @@ def _ids(node: "Node") -> Values:
     return {state.label: float(counts[state]) for state in states}
 
 
-def _timed_out(node: "Node") -> Values:
+def _timed_out(node: ObservedNode) -> Values:
     return node.transaction_coordinator.timed_out_total if node.is_ready else None
 
 
-def _markers(node: "Node") -> Values:
+def _markers(node: ObservedNode) -> Values:
     return node.transaction_coordinator.markers_waiting if node.is_ready else None
 
 
-def _producers(node: "Node") -> Values:
+def _producers(node: ObservedNode) -> Values:
     if not node.is_ready:
         return None
     return float(sum(len(partition.producers) for partition in node.catalog.led()))
 
 
-def _states_size(node: "Node") -> Values:
+def _states_size(node: ObservedNode) -> Values:
     if not node.is_ready:
         return None
     return float(sum(partition.producers.size for partition in node.catalog.led()))

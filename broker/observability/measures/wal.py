@@ -1,17 +1,14 @@
 """The write-ahead log: what is on its way, what is not trimmed; for an object WAL, its puts."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lakehead.broker.observability.measures.measure import Values, counter, gauge
+from lakehead.broker.observability.observed_node import ObservedNode
 from lakehead.storage.wal.object import ObjectWal, ObjectWalStats
 
-if TYPE_CHECKING:
-    from lakehead.broker.node import Node
 
-
-def _objects(value: Callable[[ObjectWalStats], float]) -> Callable[["Node"], Values]:
-    def read(node: "Node") -> Values:
+def _objects(value: Callable[[ObjectWalStats], float]) -> Callable[[ObservedNode], Values]:
+    def read(node: ObservedNode) -> Values:
         return value(node.wal.stats) if isinstance(node.wal, ObjectWal) else None
 
     return read

@@ -1,0 +1,74 @@
+"""The parts of a node that its metrics and probes read. `lakehead.broker.node.Node` has them
+all.
+"""
+
+from typing import Protocol
+
+from lakehead.broker.catalog.catalog import TopicCatalog
+from lakehead.broker.cluster.peers import Peers
+from lakehead.broker.cluster.session import Session
+from lakehead.broker.controller.controller import Controller
+from lakehead.broker.controller.recovery import Recoveries
+from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
+from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
+from lakehead.broker.maintenance.beside import MaintenanceBeside
+from lakehead.broker.maintenance.tables_beside import TablesBeside
+from lakehead.broker.network.dispatcher import Dispatcher
+from lakehead.broker.network.request_memory import RequestMemory
+from lakehead.broker.network.server import Server
+from lakehead.broker.partition.cold_reads import ColdReads
+from lakehead.broker.partition.fetch_session import FetchSessions
+from lakehead.broker.partition.topic import TopicRegistry
+from lakehead.storage.clock import Clock
+from lakehead.storage.metadata.state import ClusterState
+from lakehead.storage.object_store.counted import CountedStore
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.wal import WriteAheadLog
+
+
+class ObservedNode(Protocol):
+    """A node as metrics and probes read it. Nothing here is written by them.
+
+    `controller` and `recoveries` exist once `is_ready` is true.
+    """
+
+    engine: StreamEngine
+    wal: WriteAheadLog
+    store: CountedStore
+    clock: Clock
+    server: Server
+    dispatcher: Dispatcher
+    memory: RequestMemory
+    fetch_sessions: FetchSessions
+    cold_reads: ColdReads
+    peers: Peers
+    catalog: TopicCatalog
+    groups: GroupCoordinator
+    transaction_coordinator: TransactionCoordinator
+    controller: Controller
+    recoveries: Recoveries
+    maintenance: MaintenanceBeside | None
+    tables: TablesBeside | None
+    produced_total: int
+    fetched_total: int
+    is_ready: bool
+    is_stopping: bool
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest known cluster state."""
+
+    @property
+    def topics(self) -> TopicRegistry:
+        """The topics of the cluster."""
+
+    @property
+    def session(self) -> Session:
+        """Says whether the node may serve reads as a leader."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """The reason that the node cannot go on; None while it can."""
+
+    def is_writable(self) -> bool:
+        """Whether batches of producers can be accepted now."""
