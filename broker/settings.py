@@ -71,18 +71,18 @@ class Settings:
     )
     host: str = _setting("127.0.0.1", "Address to listen on.")
     port: int = _setting(9092, "Port to listen on; 0 takes a free one.", least=0, most=65535)
-    advertised_host: str = _setting("", "Host told to clients. Empty: the one listened on.")
+    advertised_host: str = _setting("", "Host in responses to clients. Empty: the one listened on.")
     advertised_port: int = _setting(
-        0, "Port told to clients. 0: the one listened on.", least=0, most=65535
+        0, "Port in responses to clients. 0: the one listened on.", least=0, most=65535
     )
     extra_listeners: str = _setting(
         "",
-        "Further addresses to listen at, NAME://host:port, separated by commas; clients are told "
-        "those of extra.advertised.listeners. With nodes, ports are counted up.",
+        "Further addresses to listen at, NAME://host:port, separated by commas; responses to "
+        "clients have those of extra.advertised.listeners. With nodes, ports are counted up.",
     )
     extra_advertised_listeners: str = _setting(
         "",
-        "Addresses that clients of extra.listeners are told, NAME://host:port for each, one "
+        "Addresses in responses to clients of extra.listeners, NAME://host:port for each, one "
         "pattern for all nodes: {node.id} and {rack} in the host, {20000+node.id} for the port.",
     )
     metrics_port: int = _setting(
@@ -142,7 +142,7 @@ class Settings:
         "start. Empty: any; in an empty store a new cluster begins.",
     )
     broker_heartbeat_interval_ms: int = _setting(
-        500, "How often nodes tell each other that they live.", unit="ms", least=10
+        500, "Interval between heartbeats of nodes.", unit="ms", least=10
     )
     broker_session_timeout_ms: int = _setting(
         3_000,
@@ -154,7 +154,7 @@ class Settings:
         True, "Bring partitions back to their preferred leaders, and move some to even out load."
     )
     leader_imbalance_check_interval_seconds: int = _setting(
-        5, "How often that is looked at.", unit="seconds", least=1
+        5, "Interval between checks of that balance.", unit="seconds", least=1
     )
     leader_imbalance_per_broker_percentage: int = _setting(
         10,
@@ -169,7 +169,7 @@ class Settings:
     auto_create_topics_enable: bool = _setting(
         True, "Create a topic when a client asks for one that does not exist."
     )
-    delete_topic_enable: bool = _setting(True, "Whether topics can be deleted.")
+    delete_topic_enable: bool = _setting(True, "Allow the deletion of topics.")
     default_replication_factor: int = _setting(
         1, "Shown to clients; storage is shared, so nothing is copied.", least=1
     )
@@ -252,7 +252,7 @@ class Settings:
         10_080, "Offsets of an empty group are dropped after this.", unit="minutes", least=1
     )
     offsets_retention_check_interval_ms: int = _setting(
-        600_000, "How often expired offsets are looked for.", unit="ms", least=1
+        600_000, "Interval between searches for expired offsets.", unit="ms", least=1
     )
     offsets_commit_timeout_ms: int = _setting(
         5_000, "An offset commit is answered within this.", unit="ms", least=1
@@ -270,16 +270,19 @@ class Settings:
         50, "Partitions of __transaction_state; set before its creation.", least=1
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting(
-        10_000, "How often transactions that are open for too long are aborted.", unit="ms", least=1
+        10_000,
+        "Interval between aborts of transactions that are open for too long.",
+        unit="ms",
+        least=1,
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _setting(
-        3_600_000, "How often expired transactional ids are looked for.", unit="ms", least=1
+        3_600_000, "Interval between searches for expired transactional ids.", unit="ms", least=1
     )
 
     # tables
     table_roots: str = _setting(
         "",
-        "Where lakehead.table.path of topics may lead, beside the cluster's own tables/: folders, "
+        "Places to which lakehead.table.path of topics may lead beside tables/: folders, "
         "s3://bucket or s3://bucket/prefix, separated by commas; *: anywhere. Jobs write and "
         "delete there with their own rights, and any client may set configs.",
     )
@@ -349,12 +352,15 @@ class Settings:
     )
     metadata_poll_ms: int = _setting(
         1_000,
-        "How often the metadata log is asked for news while there is some.",
+        "Interval between reads of the metadata log while it grows.",
         unit="ms",
         least=10,
     )
     metadata_poll_max_ms: int = _setting(
-        5_000, "How seldom it is asked while nothing happens.", unit="ms", least=10
+        5_000,
+        "Longest interval between reads of the metadata log while it is idle.",
+        unit="ms",
+        least=10,
     )
     metadata_checkpoint_entries: int = _setting(
         1_000,
@@ -371,30 +377,33 @@ class Settings:
         least=0,
     )
     garbage_interval_ms: int = _setting(
-        60_000, "How often such objects are looked for; that costs no request.", unit="ms", least=10
+        60_000,
+        "Interval between searches for such objects; a search costs no request.",
+        unit="ms",
+        least=10,
     )
     garbage_sweep_ms: int = _setting(
         21_600_000,
-        "How often the object store is listed for what crashes left.",
+        "Interval between listings of the object store for what crashes left.",
         unit="ms",
         least=1_000,
     )
 
     # maintenance
     maintain: bool = _setting(
-        True, "Whether `lakehead start` does maintenance, in a process of its own."
+        True, "Have `lakehead start` do maintenance, in a process of its own."
     )
     maintain_tables: bool = _setting(
         True,
-        "Whether `lakehead start` keeps the tables that topics declare, in a process of its own "
-        "(half a gigabyte of memory), where the packages of the lake are installed. Set it to "
-        "false where other machines keep them.",
+        "Have `lakehead start` keep the tables that topics declare, in a process of its own (half "
+        "a gigabyte of memory), where the packages of the lake are installed. Set it to false "
+        "where other machines keep them.",
     )
     maintenance_interval_ms: int = _setting(
-        2_000, "How often it is looked at what is due.", unit="ms", least=10
+        2_000, "Interval between maintenance checks.", unit="ms", least=10
     )
     log_retention_check_interval_ms: int = _setting(
-        300_000, "How often retention is applied.", unit="ms", least=1
+        300_000, "Interval between checks of retention.", unit="ms", least=1
     )
     log_cleaner_dedupe_buffer_size: int = _setting(
         int(BROKER_DEFAULTS[CLEANER_MEMORY]),

@@ -24,10 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help=(
-        "Where streams enter the lake: a Kafka broker whose data lies in an object store, "
-        "where Spark reads it in place."
-    ),
+    help=("A Kafka broker whose data lies in an object store, where Spark reads it in place."),
 )
 
 

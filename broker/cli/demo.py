@@ -59,7 +59,7 @@ def demo(
         Path | None,
         typer.Argument(
             metavar="[FOLDER]",
-            help="Where to leave the data: a new or empty folder. [default: ./lakehead-demo, or "
+            help="Folder for the data, new or empty. [default: ./lakehead-demo, or "
             "the next free number]",
             show_default=False,
         ),

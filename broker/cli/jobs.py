@@ -20,7 +20,7 @@ from lakehead.storage.jobs.job import DamageFound, Job, JobContext, Report, Runn
 from lakehead.storage.jobs.options import BrokerDefaults, Option, options_of, parsed
 
 _ProcessesOption = Annotated[
-    int, typer.Option("--processes", min=1, metavar="N", help="How many work at once.")
+    int, typer.Option("--processes", min=1, metavar="N", help="Number of processes.")
 ]
 _StoreOption = Annotated[
     str,

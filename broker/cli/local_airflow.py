@@ -43,7 +43,7 @@ def local_airflow(
         Path | None,
         typer.Argument(
             metavar="[FOLDER]",
-            help="Where Airflow and the demo cluster live; used again if it is there. [default: "
+            help="Folder of Airflow and the demo cluster; used again if it is there. [default: "
             "./lakehead-airflow, or the next number that no other one runs in]",
             show_default=False,
         ),

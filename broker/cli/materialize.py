@@ -79,7 +79,7 @@ ValueFormatOption = Annotated[
     typer.Option(
         "--value-format",
         metavar="json|raw|avro|protobuf",
-        help="What values are; raw: bytes as they are. [default: json]",
+        help="Format of values; raw: bytes as they are. [default: json]",
         show_default=False,
     ),
 ]
@@ -106,9 +106,7 @@ FromOption = Annotated[
 ]
 FollowOption = Annotated[
     bool,
-    typer.Option(
-        "--follow", "-f", help="Keep the declared tables fresh until told to stop (Ctrl-C)."
-    ),
+    typer.Option("--follow", "-f", help="Keep the declared tables fresh until stopped (Ctrl-C)."),
 ]
 UpkeepOption = Annotated[
     bool,
@@ -129,11 +127,11 @@ TailOption = Annotated[
 WaitOption = Annotated[
     float,
     typer.Option(
-        "--wait", min=0, metavar="SECONDS", help="How long to wait for who writes the table."
+        "--wait", min=0, metavar="SECONDS", help="Seconds to wait for another writer's table lease."
     ),
 ]
 WorkersOption = Annotated[
-    int, typer.Option("--workers", min=1, metavar="N", help="How many work at once.")
+    int, typer.Option("--workers", min=1, metavar="N", help="Number of processes.")
 ]
 SparkOption = Annotated[
     bool,
@@ -167,8 +165,8 @@ def materialize(
 ) -> None:
     """Turn topics into Delta tables that hold each record once.
 
-    A topic declares its table by its configs (lakehead.table.*). One that declares none is told by
-    options what it is to be.
+    A topic declares its table by its configs (lakehead.table.*). Options describe the table of a
+    topic that declares none.
 
     Safe to run again at any moment, to kill, and to run twice at once: the table itself records how
     far it got. What a broker has not uploaded yet comes with the next run.

@@ -28,7 +28,7 @@ def rebuild_table(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a topic's table anew from its records, as it is declared now.
+    """Rebuild a topic's table from its records, as it is declared now.
 
     Readers have the old table until the new one takes its place in one commit. Safe to run again at
     any moment, and to kill: what is made already is used.

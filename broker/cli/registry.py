@@ -37,7 +37,9 @@ KafkaConfigOption = Annotated[
 ]
 UsersOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Who may ask, name:password a line. None: everybody."),
+    typer.Option(
+        metavar="FILE", help="File of permitted users, name:password a line. None: all clients."
+    ),
 ]
 CertificateOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Certificate in PEM: serves https.")
@@ -46,7 +48,7 @@ KeyOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Its key in PEM, if the file has none.")
 ]
 TimeoutOption = Annotated[
-    int, typer.Option(min=1000, metavar="MS", help="How long the cluster may take to answer.")
+    int, typer.Option(min=1000, metavar="MS", help="Longest wait for a response of the cluster.")
 ]
 LogLevelOption = Annotated[str, typer.Option(help="DEBUG, INFO, WARN or ERROR.")]
 

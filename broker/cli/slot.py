@@ -30,7 +30,7 @@ def claim(
     ] = None,
     wait_s: Annotated[
         int,
-        typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for a free slot."),
+        typer.Option("--wait", metavar="SECONDS", min=0, help="Seconds to wait for a free slot."),
     ] = int(WAIT_S),
 ) -> None:
     """Take a free slot of this machine's zone, and print its settings as variables.

@@ -82,7 +82,8 @@ def sql(
         ),
     ] = Mode.FAILFAST,
     output: Annotated[
-        RowFormat, typer.Option("--format", "-f", metavar="table|csv|json", help="How rows print.")
+        RowFormat,
+        typer.Option("--format", "-f", metavar="table|csv|json", help="Format of printed rows."),
     ] = RowFormat.TABLE,
     delta: Annotated[
         bool,

@@ -24,6 +24,6 @@ MergeEngineOption = Annotated[
     typer.Option(
         "--engine",
         metavar="delta-rs|spark",
-        help="Who runs the MERGE of tables by upsert: delta-rs, without a JVM; or delta-spark.",
+        help="Engine of the MERGE of tables by upsert: delta-rs, without a JVM; or delta-spark.",
     ),
 ]

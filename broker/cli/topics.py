@@ -118,7 +118,7 @@ def _partition(stream: StreamState) -> dict[str, Any]:
 def create_topic(
     name: NameArgument,
     partitions: Annotated[
-        int, typer.Option("--partitions", min=1, metavar="N", help="How many partitions it has.")
+        int, typer.Option("--partitions", min=1, metavar="N", help="Number of partitions.")
     ] = 1,
     config: Annotated[
         list[str] | None,

@@ -89,7 +89,7 @@ class TablesOptions:
     )
     all_of_them: bool | None = option(
         None,
-        "Tables that are not due yet, too.",
+        "Include tables that are not due yet.",
         title="All of them",
         form={"default": False, "type": "boolean"},
     )
@@ -140,7 +140,7 @@ class RebuildTableOptions:
     topic: str = option("", _TOPIC, title="Topic", form=_REQUIRED)
     without_history: bool = option(
         False,
-        "Even if rows of records that retention has removed are lost.",
+        "Rebuild even if rows whose records have expired are lost.",
         title="Lose history",
         in_form=False,
     )

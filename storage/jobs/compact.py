@@ -38,7 +38,7 @@ class CompactOptions:
 
     target_mib: int = option(
         128,
-        "What an object is to have, and about what a process takes in memory.",
+        "Target size of merged objects; also the approximate memory of a process.",
         title="Target, MiB",
         flag="--target",
         metavar="MIB",
@@ -47,7 +47,7 @@ class CompactOptions:
     )
     count_min: int = option(
         32,
-        "So many small objects are worth while in any case.",
+        "Merge when at least this many small objects are adjacent.",
         title="Small objects",
         flag="--count",
         metavar="N",
@@ -56,7 +56,7 @@ class CompactOptions:
     )
     small_batch_bytes: int = option(
         4096,
-        "Record batches below this are merged, where a client cannot tell. 0: none.",
+        "Merge record batches smaller than this where clients see no difference. 0: none.",
         flag="--small-batch",
         metavar="BYTES",
         least=0,
@@ -64,8 +64,8 @@ class CompactOptions:
     )
     small_compressed_batch_bytes: int = option(
         0,
-        "Compressed batches below this are merged too. They are compressed anew, which takes ten "
-        "times as long. 0: none.",
+        "Merge compressed batches smaller than this too. Compressing them again takes ten times "
+        "as long. 0: none.",
         flag="--small-compressed-batch",
         metavar="BYTES",
         least=0,
@@ -73,7 +73,7 @@ class CompactOptions:
     )
     defaults: BrokerDefaults = option(
         BrokerDefaults(),
-        "Which topics are compacted by keys, where they do not say it.",
+        "The brokers' cleanup.policy, for topics without one of their own.",
         in_form=False,
     )
 

@@ -36,7 +36,9 @@ class CompactTopicsOptions:
         form={"description": "These alone, one a line. None: all of them."},
     )
     defaults: BrokerDefaults = option(
-        BrokerDefaults(), "How topics are compacted, where they do not say it.", in_form=False
+        BrokerDefaults(),
+        "The brokers' log compaction, for topics without their own.",
+        in_form=False,
     )
 
 

@@ -47,7 +47,7 @@ class RebuildOptions:
     )
     replace: bool = option(
         False,
-        "Even if there are metadata that can be read.",
+        "Replace metadata that can still be read.",
         title="Replace",
         flag="--replace",
         in_form=False,
@@ -163,7 +163,7 @@ def _show(result: RebuildResult) -> Report:
 JOB = Job(
     name="rebuild_catalog",
     command="rebuild-catalog",
-    help="""Make a cluster's metadata anew from what its objects say, when they are lost or damaged.
+    help="""Rebuild a cluster's metadata from its objects, when they are lost or damaged.
 
     Stop every node first. What is there of the old metadata is copied to meta-before-N/ and is not
     touched before the new catalog is complete.

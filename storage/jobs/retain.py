@@ -36,7 +36,7 @@ class RetainOptions:
         form={"description": "These alone, one a line. None: all of them."},
     )
     defaults: BrokerDefaults = option(
-        BrokerDefaults(), "How long topics keep records that do not say it.", in_form=False
+        BrokerDefaults(), "The brokers' retention, for topics without their own.", in_form=False
     )
 
 

@@ -27,7 +27,7 @@ class SweepOptions:
 
     grace_s: int = option(
         600,
-        "Objects stay this long after their last reference went.",
+        "Keep objects this long after the last reference to them is gone.",
         title="Grace period, s",
         flag="--grace",
         metavar="SECONDS",
@@ -40,7 +40,7 @@ class SweepOptions:
     )
     margin_s: int = option(
         3600,
-        "What was never committed is deleted at this age.",
+        "Delete objects that were never committed at this age.",
         flag="--margin",
         metavar="SECONDS",
         least=0,

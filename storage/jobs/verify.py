@@ -72,7 +72,7 @@ class VerifyOptions:
     )
     seed: int = option(
         0,
-        "Another number, another sample.",
+        "Choose another sample by another number.",
         title="Seed",
         flag="--seed",
         metavar="N",

@@ -85,7 +85,7 @@ def inspect_log(
     ] = None,
     path: PathOption = DEFAULT_PATH,
     last: Annotated[
-        int, typer.Option("--last", min=1, metavar="N", help="How many entries to list.")
+        int, typer.Option("--last", min=1, metavar="N", help="Number of entries to list.")
     ] = 20,
     as_json: JsonOption = False,
 ) -> None:
