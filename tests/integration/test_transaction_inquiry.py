@@ -5,6 +5,7 @@ The coordinator's answers are put in by the tests, so that they come when someth
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -26,7 +27,8 @@ class Coordinator:
     def __init__(self, node: Node) -> None:
         self.asked: list[tuple[list[Place], bool]] = []
         self._answers: asyncio.Queue[dict[Place, ErrorCode]] = asyncio.Queue()
-        node.transactions = self  # type: ignore[assignment]
+        stubbed = replace(node.services, transactions=self)  # type: ignore[arg-type]
+        node.dispatcher.serve(stubbed)
 
     async def verify(
         self,
