@@ -247,7 +247,7 @@ class StreamEngine:
 
     def close_deleted(self, stream: Stream) -> None:
         """Forget a stream that was deleted from the metadata, or closed there."""
-        stream.is_open = False
+        stream.close()
         self.streams.pop(stream.stream_id, None)
         self.cache.forget(stream.stream_id)
         self.reader.forget(stream.stream_id)
@@ -259,13 +259,14 @@ class StreamEngine:
         count: int,
         max_timestamp: int,
         on_done: OnDone | None,
-    ) -> None:
-        """Append a batch to a stream; see `Stream.append`."""
+    ) -> int:
+        """Append a batch to a stream; see `Stream.append`. Return where it ends."""
         base_offset = stream.next_offset
         position = self._wal.append(stream.stream_id, stream.epoch, base_offset, count, payload)
-        end_offset = stream.next_offset = base_offset + count
+        end_offset = base_offset + count
         batch = CachedBatch(base_offset, end_offset, stream.epoch, max_timestamp, payload)
         self._appends.waiting.append(PendingAppend(position, stream, batch, on_done))
+        return end_offset
 
     def writable(self) -> bool:
         """Whether producers should be read from: WAL and cache are below their marks."""
@@ -291,7 +292,7 @@ class StreamEngine:
         if not self._failure.done():
             self._failure.set_result(error)
         for stream in self.streams.values():
-            stream.is_open = False
+            stream.close()
         self._appends.fail(error)
 
     async def upload_now(self) -> None:
@@ -312,7 +313,7 @@ class StreamEngine:
         """Make everything durable, upload it, close streams and WAL: a clean shutdown."""
         streams = list(self.streams.values())
         for stream in streams:
-            stream.is_open = False
+            stream.close()
         await self._appends.wait()
         if self._failure.done():
             await self._wal.close()
@@ -335,22 +336,23 @@ class StreamEngine:
         answer.
         """
         done: list[OnDone] = []
-        advanced: dict[int, Stream] = {}
+        advanced: dict[Stream, int] = {}
         for append in self._appends.released(position):
             stream = append.stream
             self.cache.add(stream.stream_id, append.batch)
             self._released_bytes += len(append.batch.payload)
-            stream.confirmed_offset = append.batch.end_offset
-            advanced[stream.stream_id] = stream
+            advanced[stream] = append.batch.end_offset
             if append.on_done is not None:
                 done.append(append.on_done)
+        for stream, end_offset in advanced.items():
+            stream.confirm(end_offset)
         failpoint("wal_released")
-        for stream in advanced.values():
+        for stream in advanced:
             if stream.on_advance is not None:
                 self._let_know(stream.on_advance)
         for on_done in done:
             self._let_know(on_done, None)
-        self._upload_due_states(advanced.values())
+        self._upload_due_states(advanced)
         self._uploads.check()
         self._appends.wake(position)
         self._check_writable()

@@ -55,7 +55,7 @@ class HandOvers:
             await self._copy_ahead(ids)
             began = self._clock.monotonic()
             for stream in streams:
-                stream.is_open = False
+                stream.close()
             failpoint("hand_over_stopped")
             await engine.wait_durable()
             await self._uploads.finish(ids, stream_ids)

@@ -48,6 +48,7 @@ class Stream:
 
     Offsets: `start_offset` is the first that can be read, `confirmed_offset` the end of what is
     durable (the high watermark), `next_offset` the next to assign. start <= confirmed <= next.
+    Others read these and `is_open`; the stream alone writes them.
     """
 
     def __init__(self, engine: "StreamEngine", state: StreamState) -> None:
@@ -110,7 +111,16 @@ class Stream:
         """
         if not self.is_open:
             raise StreamClosed(f"stream {self.stream_id} is not open here")
-        self._engine.append(self, batch, count, max_timestamp, on_done)
+        self.next_offset = self._engine.append(self, batch, count, max_timestamp, on_done)
+
+    def confirm(self, offset: int) -> None:
+        """Move the end of what is durable: to an offset after this one, and appended before."""
+        assert self.confirmed_offset <= offset <= self.next_offset
+        self.confirmed_offset = offset
+
+    def close(self) -> None:
+        """Take no more appends, for good."""
+        self.is_open = False
 
     def fetch_cached(self, offset: int, max_bytes: int) -> list[memoryview] | None:
         """Return whole batches from memory, from the one that contains `offset`: at least one, else
