@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lakehead.broker.partition.record_checks import RecordsRefused
 from lakehead.lake.jobs.local_pool import run_items
 from lakehead.storage.errors import CorruptObject, FeatureNotEnabled, LakeheadError
 
@@ -19,14 +20,15 @@ def kinds(of: type[LakeheadError] = LakeheadError) -> Iterator[type[LakeheadErro
 def made(kind: type[LakeheadError]) -> LakeheadError:
     """An error of a class, by what its parameters are."""
     given = inspect.signature(kind.__init__).parameters.values()
-    arguments = [7 if one.annotation in {int, "int"} else "word" for one in given][1:]
+    samples: dict[object, object] = {int: 7, tuple[tuple[int, str], ...]: ((7, "word"),)}
+    arguments = [samples.get(one.annotation, "word") for one in given][1:]
     is_own = "__init__" in kind.__dict__
     return kind(*arguments) if is_own else kind("word")
 
 
 def test_every_error_can_be_pickled() -> None:
     found = [made(kind) for kind in kinds()]
-    assert {CorruptObject, FeatureNotEnabled} <= {type(error) for error in found}
+    assert {CorruptObject, FeatureNotEnabled, RecordsRefused} <= {type(error) for error in found}
     for error in found:
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again), again.__dict__) == (
