@@ -42,7 +42,11 @@ def main() -> int:
                 if status := run_all(program(), copied(place), given):
                     return status
             if not any(release.startswith("6.") for release in releases):
-                print(f"{mirror()} has no AWS provider 6: it was not tried.", file=sys.stderr)
+                print(
+                    f"{mirror()} has no AWS provider 6: it was not tried. "
+                    "make tf-provider builds one.",
+                    file=sys.stderr,
+                )
             return 0
         except NotHere as error:
             return failed(str(error))
