@@ -58,8 +58,9 @@ from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import ObjectStore, check_store, open_store
 from lakehead.storage.object_store.counted import CountedStore
-from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal
 from lakehead.storage.wal.address import locate_wal, public_address

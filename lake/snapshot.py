@@ -24,6 +24,7 @@ from lakehead.storage.errors import ObjectNotFound, SettingsError, StoreUnavaila
 from lakehead.storage.format.stream_object import ObjectIndex, read_index
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommitObjects
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store import ObjectStore
 from lakehead.storage.stream.recovery import uncommitted
@@ -203,4 +204,4 @@ def _as_if_recovered(
     node = state.nodes[node_id]
     live = replace(state, nodes=state.nodes.set(node_id, replace(node, is_fenced=False)))
     commit = CommitObjects(node_id=node_id, node_epoch=node.epoch, objects=tuple(objects))
-    return live.with_records([commit], time_ms=0)
+    return apply_records(live, [commit], time_ms=0)

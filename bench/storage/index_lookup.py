@@ -9,7 +9,7 @@ from bench.figures import Figure
 from lakehead.storage.format.object_writer import ObjectWriter
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.object_store import MemoryStore
-from lakehead.storage.stream.index_cache import IndexCache
+from lakehead.storage.stream.block_cache import IndexCache
 from lakehead.storage.tasks import TaskScope
 
 PART = "index lookup"

@@ -22,7 +22,7 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.checkpoint import Checkpoint, Columns, encode
 from lakehead.storage.format.columns import Flags, Longs, Texts, Words
 from lakehead.storage.format.feature_level import BASE_LEVEL
-from lakehead.storage.metadata.catalog_tables import catalog_tables
+from lakehead.storage.metadata.checkpoints import catalog_tables
 from lakehead.storage.metadata.layout import checkpoint_key
 from lakehead.storage.metadata.log import MetadataLog, Plan
 from lakehead.storage.metadata.log_reader import in_steps
@@ -38,6 +38,7 @@ from lakehead.storage.metadata.records import (
     Record,
     RegisterNode,
 )
+from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import FileStore
 
@@ -176,7 +177,7 @@ def _topics(count: int) -> ClusterState:
                 OpenStream(stream_id=stream_id, epoch=0, node_id=0, node_epoch=0),
             ]
         entry = Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=0, records=tuple(records))
-        state = state.apply(entry)
+        state = apply_entry(state, entry)
     return state
 
 

@@ -14,7 +14,8 @@ from bench.figures import Figure
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.records import CreateStream, CreateTopic
 from lakehead.storage.object_store import FileStore
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal

@@ -28,7 +28,8 @@ from lakehead.storage.format.record_batch import ATTRIBUTES_POSITION, CRC_POSITI
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CreateStream, CreateTopic
 from lakehead.storage.object_store import open_store
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
 

@@ -16,7 +16,8 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.records import CreateStream, CreateTopic
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog
 

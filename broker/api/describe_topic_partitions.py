@@ -15,8 +15,7 @@ from lakehead.broker.partition.topic import is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
-from lakehead.storage.metadata.state import ClusterState, TopicState
-from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.storage.metadata.state import INTERNAL_TOPICS, ClusterState, TopicState
 
 API = Api(key=75, name="DescribeTopicPartitions", versions=(0, 0))
 

@@ -25,7 +25,7 @@ from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext
 from lakehead.storage.errors import LakeheadError
-from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.storage.metadata.state import INTERNAL_TOPICS
 
 API = Api(key=3, name="Metadata", versions=(0, 13))
 

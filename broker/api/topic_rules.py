@@ -10,8 +10,7 @@ from lakehead.broker.configs.topic_table import parse_topic_configs
 from lakehead.broker.partition.topic import is_valid_name
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.settings import Settings
-from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.metadata.topic_names import may_collide, unified_name
+from lakehead.storage.metadata.state import ClusterState, may_collide, unified_name
 
 METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls its metadata log; a topic of this name would only confuse."""

@@ -22,8 +22,7 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.compaction.merge_plan import MergeRules
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.storage.metadata.state import INTERNAL_TOPICS, ClusterState
 from lakehead.storage.upkeep.rules import DueWork, due_merges, due_of, is_compacted
 
 _PAUSE_WITHOUT_PROGRESS_S = 30.0

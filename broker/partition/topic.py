@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.partition.record_rules import RecordRules
 from lakehead.broker.protocol.errors import KafkaError
-from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
+from lakehead.storage.metadata.state import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from lakehead.broker.partition.partition import Partition

@@ -22,8 +22,7 @@ from lakehead.storage.format.producer_headers import (
 )
 from lakehead.storage.format.stream_object import StreamInfo, iter_records
 from lakehead.storage.metadata.extents import Extent
-from lakehead.storage.metadata.records import CommittedObject, CommittedRange
-from lakehead.storage.stream.stream_info import state_kind
+from lakehead.storage.metadata.records import CommittedObject, CommittedRange, state_kind
 
 OWN_OBJECT_BYTES = 8 * 1024 * 1024
 """As much of one stream gets an object of its own, as in uploads."""

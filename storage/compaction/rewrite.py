@@ -26,9 +26,8 @@ from lakehead.storage.format.record_batch import (
 )
 from lakehead.storage.format.stream_object import AbortedTransaction, StreamInfo, read_index
 from lakehead.storage.metadata.extents import Extent
-from lakehead.storage.metadata.records import COMPACTED, CommittedObject, CommittedRange
+from lakehead.storage.metadata.records import COMPACTED, CommittedObject, CommittedRange, state_kind
 from lakehead.storage.object_store.protocol import Buffer, ObjectStore
-from lakehead.storage.stream.stream_info import state_kind
 
 if TYPE_CHECKING:  # its kernels are for those alone who compact by keys
     from lakehead.storage.compaction.cleaner import Cleaner

@@ -15,13 +15,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
+import structlog
+
 from lakehead.storage.clock import Clock
-from lakehead.storage.errors import ObjectExists, OutcomeUnknown
+from lakehead.storage.errors import CorruptObject, ObjectExists, ObjectNotFound, OutcomeUnknown
 from lakehead.storage.failpoints import failpoint
+from lakehead.storage.format import checkpoint as checkpoint_file
 from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
 from lakehead.storage.metadata.additions import fitted, level_after
+from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.entry import encode_entry, entry_key
-from lakehead.storage.metadata.log_cleaner import LogCleaner
+from lakehead.storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import LogReader, MetadataStats, in_steps
 from lakehead.storage.metadata.records import (
     ClusterCreated,
@@ -30,6 +34,7 @@ from lakehead.storage.metadata.records import (
     NodeSecret,
     Record,
 )
+from lakehead.storage.metadata.rules import apply_in_steps
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.protocol import ObjectStore
 
@@ -216,7 +221,7 @@ class MetadataLog:
                 wanted = fitted(made, level)
                 entry = self._entry(wanted, level, time_ms)
                 body = encode_entry(entry)
-                state = await in_steps(state.steps(wanted, time_ms))
+                state = await in_steps(apply_in_steps(state, wanted, time_ms))
             except asyncio.CancelledError:  # of the caller that drives this; others still wait
                 self._waiting.extendleft(reversed([*planned, (plan, future)]))
                 raise
@@ -280,3 +285,175 @@ class MetadataLog:
             raise OutcomeUnknown(f"what became of entry {number}, the log does not tell any more")
         self.stats.races_lost += 1
         return False
+
+
+_log = structlog.get_logger("storage.metadata")
+
+_DELETES_AT_ONCE = 1000
+_SWEEPS_MAX = 10
+
+
+class LogCleaner:
+    """The upkeep of the log by one node."""
+
+    def __init__(self, store: ObjectStore, reader: LogReader, *, rng: random.Random) -> None:
+        self._store = store
+        self._reader = reader
+        self._rng = rng
+        self._is_busy = False
+        # Not all nodes at once: who comes first does it, and the others see it in the listing.
+        self._patience = 1 + rng.random() / 4
+
+    async def maintain(self, every: int) -> None:
+        """Do what is due when a checkpoint is wanted every so many entries. Raises
+        StoreUnavailable, UnsupportedFormat.
+        """
+        if self._is_busy or not self._reader.state.cluster_id:
+            return
+        self._is_busy = True
+        try:
+            if self._reader.boundary is None:
+                await self._first_boundary()
+            elif self._reader.state.next_entry - self._reader.loaded >= every * self._patience:
+                await self._round(every)
+        finally:
+            self._is_busy = False
+
+    async def _first_boundary(self) -> None:
+        """Create the boundary below which there is nothing: reading it is cheaper than listing."""
+        if not Listing.of(await self._store.list(BOUNDARIES)).boundaries:
+            await self._create_boundary(0)
+        listing = Listing.of(await self._store.list(BOUNDARIES))
+        if listing.boundary is not None and listing.boundary.number == 0:
+            self._reader.boundary = listing.boundary
+
+    async def _round(self, every: int) -> None:
+        number, pieces = await self._fold()
+        listing = Listing.of(await self._store.list(META))
+        newest = listing.checkpoints[-1] if listing.checkpoints else 0
+        # Only who has just read the newest checkpoint back deletes what it stands for.
+        if number - newest >= every and await self._write(number, await in_steps(pieces)):
+            await self._clean(Listing.of(await self._store.list(META)))
+
+    async def _fold(self) -> tuple[int, Generator[None, None, list[bytes]]]:
+        """Put the state on columns of its own time; return its number and how to encode it."""
+        state = self._reader.state
+        self._reader.remember()
+        found = await in_steps(tables_of(state))
+        await self._reader.rebase(await in_steps(state_of("this state", found)))
+        return found.number, checkpoint_file.encode(found)
+
+    async def _write(self, number: int, pieces: list[bytes]) -> bool:
+        """Write a checkpoint and read it back; return whether it is good."""
+        try:
+            await self._store.create(checkpoint_key(number), pieces)
+            failpoint("checkpoint_put")
+        except ObjectExists:
+            pass  # another node's: of the same entries, so of the same state
+        except OutcomeUnknown:
+            return False  # if it is there, the next round finds it
+        try:
+            key = checkpoint_key(number)
+            await in_steps(checkpoint_file.decode(key, await self._store.get(key)))
+        except ObjectNotFound:
+            return False
+        except CorruptObject as error:
+            # It stays, for who wants to know why; nothing below it is deleted.
+            self._reader.stats.corrupt_checkpoints += 1
+            _log.error("checkpoint_corrupt", error=str(error))
+            return False
+        stats = self._reader.stats
+        stats.checkpoints_written += 1
+        stats.checkpoint_bytes = sum(map(len, pieces))
+        _log.info("checkpoint_written", number=number, size=stats.checkpoint_bytes)
+        return True
+
+    async def _clean(self, listing: Listing) -> None:
+        """Move the boundary to the last checkpoint but one, and delete what lies below."""
+        boundary = listing.boundary.number if listing.boundary else 0
+        if len(listing.checkpoints) > 1 and listing.checkpoints[-2] > boundary:
+            boundary = listing.checkpoints[-2]
+            await self._create_boundary(boundary)
+            failpoint("boundary_put")
+        if boundary == 0 or not await self._close(boundary):
+            return
+        keys = [checkpoint_key(number) for number in listing.checkpoints if number < boundary]
+        keys += [entry_key(number) for number in listing.entries if number < boundary]
+        await self._delete(keys)
+
+    async def _create_boundary(self, number: int) -> None:
+        """Create a boundary under a name of its own, at each try a new one."""
+        while True:
+            boundary = Boundary(number=number, nonce=f"{self._rng.getrandbits(64):016x}")
+            try:
+                await self._store.create(boundary.key, [b"%d\n" % number])
+                return
+            except (ObjectExists, OutcomeUnknown):
+                continue
+
+    async def _close(self, number: int) -> bool:
+        """Delete the boundaries below `number`; return whether none is left, and it stands."""
+        for _ in range(_SWEEPS_MAX):
+            listing = Listing.of(await self._store.list(BOUNDARIES))
+            if listing.boundary is None or listing.boundary.number < number:
+                return False
+            older = [one.key for one in listing.boundaries if one.number < number]
+            if not older:
+                return True
+            await self._delete(older)
+            failpoint("boundaries_deleted")
+        return False
+
+    async def _delete(self, keys: list[str]) -> None:
+        for start in range(0, len(keys), _DELETES_AT_ONCE):
+            await self._store.delete(keys[start : start + _DELETES_AT_ONCE])
+        self._reader.stats.objects_deleted += len(keys)
+
+
+_SLOWER = 1.5
+
+
+class MetadataFollower:
+    """Polls and maintains a log; times in seconds, a checkpoint every so many entries."""
+
+    def __init__(
+        self, log: MetadataLog, *, poll_s: float, poll_max_s: float, checkpoint_entries: int
+    ) -> None:
+        self._log = log
+        self._poll_s = poll_s
+        self._poll_max_s = max(poll_s, poll_max_s)
+        self._checkpoint_entries = checkpoint_entries
+        self._nudged = asyncio.Event()
+        self._is_polled = False
+        self._until = 0
+
+    def nudge(self, next_entry: int = 0) -> None:
+        """Poll now: somebody has committed. `next_entry` is the number after the newest entry that
+        they know: then these are read and nothing else.
+        """
+        if not next_entry:
+            self._is_polled = True
+        elif next_entry <= self._log.state.next_entry:
+            return
+        self._until = max(self._until, next_entry)
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Follow until cancelled. Raises CorruptObject, UnsupportedFormat: this release cannot go
+        on; StoreUnavailable, if the log's store gives up.
+        """
+        pause, seen = self._poll_s, self._log.state.next_entry
+        while True:
+            try:
+                async with asyncio.timeout(pause):
+                    await self._nudged.wait()
+            except TimeoutError:
+                self._is_polled = True
+            until = 0 if self._is_polled else self._until
+            self._is_polled, self._until = False, 0
+            self._nudged.clear()
+            state = await self._log.refresh(until=until)
+            is_news = state.next_entry != seen
+            pause = self._poll_s if is_news else min(pause * _SLOWER, self._poll_max_s)
+            seen = state.next_entry
+            await self._log.maintain(self._checkpoint_entries)

@@ -25,10 +25,11 @@ from lakehead.storage.errors import (
     StoreUnavailable,
 )
 from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.metadata.checkpoints import state_of
 from lakehead.storage.metadata.entry import decode_entry, entry_key
 from lakehead.storage.metadata.layout import BOUNDARIES, META, Boundary, Listing, checkpoint_key
 from lakehead.storage.metadata.records import Entry
-from lakehead.storage.metadata.snapshot import state_of
+from lakehead.storage.metadata.rules import apply_in_steps
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.tasks import task_group
@@ -193,7 +194,7 @@ class LogReader:
         """
         try:
             if after is None:
-                after = await in_steps(self.state.steps(entry.records, entry.time_ms))
+                after = await in_steps(apply_in_steps(self.state, entry.records, entry.time_ms))
             self.state = after.refuse(entry)
             self.stats.entries_applied += 1
         except EntryRejected:
@@ -218,7 +219,7 @@ class LogReader:
         for entry in tail:  # which grows meanwhile
             after = state
             with contextlib.suppress(EntryRejected):
-                after = await in_steps(state.steps(entry.records, entry.time_ms))
+                after = await in_steps(apply_in_steps(state, entry.records, entry.time_ms))
             state = after.refuse(entry)
         if self._tail is not tail:
             return

@@ -11,21 +11,26 @@ and fields never change meaning. A record or field that is added is declared in
 `lakehead.storage.metadata.additions`; a field has a default, so that older entries stay readable.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from lakehead.storage.format.feature_level import METADATA_VERSION
-from lakehead.storage.metadata.record_base import Long, RecordBase
-from lakehead.storage.metadata.security_records import (
-    AclBinding,
-    AclCreate,
-    AclDelete,
-    ClientQuota,
-    ScramDelete,
-    ScramUpsert,
-)
+from lakehead.storage.format.stream_object import StreamInfo
 
-__all__ = ["AclBinding", "AclCreate", "AclDelete", "ClientQuota", "ScramDelete", "ScramUpsert"]
-# Found here as well, with all other records.
+Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Whole numbers fit in 64 bits: what a checkpoint holds."""
+
+
+class RecordBase(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+):
+    """What every record shares: its class name is its `type`."""
 
 
 class ClusterCreated(RecordBase, frozen=True, kw_only=True, tag=True):
@@ -340,6 +345,60 @@ class TableProgress(RecordBase, frozen=True, kw_only=True, tag=True):
     problem: str = ""
 
 
+class ClientQuota(RecordBase, frozen=True, kw_only=True, tag=True):
+    """Set quotas of an entity, by quota name; a value of null removes one.
+
+    `entity` maps entity types (`user`, `client-id`, `ip`) to names; null is the default entity.
+    """
+
+    entity: dict[str, str | None]
+    values: dict[str, float | None]
+
+
+class AclBinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One access rule, in Kafka's words in lower case (`topic`, `literal`, `read`, `allow`)."""
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class AclCreate(RecordBase, frozen=True, kw_only=True, tag=True):
+    """Access rules that were not there."""
+
+    acls: tuple[AclBinding, ...]
+
+
+class AclDelete(RecordBase, frozen=True, kw_only=True, tag=True):
+    """Access rules go."""
+
+    acls: tuple[AclBinding, ...]
+
+
+class ScramUpsert(RecordBase, frozen=True, kw_only=True, tag=True):
+    """Set a user's credential for a mechanism (`SCRAM-SHA-256`, `SCRAM-SHA-512`). Bytes travel as
+    Base64.
+    """
+
+    user: str
+    mechanism: str
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: Long
+
+
+class ScramDelete(RecordBase, frozen=True, kw_only=True, tag=True):
+    """A user's credential for a mechanism goes."""
+
+    user: str
+    mechanism: str
+
+
 Record = (
     ClusterCreated
     | FeatureLevel
@@ -390,3 +449,10 @@ class EntryVersion(msgspec.Struct, frozen=True):
     """The part of an entry that every release can read."""
 
     version: Long
+
+
+def state_kind(info: StreamInfo) -> str:
+    """Return what an object carries of a partition's state (`CommittedRange.state`)."""
+    if info.state is not None:
+        return WHOLE if info.state_since < 0 else INCREMENTAL
+    return HEADERS if info.headers else ""

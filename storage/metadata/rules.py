@@ -4,48 +4,74 @@ Every function takes a state, a record and its entry's time (milliseconds, for w
 grace periods: no rule decides by it) and returns the next state, or raises EntryRejected.
 """
 
+import math
+import re
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from dataclasses import replace
 from typing import Any
 
 from immutables import Map
 
-from lakehead.storage.errors import TopicExists, UnknownTopic
+from lakehead.storage.errors import EntryRejected, TopicExists, UnknownTopic
+from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
+from lakehead.storage.format.object_names import JobName
 from lakehead.storage.metadata import records as r
-from lakehead.storage.metadata.demands import live_node, require, set_stream, unlink, unlink_all
-from lakehead.storage.metadata.extents import Extents
-from lakehead.storage.metadata.feature_rules import feature_level, node_secret
-from lakehead.storage.metadata.object_rules import commit_objects, drop_objects, replace_objects
-from lakehead.storage.metadata.security_rules import (
-    client_quota,
-    create_acls,
-    delete_acls,
-    delete_scram,
-    upsert_scram,
-)
+from lakehead.storage.metadata.extents import Extent, Extents
 from lakehead.storage.metadata.state import (
     ClusterState,
     ControllerState,
     KnownLog,
     LostLog,
     NodeState,
+    ObjectState,
+    ScramCredential,
     StreamState,
+    TableState,
     TopicState,
+    may_collide,
+    object_state,
+    unified_name,
 )
-from lakehead.storage.metadata.table_rules import table_progress, take_table
-from lakehead.storage.metadata.topic_names import may_collide, unified_name
 
 _STREAMS_AT_ONCE = 500
 """Streams that change in one step: a few milliseconds' work."""
 _RECORDS_AT_ONCE = 100
 
 
-def apply_records(
+def apply_entry(state: ClusterState, entry: r.Entry) -> ClusterState:
+    """Return the state after `entry`. Raises EntryRejected, which names the record and the rule;
+    the state that was given is unchanged.
+    """
+    return apply_records(state, entry.records, entry.time_ms).refuse(entry)
+
+
+def apply_records(state: ClusterState, records: Sequence[r.Record], time_ms: int) -> ClusterState:
+    """Return the state after these records, as if an entry carried them. Raises EntryRejected."""
+    steps = apply_in_steps(state, records, time_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            after: ClusterState = end.value
+            return after
+
+
+def apply_in_steps(
     state: ClusterState, records: Sequence[r.Record], time_ms: int
 ) -> Generator[None, None, ClusterState]:
-    """Return the state after these records, as if one came after the other; others may have a turn
-    between any two steps. Raises EntryRejected.
+    """Return the same as `apply_records`, in steps of a few milliseconds, between which other tasks
+    may run. Raises EntryRejected.
     """
     small = 0
     for run in _runs(records):
@@ -93,7 +119,7 @@ def _runs(records: Sequence[r.Record]) -> Iterator[list[Any]]:
 
 
 def _cluster_created(state: ClusterState, record: r.ClusterCreated, _: int) -> ClusterState:
-    require(not state.cluster_id, f"the cluster {state.cluster_id} exists")
+    _require(not state.cluster_id, f"the cluster {state.cluster_id} exists")
     return replace(state, cluster_id=record.cluster_id)
 
 
@@ -101,11 +127,11 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
     known = state.nodes.get(record.node_id)
     last = state.retired_nodes.get(record.node_id, -1) if known is None else known.epoch
     expected = last + 1
-    require(
+    _require(
         record.epoch == expected, f"node {record.node_id}: epoch {record.epoch}, not {expected}"
     )
     level = state.metadata_version
-    require(
+    _require(
         not record.max_level or record.min_level <= level <= record.max_level,
         f"node {record.node_id} supports metadata.version {record.min_level} to "
         f"{record.max_level}, and the cluster is at {level}",
@@ -136,14 +162,14 @@ def _register_node(state: ClusterState, record: r.RegisterNode, _: int) -> Clust
 
 
 def _start_log(state: ClusterState, record: r.StartLog, _: int) -> ClusterState:
-    node = live_node(state, record.node_id, record.node_epoch)
+    node = _live_node(state, record.node_id, record.node_epoch)
     log = KnownLog(log_id=record.log_id, epoch=record.node_epoch, position=record.position)
     return replace(state, nodes=state.nodes.set(record.node_id, replace(node, log=log)))
 
 
 def _accept_log_loss(state: ClusterState, record: r.AcceptLogLoss, time_ms: int) -> ClusterState:
-    node = live_node(state, record.node_id, record.node_epoch)
-    require(bool(node.log.log_id), f"node {record.node_id} has no log to lose")
+    node = _live_node(state, record.node_id, record.node_epoch)
+    _require(bool(node.log.log_id), f"node {record.node_id} has no log to lose")
     lost = LostLog(
         log_id=node.log.log_id, epoch=node.log.epoch, time_ms=time_ms, streams=record.streams
     )
@@ -153,12 +179,12 @@ def _accept_log_loss(state: ClusterState, record: r.AcceptLogLoss, time_ms: int)
 
 def _fence_node(state: ClusterState, record: r.FenceNode, _: int) -> ClusterState:
     _require_term(state, record.term)
-    node = live_node(state, record.node_id, record.epoch)
+    node = _live_node(state, record.node_id, record.epoch)
     return replace(state, nodes=state.nodes.set(record.node_id, replace(node, is_fenced=True)))
 
 
 def _drain_node(state: ClusterState, record: r.DrainNode, _: int) -> ClusterState:
-    node = live_node(state, record.node_id, record.epoch)
+    node = _live_node(state, record.node_id, record.epoch)
     node = replace(node, is_draining=record.is_draining)
     return replace(state, nodes=state.nodes.set(record.node_id, node))
 
@@ -166,15 +192,15 @@ def _drain_node(state: ClusterState, record: r.DrainNode, _: int) -> ClusterStat
 def _require_term(state: ClusterState, term: int) -> None:
     """A controller that was superseded while it slept decides nothing any more."""
     now = state.controller.term
-    require(term in (-1, now), f"controller term {term} has passed: it is {now}")
+    _require(term in (-1, now), f"controller term {term} has passed: it is {now}")
 
 
 def _retire_node(state: ClusterState, record: r.RetireNode, _: int) -> ClusterState:
-    require(record.node_id in state.nodes, f"no node {record.node_id}")
+    _require(record.node_id in state.nodes, f"no node {record.node_id}")
     owned = [
         s.stream_id for s in state.streams.values() if s.is_open and s.node_id == record.node_id
     ]
-    require(not owned, f"node {record.node_id} owns {len(owned)} streams")
+    _require(not owned, f"node {record.node_id} owns {len(owned)} streams")
     epoch = state.nodes[record.node_id].epoch
     return replace(
         state,
@@ -186,7 +212,7 @@ def _retire_node(state: ClusterState, record: r.RetireNode, _: int) -> ClusterSt
 def _create_topic(state: ClusterState, record: r.CreateTopic, _: int) -> ClusterState:
     if record.name in state.topics:
         raise TopicExists(f"topic {record.name} exists")
-    require(record.topic_id not in state.topic_names, f"topic id {record.topic_id} exists")
+    _require(record.topic_id not in state.topic_names, f"topic id {record.topic_id} exists")
     topic = TopicState(name=record.name, topic_id=record.topic_id, configs=Map(record.configs))
     unified = state.unified_names
     if may_collide(record.name):
@@ -219,7 +245,7 @@ def _delete_topic(
             for extent in stream.state_sources:
                 referring[extent.object_key].add(stream.stream_id)
         left = state.streams.without(stream.stream_id for stream in streams)
-        state = unlink_all(replace(state, streams=left), referring, time_ms)
+        state = _unlink_all(replace(state, streams=left), referring, time_ms)
         yield
     unified = state.unified_names
     if may_collide(topic.name):
@@ -262,7 +288,7 @@ def _broker_config(state: ClusterState, record: r.BrokerConfig, _: int) -> Clust
 
 
 def _group_config(state: ClusterState, record: r.GroupConfig, _: int) -> ClusterState:
-    require(bool(record.group), "configs of a group without a name")
+    _require(bool(record.group), "configs of a group without a name")
     configs = _merged(state.group_configs.get(record.group, Map()), record.configs)
     if configs:
         return replace(state, group_configs=state.group_configs.set(record.group, configs))
@@ -276,11 +302,11 @@ def _create_streams(state: ClusterState, run: Sequence[r.CreateStream]) -> Clust
     topic = _topic(state, run[0].topic_id)
     count = len(topic.partitions)
     for number, record in enumerate(run):
-        require(
+        _require(
             record.stream_id == state.next_stream_id + number,
             f"stream {record.stream_id} where {state.next_stream_id + number} is next",
         )
-        require(
+        _require(
             record.partition == count + number,
             f"partition {record.partition} of topic {topic.name} out of order",
         )
@@ -304,7 +330,7 @@ def _assign_streams(
     """Apply what a record says of some of its streams."""
     _require_term(state, record.term)
     node = state.nodes.get(record.node_id)
-    require(
+    _require(
         node is not None and not node.is_fenced,
         f"node {record.node_id} is not registered, or was fenced",
     )
@@ -319,24 +345,24 @@ def _assign_streams(
 
 def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterState:
     stream = state.stream(record.stream_id)
-    live_node(state, record.node_id, record.node_epoch)
-    require(
+    _live_node(state, record.node_id, record.node_epoch)
+    _require(
         stream.assigned in (-1, record.node_id),
         f"stream {record.stream_id} is assigned to node {stream.assigned}",
     )
-    require(
+    _require(
         record.epoch == stream.epoch + 1,
         f"stream {record.stream_id}: epoch {record.epoch} after {stream.epoch}",
     )
     if stream.is_open and stream.node_id != record.node_id:
         owner = state.nodes.get(stream.node_id)
         # What a fenced owner acknowledged may lie in its WAL alone: that is committed first.
-        require(
+        _require(
             owner is None or owner.is_recovered,
             f"stream {record.stream_id} is open on node {stream.node_id}, or its WAL there is not "
             "recovered",
         )
-    return set_stream(
+    return _set_stream(
         state,
         replace(
             stream,
@@ -350,16 +376,16 @@ def _open_stream(state: ClusterState, record: r.OpenStream, _: int) -> ClusterSt
 
 def _close_stream(state: ClusterState, record: r.CloseStream, _: int) -> ClusterState:
     stream = state.stream(record.stream_id)
-    require(
+    _require(
         stream.is_open and stream.epoch == record.epoch,
         f"stream {record.stream_id} is not open under epoch {record.epoch}",
     )
-    return set_stream(state, replace(stream, is_open=False))
+    return _set_stream(state, replace(stream, is_open=False))
 
 
 def _trim_stream(state: ClusterState, record: r.TrimStream, time_ms: int) -> ClusterState:
     stream = state.stream(record.stream_id)
-    require(
+    _require(
         stream.start_offset <= record.start_offset <= stream.end_offset,
         f"stream {record.stream_id}: start offset {record.start_offset} outside "
         f"[{stream.start_offset}, {stream.end_offset}]",
@@ -381,7 +407,7 @@ def _trim_stream(state: ClusterState, record: r.TrimStream, time_ms: int) -> Clu
     keys = {extent.object_key for extent in (*stream.state_extents, *dropped)}
     if keys:  # an object may hold several extents of a stream
         keys -= {extent.object_key for extent in trimmed.state_sources}
-    return unlink(set_stream(state, trimmed), stream.stream_id, keys, time_ms)
+    return _unlink(_set_stream(state, trimmed), stream.stream_id, keys, time_ms)
 
 
 def _delete_stream(state: ClusterState, record: r.DeleteStream, time_ms: int) -> ClusterState:
@@ -391,11 +417,11 @@ def _delete_stream(state: ClusterState, record: r.DeleteStream, time_ms: int) ->
 def _remove_stream(state: ClusterState, stream: StreamState, time_ms: int) -> ClusterState:
     state = replace(state, streams=state.streams.delete(stream.stream_id))
     keys = {extent.object_key for extent in stream.state_sources}
-    return unlink(state, stream.stream_id, keys, time_ms)
+    return _unlink(state, stream.stream_id, keys, time_ms)
 
 
 def _producer_id_block(state: ClusterState, record: r.ProducerIdBlock, _: int) -> ClusterState:
-    require(
+    _require(
         record.start == state.next_producer_id and 0 < record.count < 2**63 - record.start,
         f"producer ids from {record.start} where {state.next_producer_id} is next",
     )
@@ -403,8 +429,8 @@ def _producer_id_block(state: ClusterState, record: r.ProducerIdBlock, _: int) -
 
 
 def _controller_lease(state: ClusterState, record: r.ControllerLease, _: int) -> ClusterState:
-    live_node(state, record.node_id, record.node_epoch)
-    require(
+    _live_node(state, record.node_id, record.node_epoch)
+    _require(
         record.term == state.controller.term + 1,
         f"controller term {record.term} after {state.controller.term}",
     )
@@ -416,10 +442,429 @@ def _controller_lease(state: ClusterState, record: r.ControllerLease, _: int) ->
     )
 
 
+def _commit_objects(state: ClusterState, record: r.CommitObjects, time_ms: int) -> ClusterState:
+    """Let a node's streams grow by what its new objects hold."""
+    state = _move_wal_floor(state, _committing_node(state, record), record)
+    state = _move_wal_position(state, record)
+    state = _remove_wal_objects(state, record.removed_wal_objects)
+    growths, added = dict[int, _Growth | None](), dict[str, ObjectState]()
+    for committed in record.objects:
+        _require_new(state, committed.key, added)
+        _require(JobName.parse(committed.key) is None, f"{committed.key} is a job's, no upload")
+        held: set[int] = set()
+        for span in committed.ranges:
+            stream_id = span.stream_id
+            if stream_id not in growths:
+                growths[stream_id] = _growth(state.streams.get(stream_id), record)
+            growth = growths[stream_id]
+            if growth is not None:
+                growth.add(committed.key, span)
+                held.add(stream_id)
+        added[committed.key] = object_state(
+            committed, record.node_id, record.node_epoch, frozenset(held), time_ms
+        )
+    streams = state.streams
+    grown = [growth for growth in growths.values() if growth is not None]
+    for growth in grown:
+        streams = streams.set(growth.stream.stream_id, growth.grown())
+    state = _set_objects(replace(state, streams=streams), added.values())
+    outdated: dict[str, set[int]] = defaultdict(set)
+    for growth in grown:
+        for key in growth.outdated():
+            outdated[key].add(growth.stream.stream_id)
+    return _unlink_all(state, outdated, time_ms)
+
+
+def _require_new(state: ClusterState, key: str, added: Container[str]) -> None:
+    # What is committed will be deleted some day: a name outside of the data must not get in.
+    _require(key.startswith(("data/", "wal/")), f"{key!r} is no name of an object with data")
+    _require(key not in added and key not in state.objects, f"object {key} is committed")
+
+
+def _committing_node(state: ClusterState, record: r.CommitObjects) -> NodeState:
+    """Return the node whose data is committed: live, or fenced and its taker live."""
+    if record.taker_id < 0:
+        return _live_node(state, record.node_id, record.node_epoch)
+    _live_node(state, record.taker_id, record.taker_epoch)
+    node = state.nodes.get(record.node_id)
+    if node is None or node.epoch != record.node_epoch or not node.is_fenced:
+        raise EntryRejected(f"node {record.node_id} epoch {record.node_epoch} is not a fenced one")
+    return node
+
+
+def _move_wal_floor(state: ClusterState, node: NodeState, record: r.CommitObjects) -> ClusterState:
+    if record.wal_epoch < 0:
+        return state
+    now, floor = (node.wal_epoch, node.wal_floor), (record.wal_epoch, record.wal_floor)
+    # A fenced node's next life starts with its next epoch.
+    last = node.epoch + 1 if node.is_fenced else node.epoch
+    _require(
+        now <= floor and record.wal_epoch <= last,
+        f"node {node.node_id}: WAL floor {floor} after {now}",
+    )
+    node = replace(node, wal_epoch=record.wal_epoch, wal_floor=record.wal_floor)
+    return replace(state, nodes=state.nodes.set(node.node_id, node))
+
+
+def _move_wal_position(state: ClusterState, record: r.CommitObjects) -> ClusterState:
+    node = state.nodes[record.node_id]
+    if record.wal_position <= node.log.position or not node.log.log_id:
+        return state
+    node = replace(node, log=replace(node.log, position=record.wal_position))
+    return replace(state, nodes=state.nodes.set(node.node_id, node))
+
+
+class _Growth:
+    """What a commit adds to one stream: a recovery commits tens of thousands of ranges at once."""
+
+    __slots__ = ("end", "extents", "state_from", "stream")
+
+    def __init__(self, stream: StreamState) -> None:
+        self.stream = stream
+        self.end = stream.end_offset
+        self.extents: list[Extent] = []
+        self.state_from = stream.state_from
+
+    def add(self, key: str, span: r.CommittedRange) -> None:
+        if span.epoch != self.stream.epoch:
+            _require(False, f"stream {span.stream_id}: epoch {span.epoch}, now {self.stream.epoch}")
+        if span.start_offset != self.end or span.end_offset <= span.start_offset:
+            _require(
+                False,
+                f"stream {span.stream_id}: [{span.start_offset}, {span.end_offset}) does not "
+                f"continue {self.end}",
+            )
+        self.end = span.end_offset
+        self.extents.append(_extent(key, span))
+        if span.state == r.WHOLE:
+            self.state_from = span.start_offset
+        elif span.state == r.INCREMENTAL:
+            if span.state_since > span.start_offset:
+                _require(
+                    False, f"stream {span.stream_id}: a state since {span.state_since}, beyond"
+                )
+            self.state_from = max(self.state_from, span.state_since)
+        elif span.state == r.HEADERS and self.state_from < 0:
+            self.state_from = span.start_offset
+
+    def grown(self) -> StreamState:
+        stream = self.stream
+        return replace(
+            stream,
+            end_offset=self.end,
+            extents=stream.extents.extend(self.extents),
+            state_from=self.state_from,
+            state_extents=stream.state_extents.trim(self.state_from)[0],
+        )
+
+    def outdated(self) -> set[str]:
+        """Return the objects that were kept for the state alone, and hold none that counts now."""
+        for_state, dropped = self.stream.state_extents.trim(self.state_from)
+        if not dropped:
+            return set()
+        kept = {extent.object_key for extent in (*self.stream.extents, *for_state)}
+        return {extent.object_key for extent in dropped} - kept
+
+
+def _growth(stream: StreamState | None, record: r.CommitObjects) -> _Growth | None:
+    """None: the stream was deleted while its data was on the way."""
+    if stream is None:
+        return None
+    _require(
+        stream.is_open and stream.node_id == record.node_id,
+        f"stream {stream.stream_id} is not open on node {record.node_id}",
+    )
+    return _Growth(stream)
+
+
+def _extent(key: str, span: r.CommittedRange) -> Extent:
+    return Extent(
+        start_offset=span.start_offset,
+        end_offset=span.end_offset,
+        object_key=key,
+        max_timestamp=span.max_timestamp,
+        size=span.size,
+    )
+
+
+def _remove_wal_objects(state: ClusterState, keys: Sequence[str]) -> ClusterState:
+    for key in keys:
+        known = _object_of(state, key)
+        _require(known.kind == "wal", f"object {key} is not a WAL object")
+        _require(not known.stream_ids, f"WAL object {key} still holds data")
+    _require(len(set(keys)) == len(keys), "an object is removed twice")
+    return _set_objects(state, (), keys)
+
+
+def _replace_objects(state: ClusterState, record: r.ReplaceObjects, time_ms: int) -> ClusterState:
+    """Let new objects stand for others: every offset stays where it was for readers."""
+    _require(bool(record.sources), "nothing is replaced")
+    sources = {key: _object_of(state, key) for key in record.sources}
+    new: dict[int, list[Extent]] = {}
+    added: dict[str, r.CommittedObject] = {}
+    for committed in record.objects:
+        _require_new(state, committed.key, added)
+        name = JobName.parse(committed.key)
+        _require(
+            name is None or (name.entry <= state.next_entry and name.may_enter(state.next_entry)),
+            f"{committed.key} was written too long before entry {state.next_entry}, or after it",
+        )
+        added[committed.key] = committed
+        for span in committed.ranges:
+            _require(span.start_offset < span.end_offset, f"stream {span.stream_id}: empty range")
+            new.setdefault(span.stream_id, []).append(_extent(committed.key, span))
+    touched = set[int](record.streams)
+    if not touched:
+        touched = touched.union(*(known.stream_ids for known in sources.values()))
+    _require(set(new) <= touched, "the new objects hold streams that the sources do not")
+    for stream_id in sorted(touched):
+        state = _replace_extents(state, state.stream(stream_id), sources, new.get(stream_id, []))
+    first = sources[record.sources[0]]
+    objects = [
+        object_state(
+            committed,
+            first.node_id,
+            first.node_epoch,
+            frozenset(span.stream_id for span in committed.ranges),
+            time_ms,
+        )
+        for committed in added.values()
+    ]
+    replaced = [
+        known.referred_by(_still_needed(state, known, touched), time_ms)
+        for known in sources.values()
+        if known.stream_ids
+    ]
+    return _set_objects(state, [*objects, *replaced])
+
+
+def _still_needed(
+    state: ClusterState, known: ObjectState, replaced: Container[int]
+) -> frozenset[int]:
+    """Return the streams that need an object after it was replaced for some: the others, and those
+    whose partition's state lies in it.
+    """
+    return frozenset(
+        stream_id
+        for stream_id in known.stream_ids
+        if stream_id not in replaced
+        or any(one.object_key == known.key for one in state.stream(stream_id).state_extents)
+    )
+
+
+def _replace_extents(
+    state: ClusterState, stream: StreamState, sources: Collection[str], new: list[Extent]
+) -> ClusterState:
+    places = stream.extents.among(sources)
+    old = [stream.extents[place] for place in places]
+    new = sorted(new, key=lambda extent: extent.start_offset)
+    _require(
+        _spans(old) == _spans(new),
+        f"stream {stream.stream_id}: the new objects cover {_spans(new)}, not {_spans(old)}",
+    )
+    if places and places[-1] - places[0] + 1 == len(places):
+        extents = stream.extents.splice(places[0], places[-1] + 1, new)
+    else:
+        kept = [extent for extent in stream.extents if extent.object_key not in sources]
+        extents = Extents.of(sorted([*kept, *new], key=lambda extent: extent.start_offset))
+    return _set_stream(state, replace(stream, extents=extents))
+
+
+def _spans(extents: list[Extent]) -> list[tuple[int, int]]:
+    """Merge adjacent extents into (start, end) pairs."""
+    spans: list[tuple[int, int]] = []
+    for extent in extents:
+        if spans and spans[-1][1] == extent.start_offset:
+            spans[-1] = (spans[-1][0], extent.end_offset)
+        else:
+            spans.append((extent.start_offset, extent.end_offset))
+    return spans
+
+
+def _drop_objects(state: ClusterState, record: r.DropObjects, _: int) -> ClusterState:
+    """Forget objects that were deleted."""
+    for key in record.keys:
+        _require(not _object_of(state, key).stream_ids, f"object {key} still holds data")
+    _require(len(set(record.keys)) == len(record.keys), "an object is dropped twice")
+    return _set_objects(state, (), record.keys)
+
+
+def _take_table(state: ClusterState, record: r.TakeTable, _: int) -> ClusterState:
+    """Give a table's lease to a holder, again or anew, or back to nobody."""
+    _topic(state, record.topic_id)
+    held = state.tables.get(record.topic_id, TableState())
+    _require(record.term == held.term + 1, f"table term {record.term} after {held.term}")
+    _require(bool(record.holder) and record.until_ms >= 0, "a table's lease without a holder")
+    taken = replace(held, holder=record.holder, term=record.term, until_ms=record.until_ms)
+    return replace(state, tables=state.tables.set(record.topic_id, taken))
+
+
+def _table_progress(state: ClusterState, record: r.TableProgress, _: int) -> ClusterState:
+    """Say what a table holds; only who has its lease knows."""
+    topic = _topic(state, record.topic_id)
+    held = state.tables.get(record.topic_id)
+    _require(
+        held is not None and held.term == record.term and held.until_ms > 0,
+        f"term {record.term} of the table of topic {topic.name} has passed, or never was",
+    )
+    assert held is not None
+    _require(
+        len(record.offsets) <= len(topic.partitions) and all(n >= 0 for n in record.offsets),
+        f"progress of {len(record.offsets)} partitions of topic {topic.name}, or below offset 0",
+    )
+    held = replace(held, offsets=record.offsets, problem=record.problem)
+    return replace(state, tables=state.tables.set(record.topic_id, held))
+
+
+_SECRET = re.compile("[0-9a-f]{64}")
+
+
+def _node_secret(state: ClusterState, record: r.NodeSecret, _: int) -> ClusterState:
+    """Give the cluster a secret of its nodes, instead of any that it had."""
+    is_secret = _SECRET.fullmatch(record.secret) is not None
+    _require(is_secret, "a secret of nodes is 64 hexadecimal digits")
+    return replace(state, node_secret=record.secret)
+
+
+def _feature_level(state: ClusterState, record: r.FeatureLevel, _: int) -> ClusterState:
+    """Raise the level of a feature. No live node may be registered as not supporting it."""
+    _require(record.name == METADATA_VERSION, f"no feature {record.name}")
+    now = state.features.get(record.name, BASE_LEVEL)
+    _require(record.level > now, f"{record.name} is at level {now}: it is not to be {record.level}")
+    for node in state.nodes.values():
+        _require(
+            node.is_fenced or not node.max_level or node.supports(record.level),
+            f"node {node.node_id} supports levels {node.min_level} to {node.max_level} of "
+            f"{record.name}, not {record.level}",
+        )
+    return replace(
+        state,
+        features=state.features.set(record.name, record.level),
+        features_epoch=state.next_entry,
+    )
+
+
+def _client_quota(state: ClusterState, record: r.ClientQuota, _: int) -> ClusterState:
+    """Set or remove quotas of an entity."""
+    _require(bool(record.entity), "a quota without an entity")
+    entity = tuple(sorted(record.entity.items()))
+    values = state.quotas.get(entity, Map())
+    for name, value in record.values.items():
+        if value is None:
+            values = values.delete(name) if name in values else values
+            continue
+        _require(math.isfinite(value) and value > 0, f"quota {name} of {value}")
+        values = values.set(name, float(value))
+    if values:
+        return replace(state, quotas=state.quotas.set(entity, values))
+    return replace(state, quotas=state.quotas.delete(entity)) if entity in state.quotas else state
+
+
+def _create_acls(state: ClusterState, record: r.AclCreate, _: int) -> ClusterState:
+    """Add access rules."""
+    acls = state.acls
+    for acl in record.acls:
+        _require(acl not in acls, f"{acl} exists")
+        acls = acls.set(acl, True)
+    return replace(state, acls=acls)
+
+
+def _delete_acls(state: ClusterState, record: r.AclDelete, _: int) -> ClusterState:
+    """Remove access rules."""
+    acls = state.acls
+    for acl in record.acls:
+        _require(acl in acls, f"no {acl}")
+        acls = acls.delete(acl)
+    return replace(state, acls=acls)
+
+
+def _upsert_scram(state: ClusterState, record: r.ScramUpsert, _: int) -> ClusterState:
+    """Set a credential."""
+    whole = record.salt and record.stored_key and record.server_key and record.iterations > 0
+    _require(bool(whole and record.user), f"an incomplete credential of user {record.user!r}")
+    credential = ScramCredential(
+        salt=record.salt,
+        stored_key=record.stored_key,
+        server_key=record.server_key,
+        iterations=record.iterations,
+    )
+    name = (record.user, record.mechanism)
+    return replace(state, scram_credentials=state.scram_credentials.set(name, credential))
+
+
+def _delete_scram(state: ClusterState, record: r.ScramDelete, _: int) -> ClusterState:
+    """Remove a credential."""
+    name = (record.user, record.mechanism)
+    _require(name in state.scram_credentials, f"user {record.user!r} has no {record.mechanism}")
+    return replace(state, scram_credentials=state.scram_credentials.delete(name))
+
+
+def _require(condition: bool, reason: str) -> None:
+    """Raise EntryRejected with `reason` unless `condition` holds."""
+    if not condition:
+        raise EntryRejected(reason)
+
+
+def _live_node(state: ClusterState, node_id: int, epoch: int) -> NodeState:
+    """Return the node if `epoch` is its current one and was not fenced. Raises EntryRejected."""
+    node = state.nodes.get(node_id)
+    if node is None or node.epoch != epoch or node.is_fenced:
+        raise EntryRejected(f"node {node_id} epoch {epoch} is not registered, or was fenced")
+    return node
+
+
+def _object_of(state: ClusterState, key: str) -> ObjectState:
+    """Return an object. Raises EntryRejected when there is none."""
+    known = state.objects.get(key)
+    if known is None:
+        raise EntryRejected(f"no object {key}")
+    return known
+
+
+def _set_stream(state: ClusterState, stream: StreamState) -> ClusterState:
+    """Return the state with this stream in it."""
+    return replace(state, streams=state.streams.set(stream.stream_id, stream))
+
+
+def _set_objects(
+    state: ClusterState, changed: Iterable[ObjectState], gone: Iterable[str] = ()
+) -> ClusterState:
+    """Return the state with these objects in it, and without those that are gone."""
+    objects, unreferenced = state.objects, state.unreferenced
+    for known in changed:
+        objects = objects.set(known.key, known)
+        if not known.stream_ids:
+            unreferenced = unreferenced.set(known.key, known.unreferenced_ms)
+        elif known.key in unreferenced:
+            unreferenced = unreferenced.delete(known.key)
+    for key in gone:
+        objects, unreferenced = objects.delete(key), unreferenced.delete(key)
+    return replace(state, objects=objects, unreferenced=unreferenced)
+
+
+def _unlink(state: ClusterState, stream_id: int, keys: Iterable[str], time_ms: int) -> ClusterState:
+    """Return the state after a stream gave up its references to objects."""
+    return _unlink_all(state, {key: {stream_id} for key in keys}, time_ms)
+
+
+def _unlink_all(
+    state: ClusterState, referring: Mapping[str, Set[int]], time_ms: int
+) -> ClusterState:
+    """Return the state after streams gave up their references to objects: by key, the streams."""
+    return _set_objects(
+        state,
+        [
+            known.referred_by(known.stream_ids - referring[key], time_ms)
+            for key in sorted(referring)
+            for known in (_object_of(state, key),)
+        ],
+    )
+
+
 _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.ClusterCreated: _cluster_created,
-    r.FeatureLevel: feature_level,
-    r.NodeSecret: node_secret,
+    r.FeatureLevel: _feature_level,
+    r.NodeSecret: _node_secret,
     r.RegisterNode: _register_node,
     r.StartLog: _start_log,
     r.AcceptLogLoss: _accept_log_loss,
@@ -434,16 +879,16 @@ _RULES: dict[type, Callable[[ClusterState, Any, int], ClusterState]] = {
     r.CloseStream: _close_stream,
     r.TrimStream: _trim_stream,
     r.DeleteStream: _delete_stream,
-    r.CommitObjects: commit_objects,
-    r.ReplaceObjects: replace_objects,
-    r.DropObjects: drop_objects,
-    r.ClientQuota: client_quota,
-    r.AclCreate: create_acls,
-    r.AclDelete: delete_acls,
-    r.ScramUpsert: upsert_scram,
-    r.ScramDelete: delete_scram,
+    r.CommitObjects: _commit_objects,
+    r.ReplaceObjects: _replace_objects,
+    r.DropObjects: _drop_objects,
+    r.ClientQuota: _client_quota,
+    r.AclCreate: _create_acls,
+    r.AclDelete: _delete_acls,
+    r.ScramUpsert: _upsert_scram,
+    r.ScramDelete: _delete_scram,
     r.ProducerIdBlock: _producer_id_block,
     r.ControllerLease: _controller_lease,
-    r.TakeTable: take_table,
-    r.TableProgress: table_progress,
+    r.TakeTable: _take_table,
+    r.TableProgress: _table_progress,
 }

@@ -1,11 +1,10 @@
 """The state of a cluster as a pure function of its metadata log.
 
-`ClusterState.apply(entry)` returns the next state, or raises EntryRejected and changes nothing: the
-same rules judge an entry before it is put and after it is read, so every reader refuses what any
-reader refuses. Values are immutable; a snapshot stays what it was.
+`rules.apply_entry` returns the state after an entry. Values are immutable: a state that was taken
+stays as it was.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypedDict
@@ -14,10 +13,10 @@ from immutables import Map
 
 from lakehead.storage.errors import EntryRejected
 from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION
+from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.metadata.extents import Extents
-from lakehead.storage.metadata.records import AclBinding, CommittedObject, Entry, Record
+from lakehead.storage.metadata.records import AclBinding, CommittedObject, Entry
 from lakehead.storage.metadata.table import Table
-from lakehead.storage.metadata.topic_names import may_collide, unified_name
 
 WRITERS_MAX = 1000
 """Of this many writers the last entry is known."""
@@ -263,33 +262,6 @@ class ClusterState:
         """The feature level in force."""
         return self.features.get(METADATA_VERSION, BASE_LEVEL)
 
-    def apply(self, entry: Entry) -> "ClusterState":
-        """Return the state after `entry`. Raises EntryRejected, naming the record and the rule."""
-        return self.with_records(entry.records, entry.time_ms).refuse(entry)
-
-    def with_records(self, records: Sequence[Record], time_ms: int) -> "ClusterState":
-        """Return the state with these records in it, as if an entry carried them.
-
-        Raises EntryRejected.
-        """
-        steps = self.steps(records, time_ms)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                state: ClusterState = end.value
-                return state
-
-    def steps(
-        self, records: Sequence[Record], time_ms: int
-    ) -> Generator[None, None, "ClusterState"]:
-        """Return the same as `with_records`, step by step: a topic of many partitions is many
-        steps, and others may have a turn between any two. Raises EntryRejected.
-        """
-        from lakehead.storage.metadata.rules import apply_records
-
-        return apply_records(self, records, time_ms)
-
     def refuse(self, entry: Entry) -> "ClusterState":
         """Return the state after an entry of which the rules refuse every record: it takes a number
         and does nothing else.
@@ -325,6 +297,19 @@ class ClusterState:
         """Whether a stream is there and open under an epoch."""
         stream = self.streams.get(stream_id)
         return stream is not None and stream.is_open and stream.epoch == epoch
+
+    def stream_info(self, stream_id: int, blob: bytes | None) -> StreamInfo:
+        """Describe a stream for an object's extension block; `blob` is its partition's state."""
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return StreamInfo(stream_id=stream_id, state=blob)
+        return StreamInfo(
+            stream_id=stream_id,
+            topic_id=stream.topic_id,
+            topic=self.topic_names[stream.topic_id],
+            partition=stream.partition,
+            state=blob,
+        )
 
     def unreferenced_objects(self) -> list[str]:
         """Return the keys of committed objects that no stream refers to any more."""
@@ -371,3 +356,19 @@ def object_state(
         stream_ids=stream_ids,
         unreferenced_ms=-1 if stream_ids else time_ms,
     )
+
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Only brokers write to them; their coordinators keep them short themselves."""
+
+
+def unified_name(name: str) -> str:
+    """Return a topic's name as metrics have it, where '.' and '_' are the same (as Kafka's
+    `Topic.unifyCollisionChars`).
+    """
+    return name.replace(".", "_")
+
+
+def may_collide(name: str) -> bool:
+    """Whether another name can be the same to metrics (as Kafka's `Topic.hasCollisionChars`)."""
+    return "." in name or "_" in name

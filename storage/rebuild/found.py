@@ -18,8 +18,8 @@ from lakehead.storage.format.stream_object import (
     read_index,
     record_places,
 )
+from lakehead.storage.metadata.records import state_kind
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.stream.stream_info import state_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

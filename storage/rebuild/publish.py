@@ -12,9 +12,9 @@ from contextlib import suppress
 from lakehead.storage.errors import CorruptObject, ObjectExists, OutcomeUnknown
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format import checkpoint as checkpoint_file
+from lakehead.storage.metadata.checkpoints import tables_of
 from lakehead.storage.metadata.layout import EARLIER, META, Boundary, Listing, checkpoint_key
 from lakehead.storage.metadata.log_reader import in_steps, read_checkpoint
-from lakehead.storage.metadata.snapshot import tables_of
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.protocol import ObjectMeta, ObjectStore
 

@@ -6,10 +6,14 @@ objects -> metadata entry -> WAL trim. At start the node takes a new epoch, comm
 still holds, and only then opens streams.
 """
 
+from __future__ import annotations
+
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -19,34 +23,27 @@ from lakehead.storage.errors import Fenced, StorageError, WalFailed, WrongLog
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.stream_object import StreamInfo
 from lakehead.storage.garbage.collector import GarbageCollector
-from lakehead.storage.metadata.follower import MetadataFollower
-from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.log import MetadataFollower, MetadataLog
 from lakehead.storage.metadata.records import CloseStream, OpenStream, Record
 from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore, RetryStats
-from lakehead.storage.stream.cache import CachedBatch, LogCache
-from lakehead.storage.stream.hand_over import HandOvers
-from lakehead.storage.stream.own_log import log_loss
-from lakehead.storage.stream.pending_appends import PendingAppend, PendingAppends
+from lakehead.storage.stream.log_cache import CachedBatch, LogCache
 from lakehead.storage.stream.reader import ColdReader
 from lakehead.storage.stream.recovery import Owner, log_in_cluster, recover_wal
-from lakehead.storage.stream.registration import accepts, begin_log, claim, register
+from lakehead.storage.stream.registration import accepts, begin_log, claim, log_loss, register
 from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import OnDone, Stream
-from lakehead.storage.stream.stream_info import stream_info
 from lakehead.storage.stream.takeover import OpenLeftLog, Takeovers
-from lakehead.storage.stream.upload_pace import UploadPace
-from lakehead.storage.stream.upload_queue import UploadQueue
-from lakehead.storage.stream.uploader import Uploader, Writer
+from lakehead.storage.stream.upload import Uploader, UploadPace, UploadQueue, Writer
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import LogIdentity, WalOwner, WriteAheadLog
 
-__all__ = ["NodeIdentity", "StorageSettings", "StreamEngine", "WalOpener"]
-
 _log = structlog.get_logger("storage.engine")
 
+_REST_MAX = 1024 * 1024
+_PASSES_MAX = 4
 STATES_LEVEL = 2
 """The feature level from which on partition states are incremental, in version 3 of their format.
 """
@@ -134,7 +131,7 @@ class StreamEngine:
         scope: TaskScope,
         admit: Callable[[ClusterState], Awaitable[None]] | None = None,
         on_registered: Callable[[MetadataLog], None] | None = None,
-    ) -> "StreamEngine":
+    ) -> StreamEngine:
         """Replay the metadata, register the node under its next epoch, commit what the WAL holds.
 
         The WAL is opened before the node registers, so that its lock comes before its fencing of an
@@ -396,7 +393,7 @@ class StreamEngine:
         """
         stream = self.streams.get(stream_id)
         state = self.metadata.state
-        info = stream_info(state, stream_id, None)
+        info = state.stream_info(stream_id, None)
         if stream is None or stream.state_snapshot is None:
             return info
         aborted = () if stream.aborted_by is None else stream.aborted_by(start_offset, end_offset)
@@ -413,6 +410,109 @@ class StreamEngine:
         node = state.nodes.get(self.node.node_id)
         if node is None or node.epoch != self.node_epoch or node.is_fenced:
             self.fail(Fenced(f"node {self.node.node_id} epoch {self.node_epoch} was fenced"))
+
+
+class PendingAppend(NamedTuple):
+    """A batch on its way; its record in the log ends at `end_position`."""
+
+    end_position: int
+    stream: Stream
+    batch: CachedBatch
+    on_done: OnDone | None
+
+
+class PendingAppends:
+    """`waiting` is added to at the end, and nowhere else."""
+
+    __slots__ = ("_barriers", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[PendingAppend] = deque()
+        self._barriers: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def released(self, position: int) -> Iterator[PendingAppend]:
+        """Take out what ends at or below `position`: it is durable."""
+        waiting = self.waiting
+        while waiting and waiting[0].end_position <= position:
+            yield waiting.popleft()
+
+    def fail(self, error: Exception) -> None:
+        """End all that waits with an error, and wake the callers of `wait`."""
+        while self.waiting:
+            on_done = self.waiting.popleft().on_done
+            if on_done is not None:
+                on_done(error)
+        self.wake(None)
+
+    async def wait(self) -> None:
+        """Wait until what has been appended so far is durable, or never will be."""
+        if self.waiting:
+            passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._barriers.append((self.waiting[-1].end_position, passed))
+            await asyncio.wait([passed])
+
+    def wake(self, position: int | None) -> None:
+        """Wake the callers of `wait` for whom the log is durable up to `position`; None: all."""
+        barriers = self._barriers
+        while barriers and (position is None or barriers[0][0] <= position):
+            barriers.popleft()[1].set_result(None)
+
+
+@dataclass(slots=True)
+class HandOverStats:
+    """What has been given up since the start. Seconds are from the first refused append to the
+    entry that closes the streams.
+    """
+
+    streams: int = 0
+    batches: int = 0
+    pause_s: float = 0.0
+    """Summed over batches."""
+    longest_pause_s: float = 0.0
+
+
+class HandOvers:
+    """The hand-overs of one engine."""
+
+    def __init__(self, engine: StreamEngine, uploads: UploadQueue, clock: Clock) -> None:
+        self.stats = HandOverStats()
+        self._engine = engine
+        self._uploads = uploads
+        self._clock = clock
+
+    async def run(self, stream_ids: Sequence[int]) -> None:
+        """See `StreamEngine.hand_over`."""
+        engine = self._engine
+        streams = [engine.streams[one] for one in stream_ids if one in engine.streams]
+        ids = frozenset(stream.stream_id for stream in streams)
+        with self._uploads.others_held():
+            await self._copy_ahead(ids)
+            began = self._clock.monotonic()
+            for stream in streams:
+                stream.close()
+            failpoint("hand_over_stopped")
+            await engine.wait_durable()
+            await self._uploads.finish(ids, stream_ids)
+        pause = self._clock.monotonic() - began
+        for stream in streams:
+            engine.close_deleted(stream)
+        self.stats.streams += len(stream_ids)
+        self.stats.batches += 1
+        self.stats.pause_s += pause
+        self.stats.longest_pause_s = max(self.stats.longest_pause_s, pause)
+        _log.info(
+            "streams_handed_over",
+            node_id=engine.node.node_id,
+            streams=len(stream_ids),
+            pause_s=pause,
+        )
+
+    async def _copy_ahead(self, ids: frozenset[int]) -> None:
+        """Upload what these streams hold until little is left, though they go on growing."""
+        for _ in range(_PASSES_MAX):
+            await self._uploads.finish(ids, ())
+            if self._uploads.waiting_bytes(ids) <= _REST_MAX:
+                return
 
 
 async def _open_own(
@@ -443,7 +543,7 @@ def _wal_owner(
         node_id=node.node_id,
         incarnation=incarnation,
         store=store,
-        describe=lambda stream_id: stream_info(metadata.state, stream_id, None),
+        describe=lambda stream_id: metadata.state.stream_info(stream_id, None),
         clock=clock,
         rng=rng,
         scope=scope,

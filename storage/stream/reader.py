@@ -7,6 +7,7 @@ turns.
 """
 
 import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,13 +19,203 @@ from lakehead.storage.format.stream_object import IndexItem, ObjectIndex
 from lakehead.storage.metadata.extents import Extents
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.stream.block_cache import Block, BlockCache, BlockName
-from lakehead.storage.stream.index_cache import IndexCache, suffix_size
+from lakehead.storage.stream.block_cache import (
+    Block,
+    BlockCache,
+    BlockName,
+    IndexCache,
+    suffix_size,
+)
 from lakehead.storage.stream.inflating import InflatedBatches
-from lakehead.storage.stream.read_budget import ReadBudget, Ticket
-from lakehead.storage.stream.readahead import Readahead, Reader
 from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.tasks import TaskScope
+
+
+class Ticket:
+    """A read that waits for its turn."""
+
+    __slots__ = ("granted", "is_urgent", "size", "stream_id")
+
+    def __init__(self, stream_id: int, size: int, is_urgent: bool) -> None:
+        self.stream_id = stream_id
+        self.size = size
+        self.is_urgent = is_urgent
+        self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+_Queue = OrderedDict[int, deque[Ticket]]
+
+
+class ReadBudget:
+    """`capacity` bytes in flight; one read alone may be larger. A quarter is not for readahead."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.in_flight = 0
+        self._urgent: _Queue = OrderedDict()
+        self._ahead: _Queue = OrderedDict()
+
+    async def acquire(self, ticket: Ticket) -> None:
+        """Wait for the turn of a read. `release` follows, whatever becomes of the read."""
+        self._enqueue(ticket)
+        self._grant()
+        try:
+            await ticket.granted
+        except asyncio.CancelledError:
+            if ticket.granted.cancelled():
+                self._remove(ticket)
+            else:
+                self.release(ticket)
+            raise
+
+    def release(self, ticket: Ticket) -> None:
+        """Give back what a read took."""
+        self.in_flight -= ticket.size
+        self._grant()
+
+    def hurry(self, ticket: Ticket) -> None:
+        """Make a read that was fetched ahead one that somebody waits for, queued already or not."""
+        if not ticket.is_urgent:
+            waits = self._remove(ticket)
+            ticket.is_urgent = True
+            if waits:
+                self._enqueue(ticket)
+                self._grant()
+
+    def _enqueue(self, ticket: Ticket) -> None:
+        queue = self._urgent if ticket.is_urgent else self._ahead
+        queue.setdefault(ticket.stream_id, deque()).append(ticket)
+
+    def _remove(self, ticket: Ticket) -> bool:
+        """Take a read out of its queue; False: it was in none."""
+        queue = self._urgent if ticket.is_urgent else self._ahead
+        tickets = queue.get(ticket.stream_id)
+        if tickets is None or ticket not in tickets:
+            return False
+        tickets.remove(ticket)
+        if not tickets:
+            del queue[ticket.stream_id]
+        return True
+
+    def _grant(self) -> None:
+        for queue, limit in (
+            (self._urgent, self.capacity),
+            (self._ahead, self.capacity * 3 // 4),
+        ):
+            while queue:
+                stream_id, tickets = next(iter(queue.items()))
+                ticket = tickets[0]
+                is_gone = ticket.granted.cancelled()
+                if not is_gone and self.in_flight and self.in_flight + ticket.size > limit:
+                    return
+                tickets.popleft()
+                if tickets:
+                    queue.move_to_end(stream_id)
+                else:
+                    del queue[stream_id]
+                if not is_gone:
+                    self.in_flight += ticket.size
+                    ticket.granted.set_result(None)
+
+
+READAHEAD_MIN = 512 * 1024
+READAHEAD_MAX = 32 * 1024 * 1024
+_IDLE_S = 60.0
+_PENANCE_S = 60.0
+_READERS_MAX = 256
+
+
+class Reader:
+    """One reader's place in a stream: it has read [offset, end), and is told what to fetch ahead.
+
+    `mark` is where the next stretch is fetched: the middle of the last one, set by whoever
+    fetches.
+    """
+
+    __slots__ = ("end", "mark", "meek_until", "offset", "size", "stream_id", "used_at")
+
+    def __init__(self, stream_id: int) -> None:
+        self.stream_id = stream_id
+        self.offset = self.end = -1
+        self.size = self.mark = 0
+        self.used_at = self.meek_until = 0.0
+
+
+class Readahead:
+    """The readers of a node. `room` is how many bytes all of them together may fetch ahead."""
+
+    def __init__(self, clock: Clock, *, room: int) -> None:
+        self._clock = clock
+        self._room = room
+        self._readers: OrderedDict[Reader, None] = OrderedDict()
+        self._by_stream: dict[int, list[Reader]] = {}
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def reader(self, stream_id: int, offset: int) -> Reader:
+        """Return the reader that goes on at `offset`, or a new one.
+
+        It may have been given less than was read for it, so a read inside its last one is its too.
+        """
+        self._expire()
+        known = [
+            reader
+            for reader in self._by_stream.get(stream_id, ())
+            if reader.offset <= offset <= reader.end
+        ]
+        if known:
+            best = max(known, key=lambda reader: (reader.end == offset, reader.used_at))
+        else:
+            best = Reader(stream_id)
+            self._by_stream.setdefault(stream_id, []).append(best)
+        self._readers[best] = None
+        self._readers.move_to_end(best)
+        best.used_at = self._clock.monotonic()
+        return best
+
+    def advance(self, reader: Reader, offset: int, end: int, *, waited: bool) -> int:
+        """Note a read of [offset, end) and return how many bytes to fetch ahead of `end` now.
+
+        `waited`: some of it was not in memory, so the reader is faster than what is fetched ahead.
+        """
+        is_sequential = reader.offset < offset <= reader.end
+        reader.offset, reader.end = offset, end
+        if not is_sequential or end < reader.mark:
+            return 0
+        most = min(READAHEAD_MAX, self._share())
+        if waited:
+            reader.size = min(max(reader.size * 2, READAHEAD_MIN), most)
+            if reader.used_at < reader.meek_until:
+                reader.size = min(reader.size, READAHEAD_MIN)
+        return min(reader.size, most)
+
+    def wasted(self, reader: Reader) -> None:
+        """Note that something fetched ahead for a reader was evicted before it was read."""
+        reader.size = min(reader.size, READAHEAD_MIN)
+        reader.meek_until = self._clock.monotonic() + _PENANCE_S
+
+    def forget(self, stream_id: int) -> None:
+        """Drop the readers of a stream."""
+        for reader in self._by_stream.pop(stream_id, ()):
+            del self._readers[reader]
+
+    def _share(self) -> int:
+        return self._room // max(1, sum(reader.size > 0 for reader in self._readers))
+
+    def _expire(self) -> None:
+        """Drop readers that have been idle for long, or are too many."""
+        now = self._clock.monotonic()
+        while self._readers:
+            oldest = next(iter(self._readers))
+            if len(self._readers) < _READERS_MAX and now - oldest.used_at < _IDLE_S:
+                return
+            del self._readers[oldest]
+            readers = self._by_stream[oldest.stream_id]
+            readers.remove(oldest)
+            if not readers:
+                del self._by_stream[oldest.stream_id]
+
 
 _log = structlog.get_logger("storage.reader")
 

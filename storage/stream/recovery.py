@@ -24,9 +24,8 @@ from lakehead.storage.metadata.records import (
 )
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.stream.cache import CacheBlock, CachedBatch
-from lakehead.storage.stream.stream_info import stream_info
-from lakehead.storage.stream.uploader import Snapshot, Uploader
+from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch
+from lakehead.storage.stream.upload import Snapshot, Uploader
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import (
     SealableLog,
@@ -248,7 +247,7 @@ async def _upload_records(
         position = end_position
         if block.batches:
             await _reopen(metadata, owner, block)
-            infos = {one: stream_info(metadata.state, one, None) for one in block.batches}
+            infos = {one: metadata.state.stream_info(one, None) for one in block.batches}
             snapshot = Snapshot(block=block, infos=infos, wal_position=end_position)
             await uploader.write(snapshot)
             await uploader.commit(snapshot)

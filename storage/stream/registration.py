@@ -2,6 +2,9 @@
 and with the log that holds what it acknowledged.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -11,13 +14,104 @@ from lakehead.storage.failpoints import failpoint
 from lakehead.storage.format.feature_level import LOWEST_LEVEL, NEWEST_LEVEL
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import AcceptLogLoss, Record, RegisterNode, StartLog
-from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.stream.own_log import LogLoss, log_loss
-from lakehead.storage.stream.uploader import Writer
+from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
+from lakehead.storage.stream.upload import Writer
 from lakehead.storage.wal.protocol import Claim, LogIdentity, WriteAheadLog
 
 if TYPE_CHECKING:
-    from lakehead.storage.stream.engine import NodeIdentity
+    from lakehead.storage.stream.settings import NodeIdentity
+
+_NAMED_MAX = 3
+"""So many partitions are named in a refusal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLoss:
+    """What would be lost of a node that goes on with the log `found`, or with none that was found:
+    the tails of `streams`, open under their epochs, in the node's known log.
+    """
+
+    node: NodeState
+    streams: tuple[StreamState, ...]
+    found: LogIdentity | None
+
+    @property
+    def accepted_by(self) -> str:
+        """What an operator gives to accept it: it names this loss alone, and no later one."""
+        return f"{self.node.node_id}:{self.node.epoch}"
+
+    def describe(self, state: ClusterState, found: str) -> str:
+        """Return in one line what would be lost, and how that is accepted. `found` says what is
+        there instead.
+        """
+        node = self.node
+        named = [_partition(state, stream) for stream in self.streams[:_NAMED_MAX]]
+        more = len(self.streams) - len(named)
+        partitions = ", ".join(named) + (f" and {more} more" if more else "")
+        place = f" at {node.wal}" if node.wal else ""
+        return (
+            f"node {node.node_id}: {found}, and the node wrote last to the write-ahead log "
+            f"{node.log.log_id}{place}, in epoch {node.log.epoch}. Records that were acknowledged "
+            f"and are only there would be lost, of {len(self.streams)} open partitions "
+            f"({partitions}). Start the node with that log; if it is gone for good, accept it "
+            f"by --accept-log-loss {self.accepted_by}"
+        )
+
+    def found_at(self, address: str) -> str:
+        """Return what a log is that was opened at an address, in the place of the known one."""
+        found, known = self.found, self.node.log
+        if found is None:
+            return f"{address} does not hold its log"
+        if found.log_id != known.log_id:
+            last = f"of epoch {found.epoch}" if found.epoch >= 0 else "in which it never wrote"
+            return f"{address} is another log, {found.log_id}, {last}"
+        if found.epoch < known.epoch:
+            return f"{address} is an older state of its log, of epoch {found.epoch}"
+        return (
+            f"{address} is an older state of its log, which ends at position {found.end} and was "
+            f"uploaded up to {known.position}"
+        )
+
+
+def log_loss(state: ClusterState, node_id: int, found: LogIdentity | None) -> LogLoss | None:
+    """Return what is lost if a node goes on with a log; None: nothing.
+
+    `found` None stands for a log that holds nothing of it: a new one, one in memory, or the one in
+    the cluster's store, where its own is not.
+    """
+    node = state.nodes.get(node_id)
+    if node is None or not node.log.log_id or node.is_recovered or is_it(node, found):
+        return None
+    streams = tuple(
+        stream for stream in state.streams.values() if stream.is_open and stream.node_id == node_id
+    )
+    return LogLoss(node=node, streams=streams, found=found) if streams else None
+
+
+def is_it(node: NodeState, found: LogIdentity | None) -> bool:
+    """Whether a log is the known one of a node, in no earlier state than is known."""
+    known = node.log
+    return (
+        found is not None
+        and found.log_id == known.log_id
+        and found.epoch >= known.epoch
+        and found.end >= known.position
+    )
+
+
+def refuse_wrong_log(
+    state: ClusterState, node_id: int, found: LogIdentity | None, address: str
+) -> None:
+    """Raise WrongLog if something is lost by going on with the log at an address."""
+    loss = log_loss(state, node_id, found)
+    if loss is not None:
+        raise WrongLog(loss.describe(state, loss.found_at(address)))
+
+
+def _partition(state: ClusterState, stream: StreamState) -> str:
+    topic = state.topic_by_id(stream.topic_id)
+    name = stream.topic_id if topic is None else topic.name
+    return f"{name}-{stream.partition} epoch {stream.epoch}"
 
 
 _LOGS_LEVEL = 2
@@ -26,7 +120,7 @@ _log = structlog.get_logger("storage.registration")
 
 
 async def register(
-    metadata: MetadataLog, node: "NodeIdentity", incarnation: str, wal: WriteAheadLog
+    metadata: MetadataLog, node: NodeIdentity, incarnation: str, wal: WriteAheadLog
 ) -> tuple[Writer, LogIdentity | None]:
     """Begin the node's next epoch, in the metadata, with the log that was opened; return who writes
     objects in it, and which log it is.
@@ -54,7 +148,7 @@ def _known_end(state: ClusterState, node_id: int) -> int:
 
 
 async def _register(
-    metadata: MetadataLog, node: "NodeIdentity", incarnation: str, found: LogIdentity | None
+    metadata: MetadataLog, node: NodeIdentity, incarnation: str, found: LogIdentity | None
 ) -> Writer:
     planned: list[RegisterNode] = []
     losses: list[LogLoss] = []
@@ -89,7 +183,7 @@ async def _register(
     )
 
 
-def accepts(node: "NodeIdentity", loss: LogLoss) -> bool:
+def accepts(node: NodeIdentity, loss: LogLoss) -> bool:
     """Whether an operator gave up the log that a node, by its epoch in the metadata, wrote last."""
     return node.accept_log_loss == loss.node.epoch
 
@@ -131,7 +225,7 @@ async def begin_log(
     failpoint("log_begun")
 
 
-def claim(state: ClusterState, node: "NodeIdentity") -> Claim:
+def claim(state: ClusterState, node: NodeIdentity) -> Claim:
     """Return whom a node that starts may have its own volume back from, by what the cluster knows.
 
     It is judged before the node registers. That does no harm: whoever recovers its log meanwhile
@@ -148,7 +242,7 @@ def claim(state: ClusterState, node: "NodeIdentity") -> Claim:
     )
 
 
-def _registration(state: ClusterState, node: "NodeIdentity", incarnation: str) -> RegisterNode:
+def _registration(state: ClusterState, node: NodeIdentity, incarnation: str) -> RegisterNode:
     known = state.nodes.get(node.node_id)
     last = state.retired_nodes.get(node.node_id, -1) if known is None else known.epoch
     return RegisterNode(

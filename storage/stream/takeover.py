@@ -24,7 +24,6 @@ from lakehead.storage.failpoints import failpoint
 from lakehead.storage.metadata.records import CommittedObject, Record
 from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store.protocol import ObjectStore
-from lakehead.storage.stream.own_log import refuse_wrong_log
 from lakehead.storage.stream.recovery import (
     Owner,
     Taker,
@@ -34,8 +33,8 @@ from lakehead.storage.stream.recovery import (
     recovered_blocks,
     take_objects,
 )
-from lakehead.storage.stream.stream_info import stream_info
-from lakehead.storage.stream.uploader import Snapshot, Uploader, Writer
+from lakehead.storage.stream.registration import refuse_wrong_log
+from lakehead.storage.stream.upload import Snapshot, Uploader, Writer
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.object import LogSealer
 from lakehead.storage.wal.protocol import WalFloor, WalOwner, WriteAheadLog
@@ -106,7 +105,7 @@ class Takeovers:
             node_id=node.node_id,
             incarnation=self._writer.incarnation,
             store=self._store,
-            describe=lambda stream_id: stream_info(self._metadata.state, stream_id, None),
+            describe=lambda stream_id: self._metadata.state.stream_info(stream_id, None),
             clock=self._clock,
             rng=self._rng,
             scope=self._scope,
@@ -175,7 +174,7 @@ class Takeovers:
                     end = position
                     if not block.batches:
                         continue
-                    infos = {one: stream_info(state, one, None) for one in block.batches}
+                    infos = {one: state.stream_info(one, None) for one in block.batches}
                     snapshots.append(Snapshot(block=block, infos=infos))
                     writes.append(self._begin(snapshots[-1]))
                     if len(writes) == _WRITES_MAX:

@@ -14,9 +14,8 @@ from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, plan_m
 from lakehead.storage.compaction.plan import Dirtiness, dirtiness
 from lakehead.storage.errors import UnknownTopic
 from lakehead.storage.metadata.extents import Extent
-from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
+from lakehead.storage.metadata.state import INTERNAL_TOPICS, ClusterState, StreamState, TopicState
 from lakehead.storage.metadata.table_declaration import is_declared
-from lakehead.storage.metadata.topic_names import INTERNAL_TOPICS
 from lakehead.storage.upkeep.configs import UpkeepValues
 
 

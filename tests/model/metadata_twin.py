@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState
 from tests.model.reassignment import Reassignment
 from tests.model.reassignment_state import Process, State, View
@@ -25,7 +26,8 @@ class MetadataTwin:
     def __init__(self, model: Reassignment) -> None:
         self._model = model
         self._objects = 0
-        self.state = ClusterState().with_records(
+        self.state = apply_records(
+            ClusterState(),
             [
                 r.CreateTopic(name="t", topic_id=TOPIC),
                 r.CreateStream(stream_id=STREAM, topic_id=TOPIC, partition=0),
@@ -40,7 +42,7 @@ class MetadataTwin:
         if before.view == after.view and "commits what" not in label:
             return
         for records in self._records(label, before, after):
-            self.state = self.state.with_records(records, 0)
+            self.state = apply_records(self.state, records, 0)
 
     def _records(self, label: str, before: State, after: State) -> list[Sequence[r.Record]]:
         who, _, what = label.partition(" ")
@@ -178,7 +180,7 @@ class MetadataTwin:
     def accepts(self, record: r.Record) -> bool:
         """Whether the real rules accept a record now."""
         try:
-            self.state.with_records([record], 0)
+            apply_records(self.state, [record], 0)
         except EntryRejected:
             return False
         return True

@@ -21,7 +21,8 @@ from lakehead.storage.errors import ObjectExists, StorageError
 from lakehead.storage.metadata.entry import entry_number
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, RegisterNode
 from lakehead.storage.object_store.protocol import Buffer
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WriteAheadLog

@@ -10,6 +10,7 @@ from lakehead.storage.format.feature_level import BASE_LEVEL
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.entry import decode_entry, encode_entry
 from lakehead.storage.metadata.records import Entry, Record
+from lakehead.storage.metadata.rules import apply_entry, apply_records
 from lakehead.storage.metadata.state import ClusterState, StreamState
 
 NODES = st.integers(0, 1)
@@ -165,7 +166,8 @@ def entry(*records: Record) -> Entry:
 def start() -> ClusterState:
     """A cluster with a topic of two partitions, open on node 0."""
     topic = "a" * 32
-    return ClusterState().apply(
+    return apply_entry(
+        ClusterState(),
         entry(
             r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1),
             r.CreateTopic(name="t", topic_id=topic),
@@ -173,7 +175,7 @@ def start() -> ClusterState:
             r.CreateStream(stream_id=1, topic_id=topic, partition=1),
             r.OpenStream(stream_id=0, epoch=0, node_id=0, node_epoch=0),
             r.OpenStream(stream_id=1, epoch=0, node_id=0, node_epoch=0),
-        )
+        ),
     )
 
 
@@ -238,7 +240,7 @@ def test_any_records_leave_a_state_that_makes_sense(entries: list[list[Record]])
     for records in entries:
         before, next_entry = state, entry(*records)
         try:
-            state = state.apply(next_entry)
+            state = apply_entry(state, next_entry)
         except EntryRejected:
             assert state == before
             continue
@@ -246,7 +248,7 @@ def test_any_records_leave_a_state_that_makes_sense(entries: list[list[Record]])
         check(state)
     replayed = start()
     for known in accepted:
-        replayed = replayed.apply(decode_entry("k", encode_entry(known)))
+        replayed = apply_entry(replayed, decode_entry("k", encode_entry(known)))
     assert replayed == state
 
 
@@ -269,10 +271,10 @@ def test_commits_that_continue_are_accepted_and_a_repeated_one_is_not(
             key=f"data/{number}", kind="so", size=1, created_ms=0, ranges=(span,)
         )
         commit = entry(r.CommitObjects(node_id=0, node_epoch=0, objects=(committed,)))
-        state = state.apply(commit)
+        state = apply_entry(state, commit)
         check(state)
         try:
-            state.apply(commit)
+            apply_entry(state, commit)
         except EntryRejected:
             continue
         raise AssertionError("a repeated commit was accepted")
@@ -284,8 +286,8 @@ def test_records_mean_the_same_together_and_one_by_one(records: list[Record]) ->
     state, accepted = start(), []
     for record in records:
         try:
-            state = state.with_records([record], 5)
+            state = apply_records(state, [record], 5)
         except EntryRejected:
             continue
         accepted.append(record)
-    assert start().with_records(accepted, 5) == state
+    assert apply_records(start(), accepted, 5) == state

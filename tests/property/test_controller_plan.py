@@ -13,6 +13,7 @@ from lakehead.broker.controller.placement import leader_of
 from lakehead.broker.controller.plan import is_controller, is_lease_vacant
 from lakehead.broker.controller.situation import Situation
 from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState
 from tests.support.planned import plan, stream_weights
 
@@ -43,7 +44,7 @@ class Cluster:
         """Return what is planned now, and the cluster once it is committed."""
         situation = replace(self.situation, loads=self.loads())
         records = list(plan(self.state, situation))
-        after = replace(self, state=self.state.with_records(records, 0))
+        after = replace(self, state=apply_records(self.state, records, 0))
         assert list(plan(self.state, situation)) == records
         return records, after
 
@@ -56,7 +57,7 @@ class Cluster:
                 continue
             if stream.is_open and stream.node_id != stream.assigned:
                 closing = r.CloseStream(stream_id=stream.stream_id, epoch=stream.epoch)
-                state = state.with_records([closing], 0)
+                state = apply_records(state, [closing], 0)
             if not stream.is_open or stream.node_id != stream.assigned:
                 opening = r.OpenStream(
                     stream_id=stream.stream_id,
@@ -64,7 +65,7 @@ class Cluster:
                     node_id=target.node_id,
                     node_epoch=target.epoch,
                 )
-                state = state.with_records([opening], 0)
+                state = apply_records(state, [opening], 0)
         return replace(self, state=state)
 
     def leaders(self) -> dict[int, int]:
@@ -111,7 +112,8 @@ def clusters(
     fenced, dead, draining, leaving, starting = (
         set() if is_healthy else draw(others) for _ in range(5)
     )
-    state = ClusterState().with_records(
+    state = apply_records(
+        ClusterState(),
         [
             r.CreateTopic(name="t", topic_id=TOPIC),
             *(
@@ -124,12 +126,12 @@ def clusters(
     )
     holder = 0 if is_healthy else draw(st.integers(-1, nodes - 1))
     if holder >= 0:
-        state = state.with_records([r.ControllerLease(node_id=holder, node_epoch=0, term=0)], 0)
+        state = apply_records(state, [r.ControllerLease(node_id=holder, node_epoch=0, term=0)], 0)
     for stream_id, (story, first, second, _) in enumerate(drawn):
-        state = state.with_records(_story(stream_id, story, first, second), 0)
+        state = apply_records(state, _story(stream_id, story, first, second), 0)
     changes: list[r.Record] = [r.DrainNode(node_id=n, epoch=0, is_draining=True) for n in draining]
     changes += [r.FenceNode(node_id=n, epoch=0) for n in fenced]
-    state = state.with_records(changes, 0)
+    state = apply_records(state, changes, 0)
     lives = set(range(nodes)) - fenced
     ready = frozenset(lives - dead - starting)
     situation = Situation(
@@ -258,7 +260,7 @@ def _recovered(cluster: Cluster) -> Cluster:
                 taker_id=0,
                 taker_epoch=0,
             )
-            state = state.with_records([taking], 0)
+            state = apply_records(state, [taking], 0)
     return replace(cluster, state=state)
 
 
@@ -321,7 +323,7 @@ def test_a_new_node_takes_its_share_and_nobody_else_anything(cluster: Cluster) -
     ready = cluster.situation.ready | {new}
     cluster = replace(
         cluster,
-        state=cluster.state.with_records([joined], 0),
+        state=apply_records(cluster.state, [joined], 0),
         situation=replace(cluster.situation, ready=ready, settled=ready),
     )
     records, cluster = cluster.planned()

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lakehead.storage.stream.cache import _OVERHEAD, CacheBlock, CachedBatch, LogCache
+from lakehead.storage.stream.log_cache import _OVERHEAD, CacheBlock, CachedBatch, LogCache
 
 STREAMS = st.integers(0, 3)
 CAPACITY = 8 * (_OVERHEAD + 100)

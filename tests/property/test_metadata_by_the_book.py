@@ -14,10 +14,11 @@ from lakehead.storage.errors import EntryRejected
 from lakehead.storage.format.checkpoint import decode, encode
 from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
 from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.entry import encode_entry
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.records import Entry, Record
-from lakehead.storage.metadata.snapshot import state_of, tables_of
+from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
 from tests.property.test_cluster_state import NODES, SMALL, STREAMS, record_values
 from tests.support import metadata_by_the_book as book
@@ -177,13 +178,13 @@ def known(cluster: book.Cluster) -> dict[str, object]:
 @given(st.lists(st.lists(ownership | judged, min_size=1, max_size=2), max_size=40))
 @example([[r.CreateStream(stream_id=2, topic_id="b" * 32, partition=0)]])
 def test_two_readers_refuse_the_same_and_know_the_same(entries: list[list[Record]]) -> None:
-    state = ClusterState().apply(START)
+    state = apply_entry(ClusterState(), START)
     cluster = book.read_log(book.Cluster(), [encode_entry(START)])
     for records in entries:
         following = entry(*records)
         before, earlier = state, copy.deepcopy(cluster)
         try:
-            state = state.apply(following)
+            state = apply_entry(state, following)
             is_refused = False
         except EntryRejected:
             is_refused = True
@@ -224,10 +225,10 @@ def test_a_checkpoint_read_as_parquet_knows_the_same(
         r.ClusterCreated(cluster_id="c"),
         r.FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL),
     )
-    state = ClusterState().apply(entry(*created)).apply(START)
+    state = apply_entry(apply_entry(ClusterState(), entry(*created)), START)
     for record in entries:
         try:
-            state = state.apply(entry(record))
+            state = apply_entry(state, entry(record))
         except EntryRejected:
             continue
     folder: Path = tmp_path_factory.mktemp("checkpoint")  # type: ignore[attr-defined]

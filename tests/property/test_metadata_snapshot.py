@@ -14,9 +14,10 @@ from lakehead.storage.format.checkpoint import Checkpoint, decode, encode
 from lakehead.storage.format.columns import Longs, Texts
 from lakehead.storage.format.feature_level import BASE_LEVEL, METADATA_VERSION, NEWEST_LEVEL
 from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.extents import Extent, Extents
 from lakehead.storage.metadata.records import Entry, Record
-from lakehead.storage.metadata.snapshot import state_of, tables_of
+from lakehead.storage.metadata.rules import apply_entry, apply_records
 from lakehead.storage.metadata.state import WRITERS_MAX, ClusterState
 from tests.property.test_cluster_state import check, record_values, start
 from tests.support.examples import examples
@@ -67,19 +68,19 @@ def test_checkpoint_and_tail_give_the_state_of_a_full_replay_after_every_entry(
     steps: list[tuple[list[Record], int]],
 ) -> None:
     newest = r.FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL)
-    whole = start().apply(entry(0, newest))  # what is generated is of the newest level, too
+    whole = apply_entry(start(), entry(0, newest))  # what is generated is of the newest level, too
     followed = reloaded(whole)  # sometimes goes on from a checkpoint of what it is
     assert followed == whole
     for number, (records, what) in enumerate(steps):
         made = entry(number, *records)
         try:
-            whole = whole.apply(made)
+            whole = apply_entry(whole, made)
         except EntryRejected:
             with pytest.raises(EntryRejected):
-                followed.apply(made)
+                apply_entry(followed, made)
             whole, followed = whole.refuse(made), followed.refuse(made)
         else:
-            followed = followed.apply(made)
+            followed = apply_entry(followed, made)
         assert followed == whole
         assert stored(followed) == stored(whole)
         if what:
@@ -123,7 +124,7 @@ def test_a_long_life_with_many_checkpoints_keeps_everything() -> None:
         if number % 40 == 39:
             records = [replacement(whole, number, rng)]
         made = entry(number, *records)
-        whole, followed = whole.apply(made), followed.apply(made)
+        whole, followed = apply_entry(whole, made), apply_entry(followed, made)
         if number % 97 == 0:
             followed = reloaded(followed) if number % 2 else folded(followed)
     assert followed == whole
@@ -201,7 +202,7 @@ def test_the_last_entry_of_a_thousand_writers_is_known() -> None:
     state = ClusterState()
     for number in range(WRITERS_MAX + 5):
         made = Entry(version=1, writer=f"w{number}", nonce=f"n{number}", time_ms=0, records=())
-        state = state.apply(made)
+        state = apply_entry(state, made)
     assert len(state.writers) == WRITERS_MAX
     assert state.forgotten_entry == 4
     assert state.wrote("w5", "n5")
@@ -234,7 +235,7 @@ def test_a_checkpoint_of_an_older_release_has_nobody_assigned() -> None:
         [r.CreateStream(stream_id=0, topic_id="a" * 32, partition=0)],
         [r.AssignStreams(node_id=3, stream_ids=(0,))],
     ):
-        state = state.with_records(records, 0)
+        state = apply_records(state, records, 0)
     checkpoint = finish(tables_of(state))
     assert finish(state_of("key", checkpoint)).streams[0].assigned == 3
     gone = {"assigned", "preferred", "host_id", "wal", "is_draining"}

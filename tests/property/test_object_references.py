@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from lakehead.storage.errors import CorruptObject
 from lakehead.storage.format.feature_level import BASE_LEVEL
 from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.checkpoints import tables_of
 from lakehead.storage.metadata.records import Entry, Record
-from lakehead.storage.metadata.snapshot import tables_of
+from lakehead.storage.metadata.rules import apply_entry, apply_records
 from lakehead.storage.metadata.state import ClusterState, StreamState
 from tests.property.test_cluster_state import check
 from tests.property.test_metadata_snapshot import finish, folded, reloaded
@@ -48,7 +49,7 @@ def begun() -> ClusterState:
         [r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1)],
         topic(0, 0),
     ):
-        state = state.with_records(records, 0)
+        state = apply_records(state, records, 0)
     return state
 
 
@@ -174,7 +175,7 @@ def test_what_streams_refer_to_is_there(steps: list[tuple[Move, tuple[int, ...],
     for number, (move, numbers, what) in enumerate(steps):
         records = tuple(move(state, Draws(numbers), number))
         made = Entry(version=BASE_LEVEL, writer="w", nonce="n", time_ms=number, records=records)
-        state = state.apply(made)
+        state = apply_entry(state, made)
         check(state)
         if what < 3:
             known = state
@@ -186,7 +187,7 @@ def test_what_streams_refer_to_is_there(steps: list[tuple[Move, tuple[int, ...],
 @pytest.mark.parametrize("is_checkpointed", [False, True])
 def test_a_state_that_lacks_an_object_is_not_written_down(is_checkpointed: bool) -> None:
     draws = Draws([1] * 40)
-    state = begun().with_records(commit(begun(), draws, 0), 0)
+    state = apply_records(begun(), commit(begun(), draws, 0), 0)
     state = reloaded(state) if is_checkpointed else state
     gone = next(iter(state.objects))
     broken = replace(state, objects=state.objects.delete(gone))

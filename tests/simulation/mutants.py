@@ -21,17 +21,16 @@ from lakehead.storage.errors import OutcomeUnknown
 from lakehead.storage.format.object_names import JobName
 from lakehead.storage.garbage import judgement
 from lakehead.storage.garbage.collector import GarbageCollector
-from lakehead.storage.metadata import demands, object_rules
+from lakehead.storage.metadata import rules
 from lakehead.storage.metadata.entry import entry_key
-from lakehead.storage.metadata.log_cleaner import LogCleaner
+from lakehead.storage.metadata.log import LogCleaner
 from lakehead.storage.metadata.records import CommittedObject
 from lakehead.storage.metadata.state import StreamState
 from lakehead.storage.object_store.protocol import Buffer
 from lakehead.storage.object_store.retrying import RetryingStore
-from lakehead.storage.stream import own_log, recovery, registration
+from lakehead.storage.stream import recovery, registration
 from lakehead.storage.stream.engine import StreamEngine
-from lakehead.storage.stream.upload_queue import UploadQueue
-from lakehead.storage.stream.uploader import Uploader
+from lakehead.storage.stream.upload import Uploader, UploadQueue
 from lakehead.storage.wal import recovery as block_recovery
 from lakehead.storage.wal.object.log import ObjectWal
 from lakehead.storage.wal.object.put import Putter
@@ -114,17 +113,17 @@ def commit_out_of_order(patch: Patch) -> None:
 
 
 def accept_past_epochs(patch: Patch) -> None:
-    patch.setattr(object_rules, "live_node", lambda state, node_id, epoch: state.nodes[node_id])
+    patch.setattr(rules, "_committing_node", lambda state, record: state.nodes[record.node_id])
     _without_the_rule(patch, "WAL floor")
 
 
 def _without_the_rule(patch: Patch, words: str) -> None:
-    require = demands.require
+    require = rules._require
 
     def mutant(condition: bool, reason: str) -> None:
         require(condition or words in reason, reason)
 
-    patch.setattr(object_rules, "require", mutant)
+    patch.setattr(rules, "_require", mutant)
 
 
 def commit_before_the_object_is_there(patch: Patch) -> None:
@@ -175,7 +174,7 @@ def start_on_any_log(patch: Patch) -> None:
 
 def start_on_an_older_log(patch: Patch) -> None:
     patch.setattr(
-        own_log,
+        registration,
         "is_it",
         lambda node, found: found is not None and found.log_id == node.log.log_id,
     )

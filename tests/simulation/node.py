@@ -18,7 +18,8 @@ from lakehead.storage.errors import (
 )
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic, Record
 from lakehead.storage.metadata.state import ClusterState
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from tests.simulation.ledger import Violation

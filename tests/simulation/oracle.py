@@ -22,6 +22,7 @@ from lakehead.storage.metadata.records import (
     RegisterNode,
     ReplaceObjects,
 )
+from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.wal.object.names import WalName, is_tombstone_size
 from tests.simulation.bucket import Bucket
@@ -83,7 +84,7 @@ class MetadataOracle:
         self.entries.append(entry)
         self.was_refused = False
         try:
-            self.state = self.state.apply(entry)
+            self.state = apply_entry(self.state, entry)
         except EntryRejected:
             self.rejected += 1
             self.was_refused = True

@@ -22,7 +22,8 @@ from lakehead.storage.metadata.records import CreateStream, CreateTopic, Record
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import BlockWalSettings
 from lakehead.storage.wal.memory_device import MemoryDevice

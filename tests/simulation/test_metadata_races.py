@@ -20,10 +20,10 @@ from lakehead.storage.errors import (
     StoreUnavailable,
 )
 from lakehead.storage.metadata.entry import decode_entry, entry_number
-from lakehead.storage.metadata.log import MetadataLog
-from lakehead.storage.metadata.log_cleaner import LogCleaner
+from lakehead.storage.metadata.log import LogCleaner, MetadataLog
 from lakehead.storage.metadata.log_reader import LogReader
 from lakehead.storage.metadata.records import ProducerIdBlock, Record
+from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer, ObjectMeta, Owns, every_key
@@ -64,7 +64,7 @@ class Bucket:
     def _follow(self, key: str, body: bytes) -> None:
         state, entry = self.states[-1], decode_entry(key, body)
         try:
-            self.states.append(state.apply(entry))
+            self.states.append(apply_entry(state, entry))
         except EntryRejected:
             self.states.append(state.refuse(entry))
 

@@ -17,8 +17,9 @@ from lakehead.storage.format.record_batch import patch
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, FenceNode, Record
 from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store import open_store
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import WalOwner, WriteAheadLog, open_wal

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lakehead.storage.object_store import MemoryStore
-from lakehead.storage.stream.engine import StorageSettings
+from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal import MemoryWal
 from tests.unit.test_stream_engine import append, read_all, running
 

@@ -13,9 +13,15 @@ from lakehead.storage.format.record_batch import read_header
 from lakehead.storage.metadata.records import CommittedObject, CommittedRange, ReplaceObjects
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.block_cache import BlockCache
-from lakehead.storage.stream.engine import StorageSettings, StreamEngine
-from lakehead.storage.stream.read_budget import ReadBudget, Ticket
-from lakehead.storage.stream.readahead import READAHEAD_MAX, READAHEAD_MIN, Readahead
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.reader import (
+    READAHEAD_MAX,
+    READAHEAD_MIN,
+    Readahead,
+    ReadBudget,
+    Ticket,
+)
+from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.wal import MemoryWal
 from tests.unit.test_garbage import SteppedClock

@@ -14,7 +14,8 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.record_batch import patch
 from lakehead.storage.metadata.records import CreateStream, CreateTopic
 from lakehead.storage.object_store import FileStore
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import open_wal
 from tests.support.command_line import CommandLine

@@ -16,7 +16,7 @@ from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.protocol import ObjectStore
 from lakehead.storage.object_store.retrying import RetryingStore
-from lakehead.storage.stream.engine import StorageSettings
+from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.wal import MemoryWal
 from tests.simulation.loop import LoopClock, simulate

@@ -23,7 +23,8 @@ from lakehead.storage.format.records import KafkaRecord, iter_kafka_records
 from lakehead.storage.garbage.leak_check import check_leaks
 from lakehead.storage.metadata.records import COMPACTED, TrimStream
 from lakehead.storage.object_store import MemoryStore
-from lakehead.storage.stream.engine import StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.wal import MemoryWal
 from tests.support.record_batches import CODECS, TestRecord, compress, encode_batch, seal_batch
@@ -117,7 +118,9 @@ async def compact(engine: StreamEngine, stream: Stream, **options: int) -> Compa
 async def read(stream: Stream, offset: int | None = None) -> list[KafkaRecord]:
     """Read to the end, as a consumer does; control batches are left out."""
     found: list[KafkaRecord] = []
-    await stream._engine.wait_durable()
+    engine = stream._engine
+    assert isinstance(engine, StreamEngine)
+    await engine.wait_durable()
     at = stream.start_offset if offset is None else offset
     while at < stream.confirmed_offset:
         batches = await stream.fetch(at, 1000)

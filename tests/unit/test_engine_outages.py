@@ -10,7 +10,8 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.garbage.leak_check import check_leaks
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal

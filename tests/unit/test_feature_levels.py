@@ -29,10 +29,11 @@ from lakehead.storage.format.feature_level import (
 )
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.additions import ADDITIONS, columns_at, fitted
+from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.entry import decode_entry, encode_entry, entry_key
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import in_steps
-from lakehead.storage.metadata.snapshot import state_of, tables_of
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import MemoryStore, ObjectStore
 
@@ -198,23 +199,23 @@ async def test_a_level_survives_in_checkpoints() -> None:
 
 @pytest.mark.parametrize("level", [BASE_LEVEL, 0, -1])
 def test_a_level_is_never_lowered_nor_set_again(level: int) -> None:
-    state = ClusterState().with_records([r.ClusterCreated(cluster_id="c"), TO_NEWEST], 0)
+    state = apply_records(ClusterState(), [r.ClusterCreated(cluster_id="c"), TO_NEWEST], 0)
     for refused in (level, NEWEST_LEVEL):
         with pytest.raises(EntryRejected):
-            state.with_records([r.FeatureLevel(name=METADATA_VERSION, level=refused)], 0)
+            apply_records(state, [r.FeatureLevel(name=METADATA_VERSION, level=refused)], 0)
 
 
 def test_a_level_is_not_raised_above_what_a_live_node_supports() -> None:
     created: list[r.Record] = [r.ClusterCreated(cluster_id="c"), REGISTRATION, TO_NEWEST]
-    state = ClusterState().with_records(created, 0)
+    state = apply_records(ClusterState(), created, 0)
     above = r.FeatureLevel(name=METADATA_VERSION, level=NEWEST_LEVEL + 1)
     with pytest.raises(EntryRejected, match="node 0 supports levels 1 to"):
-        state.with_records([above], 0)
-    fenced = state.with_records([r.FenceNode(node_id=0, epoch=0), above], 0)
+        apply_records(state, [above], 0)
+    fenced = apply_records(state, [r.FenceNode(node_id=0, epoch=0), above], 0)
     assert fenced.metadata_version == NEWEST_LEVEL + 1
     again = msgspec.structs.replace(REGISTRATION, epoch=1)
     with pytest.raises(EntryRejected, match=r"supports metadata\.version 1 to"):
-        fenced.with_records([again], 0)
+        apply_records(fenced, [again], 0)
 
 
 # What a newer release has written.

@@ -15,10 +15,11 @@ from lakehead.storage.garbage.leak_check import check_leaks
 from lakehead.storage.garbage.sweep import SweepTimes, find_garbage, perform
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommitObjects, DeleteTopic, FenceNode, RegisterNode
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
-from lakehead.storage.stream.engine import StorageSettings
+from lakehead.storage.stream.settings import StorageSettings
 from lakehead.storage.wal import MemoryWal
 from lakehead.storage.wal.object.names import TOMBSTONE_SIZE, wal_key
 from tests.unit.test_stream_engine import TOPIC, append, running
@@ -205,7 +206,7 @@ def test_wal_objects_below_the_floor_go_and_tombstones_stay() -> None:
         return RegisterNode(node_id=1, epoch=epoch, incarnation="i", host="h", port=1)
 
     floor = CommitObjects(node_id=1, node_epoch=1, objects=(), wal_epoch=1, wal_floor=5)
-    state = ClusterState().with_records([node(0), node(1), floor], 0)
+    state = apply_records(ClusterState(), [node(0), node(1), floor], 0)
     wanted = {
         (0, 900): Verdict.OLD_WAL,
         (1, 4): Verdict.OLD_WAL,
@@ -221,8 +222,8 @@ def test_wal_objects_below_the_floor_go_and_tombstones_stay() -> None:
     "key", ["data/00/x", "data/zz/1-1-1", "wal/1/2/3", "data/00/1-1-1", DataName(9, 0, 0).key]
 )
 def test_names_that_nobody_gave_are_left_alone(key: str) -> None:
-    state = ClusterState().with_records(
-        [RegisterNode(node_id=1, epoch=0, incarnation="i", host="h", port=1)], 0
+    state = apply_records(
+        ClusterState(), [RegisterNode(node_id=1, epoch=0, incarnation="i", host="h", port=1)], 0
     )
     assert judge(state, key, 10) is Verdict.STRANGE
 

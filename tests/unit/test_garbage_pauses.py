@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lakehead.broker.process import GC_THRESHOLDS
-from lakehead.storage.stream.cache import CachedBatch, LogCache
+from lakehead.storage.stream.log_cache import CachedBatch, LogCache
 
 
 @pytest.fixture

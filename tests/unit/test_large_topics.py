@@ -10,6 +10,7 @@ from lakehead.broker.api.topic_rules import PARTITIONS_MAX
 from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Record
+from lakehead.storage.metadata.rules import apply_in_steps, apply_records
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.metadata.table import Table
 from tests.support.processor_time import check_within, measured
@@ -29,7 +30,7 @@ def _frozen() -> Iterator[None]:
 
 def started() -> ClusterState:
     node = r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1)
-    return ClusterState().with_records([node], 0)
+    return apply_records(ClusterState(), [node], 0)
 
 
 def streams(topic_id: str, first: int, count: int, partition: int = 0) -> list[Record]:
@@ -75,7 +76,7 @@ def longest_step(steps: Generator[None, None, ClusterState]) -> tuple[ClusterSta
 @measured
 @pytest.mark.usefixtures("_frozen")
 def test_the_largest_topic_is_made_and_deleted_in_short_steps() -> None:
-    state, longest, count = longest_step(started().steps(large(), 0))
+    state, longest, count = longest_step(apply_in_steps(started(), large(), 0))
     assert state.topics["large"].partitions == tuple(range(PARTITIONS_MAX))
     assert all(state.streams[n].assigned == 0 for n in range(PARTITIONS_MAX))
     assert count > 20
@@ -83,8 +84,8 @@ def test_the_largest_topic_is_made_and_deleted_in_short_steps() -> None:
     opened = [
         r.OpenStream(stream_id=n, epoch=0, node_id=0, node_epoch=0) for n in range(PARTITIONS_MAX)
     ]
-    state = state.with_records([*opened, uploaded(PARTITIONS_MAX)], 0)
-    state, longest, count = longest_step(state.steps([r.DeleteTopic(topic_id=TOPIC)], 7))
+    state = apply_records(state, [*opened, uploaded(PARTITIONS_MAX)], 0)
+    state, longest, count = longest_step(apply_in_steps(state, [r.DeleteTopic(topic_id=TOPIC)], 7))
     assert not len(state.streams)
     assert dict(state.unreferenced) == {"data/00/0": 7}
     assert count > 10
@@ -105,8 +106,8 @@ def test_streams_of_topics_in_turn_mean_the_same_together_and_one_by_one() -> No
     ]
     state = started()
     for record in records:
-        state = state.with_records([record], 0)
-    assert state == started().with_records(records, 0)
+        state = apply_records(state, [record], 0)
+    assert state == apply_records(started(), records, 0)
     assert len(state.streams) == 5
     assert dict(state.unified_names) == {"a_b": frozenset({"a_b"})}
 
@@ -121,9 +122,9 @@ def test_streams_of_topics_in_turn_mean_the_same_together_and_one_by_one() -> No
     ],
 )
 def test_a_stream_out_of_order_is_refused_among_others_too(wrong: list[Record]) -> None:
-    state = started().with_records(large(2), 0)
+    state = apply_records(started(), large(2), 0)
     with pytest.raises(EntryRejected):
-        state.with_records(wrong, 0)
+        apply_records(state, wrong, 0)
 
 
 @pytest.mark.parametrize(("node_id", "term"), [(1, -1), (0, 7)])
@@ -132,7 +133,7 @@ def test_an_assignment_of_no_stream_is_judged_as_any(node_id: int, term: int) ->
     for count in (0, 1, 501):
         record = r.AssignStreams(node_id=node_id, stream_ids=tuple(range(count)), term=term)
         with pytest.raises(EntryRejected):
-            started().with_records([*large(600), record], 0)
+            apply_records(started(), [*large(600), record], 0)
 
 
 def test_a_table_takes_many_changes_as_it_takes_each() -> None:

@@ -14,8 +14,8 @@ from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CommitObjects, FenceNode, OpenStream
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.object_store.protocol import Buffer
-from lakehead.storage.stream.engine import NodeIdentity
 from lakehead.storage.stream.registration import register
+from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.wal import MemoryWal
 from tests.unit.test_stream_engine import running
 

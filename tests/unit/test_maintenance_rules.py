@@ -15,6 +15,7 @@ from lakehead.broker.setting_sources import load
 from lakehead.broker.settings import Settings
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import COMPACTED
+from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.upkeep.configs import (
     ALL_BROKERS,
@@ -38,7 +39,7 @@ def uploads(*objects: tuple[int, int]) -> ClusterState:
         span = msgspec.structs.replace(made.ranges[0], size=size, max_timestamp=newest_ms)
         made = msgspec.structs.replace(made, ranges=(span,), created_ms=number)
         commit = r.CommitObjects(node_id=0, node_epoch=0, objects=(made,))
-        state = state.apply(entry(commit))
+        state = apply_entry(state, entry(commit))
     return state
 
 
@@ -49,12 +50,12 @@ def compacted(state: ClusterState, until: int, size: int) -> ClusterState:
     made = committed(f"data/c{until}", 0, until, COMPACTED)
     span = msgspec.structs.replace(made.ranges[0], size=size)
     made = msgspec.structs.replace(made, ranges=(span,))
-    return state.apply(entry(r.ReplaceObjects(sources=tuple(sources), objects=(made,))))
+    return apply_entry(state, entry(r.ReplaceObjects(sources=tuple(sources), objects=(made,))))
 
 
 def due(state: ClusterState, now_ms: int, **configs: str) -> list[DueWork]:
     named = {name.replace("_", "."): value for name, value in configs.items()}
-    state = state.apply(entry(r.TopicConfig(topic_id=TOPIC, configs={**named})))
+    state = apply_entry(state, entry(r.TopicConfig(topic_id=TOPIC, configs={**named})))
     return list(due_of(state, state.topics["t"], VALUES, now_ms))
 
 
@@ -132,7 +133,7 @@ def test_one_node_does_it_for_the_cluster() -> None:
     state = start()
     assert is_lowest(state, 0)
     assert not is_lowest(state, 1)
-    state = state.apply(entry(r.FenceNode(node_id=0, epoch=0)))
+    state = apply_entry(state, entry(r.FenceNode(node_id=0, epoch=0)))
     assert is_lowest(state, 1)
 
 
@@ -144,17 +145,17 @@ def test_the_process_is_told_the_settings_of_its_node(monkeypatch: pytest.Monkey
 
 def test_retention_waits_for_a_declared_table() -> None:
     state = uploads((100, 5), (100, 6), (100, 7))
-    state = state.apply(entry(r.TopicConfig(topic_id=TOPIC, configs={"retention.ms": "10"})))
+    state = apply_entry(state, entry(r.TopicConfig(topic_id=TOPIC, configs={"retention.ms": "10"})))
     assert words(due(state, 100)) == ["trim to 30"]
-    state = state.apply(
-        entry(r.TopicConfig(topic_id=TOPIC, configs={"lakehead.table.enable": "true"}))
+    state = apply_entry(
+        state, entry(r.TopicConfig(topic_id=TOPIC, configs={"lakehead.table.enable": "true"}))
     )
     assert words(due(state, 100)) == []
     take = r.TakeTable(topic_id=TOPIC, holder="a", term=0, until_ms=99)
-    state = state.apply(entry(take))
+    state = apply_entry(state, entry(take))
     for held, expected in ((0, []), (13, ["trim to 13"]), (30, ["trim to 30"])):
         progress = r.TableProgress(topic_id=TOPIC, term=0, offsets=(held,))
-        assert words(due(state.apply(entry(progress)), 100)) == expected
+        assert words(due(apply_entry(state, entry(progress)), 100)) == expected
 
 
 @pytest.mark.parametrize("name", sorted(UPKEEP_CONFIGS))

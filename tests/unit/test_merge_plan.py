@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lakehead.storage.compaction.merge_plan import MergeItem, MergeRules, plan_merges, stream_merges
 from lakehead.storage.metadata import records as r
+from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
 from tests.unit.test_maintenance_rules import compacted, uploads
 from tests.unit.test_metadata_rules import TOPIC, entry
@@ -55,11 +56,12 @@ def shared(objects: int, streams: int, size: int = 50) -> ClusterState:
     """Objects of the same streams, which have `size` bytes each in them."""
     state = uploads()
     for stream_id in range(1, streams):
-        state = state.apply(
+        state = apply_entry(
+            state,
             entry(
                 r.CreateStream(stream_id=stream_id, topic_id=TOPIC, partition=stream_id),
                 r.OpenStream(stream_id=stream_id, epoch=0, node_id=0, node_epoch=0),
-            )
+            ),
         )
     for number in range(objects):
         ranges = tuple(
@@ -80,7 +82,7 @@ def shared(objects: int, streams: int, size: int = 50) -> ClusterState:
             created_ms=number,
             ranges=ranges,
         )
-        state = state.apply(entry(r.CommitObjects(node_id=0, node_epoch=0, objects=(made,))))
+        state = apply_entry(state, entry(r.CommitObjects(node_id=0, node_epoch=0, objects=(made,))))
     return state
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import CorruptObject, EntryRejected, OutcomeUnknown, UnsupportedFormat
 from lakehead.storage.metadata.entry import decode_entry, encode_entry, entry_key, entry_number
-from lakehead.storage.metadata.follower import MetadataFollower
 from lakehead.storage.metadata.layout import META, Boundary, Listing, checkpoint_key
-from lakehead.storage.metadata.log import MetadataLog
+from lakehead.storage.metadata.log import MetadataFollower, MetadataLog
 from lakehead.storage.metadata.records import (
     ClusterCreated,
     CreateTopic,

@@ -15,9 +15,9 @@ from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.object_store import MemoryStore, ObjectStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
 from lakehead.storage.object_store.retrying import RetryingStore
-from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.recovery import Taker, take_objects, uncommitted
-from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal, ObjectWal, WalOwner, WriteAheadLog, open_wal

@@ -23,13 +23,14 @@ from lakehead.storage.metadata.records import (
     FenceNode,
     RetireNode,
 )
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState, NodeState
 from lakehead.storage.object_store import FileStore, MemoryStore
 from lakehead.storage.stream import registration
-from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.left_logs import LeftLogs
 from lakehead.storage.stream.recovery import recovered_blocks
-from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import BlockWal, MemoryWal, WalOwner, WriteAheadLog, open_wal
@@ -490,9 +491,9 @@ async def test_a_gap_in_the_current_epoch_is_an_error_of_recovery(newer_epochs: 
             await recover(host_state, *offsets)
     with pytest.raises(WalCorrupted):  # half of it is committed: no upload cuts a batch
         await recover(host_state, 0, 2)
-    gone = host_state.with_records([DeleteTopic(topic_id=host_state.topics["t"].topic_id)], 0)
+    gone = apply_records(host_state, [DeleteTopic(topic_id=host_state.topics["t"].topic_id)], 0)
     assert await recover(gone, 3, 9) == 0
-    closed = host_state.with_records([CloseStream(stream_id=0, epoch=0)], 0)
+    closed = apply_records(host_state, [CloseStream(stream_id=0, epoch=0)], 0)
     assert await recover(closed, 3, 9) == 0
 
 

@@ -15,6 +15,7 @@ from lakehead.broker.catalog.placement import as_assigned, new_streams, spread
 from lakehead.broker.catalog.reassignment import judge_elections, judge_reassignments
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.metadata.records import CreateTopic, OpenStream, RegisterNode
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 
 TOPIC_ID = "1" * 32
@@ -77,12 +78,12 @@ def test_new_streams_are_records_that_the_rules_take() -> None:
         RegisterNode(node_id=one, epoch=0, incarnation=str(one), host="h", port=1) for one in (1, 2)
     ]
     topic = CreateTopic(name="t", topic_id=TOPIC_ID)
-    state = ClusterState().with_records([*register, topic], 0)
-    state = state.with_records(new_streams(state, TOPIC_ID, range(3), [2, 1, 2]), 0)
+    state = apply_records(ClusterState(), [*register, topic], 0)
+    state = apply_records(state, new_streams(state, TOPIC_ID, range(3), [2, 1, 2]), 0)
     assert [state.streams[number].assigned for number in range(3)] == [2, 1, 2]
     assert [state.streams[number].preferred for number in range(3)] == [2, 1, 2]
     opened = OpenStream(stream_id=0, epoch=0, node_id=2, node_epoch=0)
-    after = state.with_records([opened], 0)
+    after = apply_records(state, [opened], 0)
     leader = leader_of(after, after.streams[0])
     assert leader is not None
     assert leader.node.node_id == 2
@@ -149,10 +150,10 @@ def test_a_move_that_is_under_way_can_be_called_back() -> None:
     register = [
         RegisterNode(node_id=one, epoch=0, incarnation=str(one), host="h", port=1) for one in (1, 2)
     ]
-    state = ClusterState().with_records([*register, CreateTopic(name="t", topic_id=TOPIC_ID)], 0)
-    state = state.with_records(new_streams(state, TOPIC_ID, range(1), [1]), 0)
+    state = apply_records(ClusterState(), [*register, CreateTopic(name="t", topic_id=TOPIC_ID)], 0)
+    state = apply_records(state, new_streams(state, TOPIC_ID, range(1), [1]), 0)
     opened = OpenStream(stream_id=0, epoch=0, node_id=1, node_epoch=0)
-    state = state.with_records([opened], 0)
+    state = apply_records(state, [opened], 0)
     place = ("t", 0)
     assert judge_reassignments(state, [(place, None)], ()).errors[place].code is (
         ErrorCode.no_reassignment_in_progress
@@ -161,9 +162,9 @@ def test_a_move_that_is_under_way_can_be_called_back() -> None:
     assert judge_reassignments(state, asked, {1}).errors[place].code is (
         ErrorCode.invalid_replica_assignment
     )
-    state = state.with_records(judge_reassignments(state, asked, {1, 2}).records(), 0)
+    state = apply_records(state, judge_reassignments(state, asked, {1, 2}).records(), 0)
     assert duty_of(state, state.streams[0], 1, is_held=True) is Duty.HAND_OVER
-    state = state.with_records(judge_reassignments(state, [(place, None)], ()).records(), 0)
+    state = apply_records(state, judge_reassignments(state, [(place, None)], ()).records(), 0)
     assert duty_of(state, state.streams[0], 1, is_held=True) is Duty.NOTHING
     assert state.streams[0].preferred == 1
 
@@ -172,7 +173,7 @@ def test_an_unclean_election_finds_somebody() -> None:
     dead = node(2, is_fenced=True)
     orphan = stream(node_id=2, epoch=0, is_open=True, assigned=2, preferred=2)
     state = state_of(node(1), dead, streams={0: orphan})
-    topic_state = ClusterState().with_records([CreateTopic(name="t", topic_id=TOPIC_ID)], 0)
+    topic_state = apply_records(ClusterState(), [CreateTopic(name="t", topic_id=TOPIC_ID)], 0)
     topics = topic_state.topics.set(
         "t", type(topic_state.topics["t"])(name="t", topic_id=TOPIC_ID, partitions=(0,))
     )

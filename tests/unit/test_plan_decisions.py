@@ -15,6 +15,7 @@ from lakehead.broker.controller.situation import Situation
 from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.log_reader import in_steps
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState
 from tests.support.loop_watch import watched_loop
 from tests.support.planned import balance, plan, stream_weights
@@ -40,7 +41,7 @@ def cluster(nodes: int, streams: int = 0) -> ClusterState:
             r.AssignStreams(node_id=node_id, stream_ids=(stream_id,)),
             r.OpenStream(stream_id=stream_id, epoch=0, node_id=node_id, node_epoch=0),
         ]
-    return ClusterState().with_records(records, 0)
+    return apply_records(ClusterState(), records, 0)
 
 
 def seen(state: ClusterState, node_id: int = 0, **changes: Any) -> Situation:
@@ -66,7 +67,7 @@ def dead(state: ClusterState, *node_ids: int, by: int = 0, **changes: Any) -> Si
 
 
 def carried_out(state: ClusterState, records: Sequence[r.Record]) -> ClusterState:
-    return state.with_records(records, 0)
+    return apply_records(state, records, 0)
 
 
 def leaders(state: ClusterState) -> Counter[int]:
@@ -101,7 +102,7 @@ def moved(state: ClusterState) -> ClusterState:
                 node_epoch=state.nodes[stream.assigned].epoch,
             )
         )
-        state = state.with_records(records, 0)
+        state = apply_records(state, records, 0)
     return state
 
 
@@ -286,7 +287,7 @@ async def test_very_many_streams_are_planned_in_short_steps(is_dead: bool) -> No
     for node_id, some in ((1, first), (2, tuple(ids[len(first) :]))):
         records += [r.AssignStreams(node_id=node_id, stream_ids=some)]
         records += [r.OpenStream(stream_id=n, epoch=0, node_id=node_id, node_epoch=0) for n in some]
-    state = ClusterState().with_records(records, 0)
+    state = apply_records(ClusterState(), records, 0)
     loads = {1: NodeLoad(bytes_in=1e8, cpu=0.9, hottest=tuple((n, 1e3 + n) for n in ids[:1000]))}
     situation = dead(state, 1) if is_dead else seen(state, is_balance_due=True, loads=loads)
     with watched_loop() as watch:

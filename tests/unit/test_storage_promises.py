@@ -16,7 +16,8 @@ from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.records import CreateStream, CreateTopic, DeleteTopic
 from lakehead.storage.object_store import Buffer, MemoryStore
 from lakehead.storage.object_store.faulty import FaultProfile, FaultyStore
-from lakehead.storage.stream.engine import NodeIdentity, StorageSettings, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity, StorageSettings
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal
 from tests.simulation.loop import LoopClock, simulate

@@ -7,6 +7,7 @@ from lakehead.storage.errors import SettingsError
 from lakehead.storage.format.feature_level import BASE_LEVEL
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.records import Entry, Record
+from lakehead.storage.metadata.rules import apply_entry
 from lakehead.storage.metadata.state import ClusterState
 from lakehead.storage.metadata.table_declaration import PREFIX, TableDeclaration
 
@@ -30,7 +31,8 @@ def committed(number: int, stream: int, start: int, end: int) -> r.CommitObjects
 @pytest.fixture
 def state() -> ClusterState:
     """Two partitions: offsets 0-10 made at 1 s and 10-20 at 3 s; and 0-5 at 2 s."""
-    return ClusterState().apply(
+    return apply_entry(
+        ClusterState(),
         entry(
             r.RegisterNode(node_id=0, epoch=0, incarnation="i", host="h", port=1),
             r.CreateTopic(name="t", topic_id=TOPIC, configs={f"{PREFIX}enable": "true"}),
@@ -45,7 +47,7 @@ def state() -> ClusterState:
             committed(1, 0, 0, 10),
             committed(2, 1, 0, 5),
             committed(3, 0, 10, 20),
-        )
+        ),
     )
 
 
@@ -68,7 +70,7 @@ def test_how_far_a_table_is_behind(
 
 
 def test_what_retention_removed_is_not_waited_for(state: ClusterState) -> None:
-    state = state.apply(entry(r.TrimStream(stream_id=0, start_offset=20)))
+    state = apply_entry(state, entry(r.TrimStream(stream_id=0, start_offset=20)))
     assert lag_of(state, state.topics["t"], ()).records == 5
 
 

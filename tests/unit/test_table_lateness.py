@@ -11,10 +11,10 @@ from lakehead.broker.settings import Settings
 from lakehead.lake.jobs.table_lateness import why_late
 from lakehead.lake.jobs.table_status import TableStatus
 from lakehead.storage.clock import SystemClock
+from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.log_reader import in_steps
 from lakehead.storage.metadata.records import ClusterCreated, FeatureLevel, RegisterNode
-from lakehead.storage.metadata.snapshot import state_of, tables_of
 from lakehead.storage.metadata.state import ClusterState, NodeState, TablesKeeping
 from lakehead.storage.object_store import MemoryStore
 

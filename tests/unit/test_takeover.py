@@ -14,8 +14,9 @@ from lakehead.storage.format.partition_state import StateSnapshot
 from lakehead.storage.metadata.records import FenceNode
 from lakehead.storage.metadata.state import NodeState
 from lakehead.storage.object_store import MemoryStore
-from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.left_logs import LeftLogs, reaches
+from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal, ObjectWal, WalOwner, WriteAheadLog

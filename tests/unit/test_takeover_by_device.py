@@ -13,8 +13,9 @@ from lakehead.broker.controller.recovery import last_resorts, recoverers
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import Fenced, SettingsError, StorageError
 from lakehead.storage.object_store import MemoryStore
-from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
 from lakehead.storage.stream.left_logs import LeftLogs
+from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.stream.stream import Stream
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal import MemoryWal, WalOwner, WriteAheadLog

@@ -10,6 +10,7 @@ from immutables import Map
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.catalog.reassignment import Judged, Loss, judge_elections
+from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState, TopicState
 from lakehead.storage.object_store import MemoryStore
 from lakehead.storage.stream.engine import StreamEngine
@@ -56,10 +57,10 @@ def test_what_nobody_reaches_is_given_up_from_the_committed_end_on() -> None:
     state = cluster({}, {}, host_id="here")
     judged = elect(state)
     assert judged.moves[PLACE] == (0, LIVE, False, Loss(DEAD, 3, 70))
-    after = state.with_records(judged.records(), 0).streams[0]
+    after = apply_records(state, judged.records(), 0).streams[0]
     assert (after.is_open, after.assigned, after.epoch, after.end_offset) == (False, LIVE, 3, 70)
     assert after.preferred == DEAD, "the balance of preferred leaders is as it was"
-    again = elect(state.with_records(judged.records(), 0))
+    again = elect(apply_records(state, judged.records(), 0))
     assert again.moves[PLACE].loss is None, "nothing is given up a second time"
 
 
@@ -100,7 +101,7 @@ def test_an_election_of_preferred_leaders_gives_nothing_up() -> None:
     state = cluster({}, {"preferred": LIVE}, host_id="here")
     judged = judge_elections(state, [PLACE], {LIVE}, is_unclean=False)
     assert judged.moves[PLACE].loss is None
-    assert state.with_records(judged.records(), 0).streams[0].is_open
+    assert apply_records(state, judged.records(), 0).streams[0].is_open
 
 
 async def died_with_a_log(store: MemoryStore, place: Place) -> list[list[int]]:

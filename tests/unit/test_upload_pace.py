@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from lakehead.storage.format.partition_state import StateSnapshot
 from lakehead.storage.object_store import Buffer, MemoryStore
-from lakehead.storage.stream.cache import CacheBlock, CachedBatch, LogCache
-from lakehead.storage.stream.engine import StorageSettings
-from lakehead.storage.stream.upload_pace import UploadPace
-from lakehead.storage.stream.uploader import plan_objects
+from lakehead.storage.stream.log_cache import CacheBlock, CachedBatch, LogCache
+from lakehead.storage.stream.settings import StorageSettings
+from lakehead.storage.stream.upload import UploadPace, plan_objects
 from lakehead.storage.wal import MemoryWal
 from tests.simulation.loop import LoopClock, simulate
 from tests.unit.test_stream_engine import append, read_all, running

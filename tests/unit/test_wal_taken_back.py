@@ -12,8 +12,8 @@ from immutables import Map
 
 from lakehead.storage.errors import Fenced, SettingsError
 from lakehead.storage.metadata.state import ClusterState, NodeState
-from lakehead.storage.stream.engine import NodeIdentity
 from lakehead.storage.stream.registration import claim
+from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.wal import BlockWal
 from lakehead.storage.wal.protocol import Claim
 from lakehead.storage.wal.reservation import reservation_key

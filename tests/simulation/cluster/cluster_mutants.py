@@ -17,7 +17,7 @@ from lakehead.broker.cluster.session import Session
 from lakehead.broker.controller import controller, plan
 from lakehead.broker.controller.recovery import Recoveries
 from lakehead.storage.metadata.state import NodeState
-from lakehead.storage.stream.pending_appends import PendingAppends
+from lakehead.storage.stream.engine import PendingAppends
 from lakehead.storage.wal.object.seal import LogSealer
 
 Patch = pytest.MonkeyPatch

@@ -25,7 +25,8 @@ from lakehead.storage.clock import Clock
 from lakehead.storage.errors import LakeheadError, OffsetOutOfRange, WalFull
 from lakehead.storage.metadata.log import MetadataLog
 from lakehead.storage.metadata.state import ClusterState, NodeState
-from lakehead.storage.stream.engine import NodeIdentity, StreamEngine
+from lakehead.storage.stream.engine import StreamEngine
+from lakehead.storage.stream.settings import NodeIdentity
 from lakehead.storage.tasks import TaskScope
 from lakehead.storage.wal.protocol import WalOwner, WriteAheadLog
 from tests.simulation.ledger import Violation
