@@ -27,7 +27,7 @@ unexport PYTHONPATH PYTHONDONTWRITEBYTECODE
 FIRST := install|demo|airflow|test|unit|integration|bench|docs|tf-test|clean
 
 help: ## Show this list
-	@echo "Lakehead: where streams enter the lake"
+	@echo "Lakehead: a Kafka broker over object storage"
 	@echo
 	@awk -F ':.*## ' '/^($(FIRST)):.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo
