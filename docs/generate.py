@@ -167,7 +167,9 @@ def _command_line() -> str:
             [path, *(_usage(p) for p in command.params if p.param_type_name == "argument")]
         )
         parts += ["", "```", f"{usage} [OPTIONS]", "```"]
-        options = [p for p in command.params if p.name != "help"]
+        options = [
+            p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)
+        ]
         if path == "lakehead start":
             parts += [
                 "",

@@ -309,7 +309,7 @@ def _json_option(option: str) -> tuple[str, str | None]:
     """Take `topic` or `topic=DDL` apart; the DDL is checked."""
     topic, equals, ddl = option.partition("=")
     if not topic.strip():
-        raise SettingsError(f"--json wants TOPIC or TOPIC=SCHEMA, not {option!r}")
+        raise SettingsError(f"--json-values wants TOPIC or TOPIC=SCHEMA, not {option!r}")
     return topic.strip(), to_ddl(parse_schema(ddl)) if equals else None
 
 

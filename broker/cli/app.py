@@ -12,19 +12,15 @@ from typing import Annotated
 import typer
 
 from lakehead.broker.cli.commands import LazyGroup
+from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.open_files import raise_open_file_limit
 from lakehead.installation import VERSION
 from lakehead.storage.errors import LakeheadError
 
-app = typer.Typer(
+app = CommandLine(
     name="lakehead",
     cls=LazyGroup,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help=("A Kafka broker whose data lies in an object store, where Spark reads it in place."),
+    help="A Kafka broker whose data lies in an object store, where Spark reads it in place.",
 )
 
 

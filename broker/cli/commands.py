@@ -1,6 +1,7 @@
-"""The commands by name. A command's module is imported when the command is run, or shown.
+"""The commands by name and subject. A command's module is imported when the command is run.
 
-A node is started again after each failure and update: what it does not need costs time each time.
+A node is started again after each failure and update: the modules that it does not need cost time
+each time. So the page of all commands has its lines from here, and imports none of them.
 """
 
 from __future__ import annotations
@@ -8,45 +9,163 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 
+from lakehead.broker.cli.help_page import CommandLine, HelpGroup
 from lakehead.storage.jobs import STORAGE_JOBS
 
 _JOB = "job:"
 
-# The module of lakehead.broker.cli and the function in it, or the Typer with commands of its own;
-# or the module that declares a job.
-_PLACES = {
-    "start": "start.start",
-    "demo": "demo.demo",
-    "airflow": "local_airflow.local_airflow",
-    "nodes": "nodes.list_nodes",
-    "drain": "nodes.drain",
-    "features": "features.app",
-    "rolling-update": "rolling_update.rolling_update",
-    "slot": "slot.app",
-    "settings": "host_settings.app",
-    "topics": "topics.app",
-    "sql": "sql.sql",
-    "tables": "tables.list_tables",
-    "materialize": "materialize.materialize",
-    "replay-dead-letters": "replay.replay",
-    "optimize": "table_upkeep.optimize",
-    "vacuum": "table_upkeep.vacuum",
-    "rebuild-table": "rebuild_table.rebuild_table",
-    "registry": "registry.registry",
-    "inspect": "inspection.app",
-    "connect": "connect.app",
-    "maintain": "maintain.maintain",
-    **{command: _JOB + module for module, command in STORAGE_JOBS.values()},
-    "leak-check": "leak_check.leak_check",
+
+class Command(NamedTuple):
+    """`place`: the module of lakehead.broker.cli and the function in it, or the CommandLine with
+    commands of its own; or the module that declares a job. `summary`: the first paragraph of the
+    command's help.
+    """
+
+    place: str
+    summary: str
+
+
+def _job(name: str, summary: str) -> Command:
+    return Command(_JOB + STORAGE_JOBS[name][0], summary)
+
+
+COMMANDS: Mapping[str, Mapping[str, Command]] = {
+    "Run": {
+        "start": Command(
+            "start.start", "Start a broker, and keep running until Ctrl-C or SIGTERM."
+        ),
+        "demo": Command(
+            "demo.demo",
+            "Stream 336,776 flights through a broker, query them by Spark SQL, write a Delta "
+            "table, and compare the results.",
+        ),
+        "airflow": Command(
+            "local_airflow.local_airflow",
+            "Run Airflow with Lakehead's DAGs on this machine, beside a demo cluster or for a "
+            "given one.",
+        ),
+        "nodes": Command(
+            "nodes.list_nodes",
+            "List the nodes of a cluster: state, address, what they lead and their traffic.",
+        ),
+        "drain": Command(
+            "nodes.drain",
+            "Move everything that nodes lead to the other nodes, and assign nothing to them.",
+        ),
+        "features": Command(
+            "features.app", "Show the feature level of a cluster, or raise it after an update."
+        ),
+        "registry": Command(
+            "registry.registry",
+            "Serve a schema registry with Confluent's REST interface, and keep running until "
+            "Ctrl-C or SIGTERM.",
+        ),
+    },
+    "Topics": {
+        "topics": Command("topics.app", "List, describe, create, alter and delete topics."),
+        "connect": Command(
+            "connect.app",
+            "Copy files, Delta tables and topics into topics: each record once, whatever is "
+            "killed.",
+        ),
+    },
+    "Tables": {
+        "sql": Command("sql.sql", "Open a Spark SQL shell in which every topic is a view."),
+        "tables": Command(
+            "tables.list_tables",
+            "Show how far each declared table is behind, its files, dead letters and what it "
+            "costs.",
+        ),
+        "materialize": Command(
+            "materialize.materialize", "Turn topics into Delta tables that hold each record once."
+        ),
+        "replay-dead-letters": Command(
+            "replay.replay", "Read a table's dead letters again, as the table is declared now."
+        ),
+        "optimize": Command(
+            "table_upkeep.optimize",
+            "Merge small files of tables into large ones, with rows in the order of "
+            "lakehead.table.cluster.by.",
+        ),
+        "vacuum": Command(
+            "table_upkeep.vacuum",
+            "Delete files that no version of the last days needs, those of killed runs among them.",
+        ),
+        "rebuild-table": Command(
+            "rebuild_table.rebuild_table",
+            "Rebuild a topic's table from its records, as it is declared now.",
+        ),
+    },
+    "Maintenance": {
+        "maintain": Command(
+            "maintain.maintain",
+            "Do what is due: declared tables, OPTIMIZE and VACUUM of them, log compaction, "
+            "retention, object compaction.",
+        ),
+        "compact-objects": _job("compact", "Merge small objects into large ones."),
+        "compact-topics": _job(
+            "compact_topics",
+            "Keep the newest record of each key, in topics with cleanup.policy=compact, where it "
+            "is due.",
+        ),
+        "apply-retention": _job(
+            "retain", "Delete records that are past retention.ms or retention.bytes."
+        ),
+        "sweep": _job(
+            "sweep",
+            "Delete objects that no stream refers to, and those that crashes left in the bucket.",
+        ),
+    },
+    "Repair": {
+        "inspect": Command(
+            "inspection.app",
+            "Show the cluster's state, its metadata log, an object or a write-ahead log.",
+        ),
+        "verify": _job(
+            "verify",
+            "Read everything, and compare it with its checksums and with the metadata. Status 1 "
+            "on damage.",
+        ),
+        "leak-check": Command(
+            "leak_check.leak_check",
+            "Compare the bucket with the metadata. Status 1 if something is missing or has leaked.",
+        ),
+        "rebuild-catalog": _job(
+            "rebuild_catalog",
+            "Rebuild a cluster's metadata from its objects, when they are lost or damaged.",
+        ),
+    },
+    "AWS": {
+        "rolling-update": Command(
+            "rolling_update.rolling_update",
+            "Apply a change of Terraform's to a cluster's hosts, one host after the other.",
+        ),
+        "slot": Command(
+            "slot.app", "Claim the place of a machine of an auto-scaling group in its cluster."
+        ),
+        "settings": Command(
+            "host_settings.app",
+            "Check a host's settings, and restart its nodes with them.",
+        ),
+    },
 }
+"""The commands by subject, in the order of the help."""
+
+FORMER_NAMES = {
+    "compact": "compact-objects",
+    "compact-topic": "compact-topics",
+    "retain": "apply-retention",
+}
+"""Names that work for one more release, by today's name."""
+
+_PLACES = {name: one.place for group in COMMANDS.values() for name, one in group.items()}
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(HelpGroup):
     """The `lakehead` command: a group whose commands are built one by one, when they are wanted."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -56,6 +175,19 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as Typer calls it
         """Return the names, in the order in which they are shown."""
         return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command by its name, or by the name that it had a release ago."""
+        if name := FORMER_NAMES.get(cmd_name):
+            typer.echo(f"lakehead: {cmd_name} is called {name} now", err=True)
+        return super().get_command(ctx, name or cmd_name)
+
+    def summaries(self, ctx: Any) -> Mapping[str, Mapping[str, str]]:  # noqa: ARG002 - as inherited
+        """Return a line of help for each command, by subject."""
+        return {
+            title: {name: one.summary for name, one in group.items()}
+            for title, group in COMMANDS.items()
+        }
 
 
 class _Commands(Mapping[str, Any]):
@@ -72,7 +204,7 @@ class _Commands(Mapping[str, Any]):
 @cache
 def _built(name: str, place: str) -> Any:
     found = _job_command(place) if place.startswith(_JOB) else _function(place)
-    parent = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    parent = CommandLine()
     parent.callback()(_group)
     if isinstance(found, typer.Typer):
         parent.add_typer(found, name=name)

@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.broker.stop_signals import StopSignals
 from lakehead.storage.clock import SystemClock
@@ -35,9 +36,8 @@ _FORCED = (
 _SHOWN_WORKS = 20
 _NAME_LENGTH = 48
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Files, Delta tables and topics into topics: each record once, whatever is killed.",
+app = CommandLine(
+    help="Copy files, Delta tables and topics into topics: each record once, whatever is killed.",
 )
 
 FileArgument = Annotated[

@@ -84,7 +84,8 @@ def demo(
         ),
     ] = "",
 ) -> None:
-    """Stream 336,776 flights through a broker, ask Spark SQL, make a Delta table, compare answers.
+    """Stream 336,776 flights through a broker, query them by Spark SQL, write a Delta table, and
+    compare the results.
 
     Starts a broker of its own and stops it at the end. Leaves the data and says where.
     """
@@ -261,7 +262,10 @@ def _finish(stage: Stage, place: Place) -> None:
             ("look at the topics, no broker needed", f"{command} topics list --path {path}"),
             ("serve them again to any Kafka client", start),
             ("in another terminal", "kcat -b localhost:9092 -C -t flights -o beginning -c 3"),
-            ("ask your own questions", f'{command} sql --path {path} --json flights -e "{sql}"'),
+            (
+                "ask your own questions",
+                f'{command} sql --path {path} --json-values flights -e "{sql}"',
+            ),
             ("read a topic in Spark", f'{python} -c "{snippet}"'),
         ]
     )

@@ -18,6 +18,7 @@ from lakehead.broker.cli.cluster import (
     read_state,
     run,
 )
+from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_rows
 from lakehead.broker.cli.nodes import tell_nodes
 from lakehead.broker.features import Levels, features, raised, supported
@@ -26,9 +27,7 @@ from lakehead.storage.format.feature_level import METADATA_VERSION, NEWEST_LEVEL
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import ClusterState
 
-app = typer.Typer(
-    no_args_is_help=True, help="Show the feature level of a cluster, or raise it after an update."
-)
+app = CommandLine(help="Show the feature level of a cluster, or raise it after an update.")
 
 
 @app.command("describe")

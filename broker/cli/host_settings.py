@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from lakehead.broker.cli.cluster import open_cluster, open_log, run
+from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.nodes import leads
 from lakehead.broker.cli.rolling.host_plan import Host
 from lakehead.broker.cli.rolling.host_state import Expected, nodes_of
@@ -36,7 +37,7 @@ _OF_SUPERVISOR = frozenset(
 )
 """What the supervisor reads when it starts: a rolling restart of its nodes does not change it."""
 
-app = typer.Typer(no_args_is_help=True, help="A host's settings: check them, restart with them.")
+app = CommandLine(help="Check a host's settings, and restart its nodes with them.")
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Settings as TOML.")]
 TimeoutOption = Annotated[

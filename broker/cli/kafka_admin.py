@@ -1,4 +1,4 @@
-"""What commands ask of a broker, as any Kafka client would: by confluent-kafka's admin client."""
+"""Requests of commands to a broker, by confluent-kafka's admin client."""
 
 import logging
 from collections.abc import Mapping
@@ -6,12 +6,14 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from lakehead.storage.errors import SettingsError
 
 _CONNECT_S = 5.0
-_ANSWER_S = 30.0
+_RESPONSE_S = 30.0
 
 
 def silent_logger() -> logging.Logger:
@@ -37,23 +39,44 @@ class KafkaAdmin:
 
     def topics(self) -> set[str]:
         """Return the names of all topics."""
-        return set(self._client.list_topics(timeout=_ANSWER_S).topics)
+        return set(self._client.list_topics(timeout=_RESPONSE_S).topics)
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic."""
         topic = NewTopic(
             name, num_partitions=partitions, replication_factor=1, config=dict(configs)
         )
-        self._settle(self._client.create_topics([topic], request_timeout=_ANSWER_S), name)
+        self._settle(self._client.create_topics([topic], request_timeout=_RESPONSE_S), name)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records."""
-        self._settle(self._client.delete_topics([name], request_timeout=_ANSWER_S), name)
+        self._settle(self._client.delete_topics([name], request_timeout=_RESPONSE_S), name)
+
+    def alter_configs(self, name: str, configs: Mapping[str, str | None]) -> None:
+        """Set configs of a topic; None: its default again (KIP-339)."""
+        entries = [
+            ConfigEntry(
+                key,
+                "" if value is None else value,
+                incremental_operation=AlterConfigOpType.DELETE
+                if value is None
+                else AlterConfigOpType.SET,
+            )
+            for key, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        done = self._client.incremental_alter_configs([resource], request_timeout=_RESPONSE_S)
+        self._settle({name: done[resource]}, name)
+
+    def create_partitions(self, name: str, total: int) -> None:
+        """Add partitions to a topic, so that it has `total`."""
+        more = NewPartitions(name, total)
+        self._settle(self._client.create_partitions([more], request_timeout=_RESPONSE_S), name)
 
     @staticmethod
     def _settle(futures: Mapping[str, Any], name: str) -> None:
         try:
-            futures[name].result(_ANSWER_S)
+            futures[name].result(_RESPONSE_S)
         except KafkaException as failure:
             error: KafkaError = failure.args[0]
             raise SettingsError(f"topic {name}: {error.str()}") from None

@@ -76,10 +76,10 @@ def maintain(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No figures at the end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Do what is due: declared tables, OPTIMIZE and VACUUM of them, compaction by keys, retention,
-    merging of small objects.
+    """Do what is due: declared tables, OPTIMIZE and VACUUM of them, log compaction, retention,
+    object compaction.
 
-    What is due by lakehead.table.freshness.ms, .optimize.* and .vacuum.*, by cleanup.policy,
+    Due is work by lakehead.table.freshness.ms, .optimize.* and .vacuum.*, by cleanup.policy,
     retention.ms and the like, and by the number and size of small objects. Safe to run beside a
     live cluster, to kill at any moment, and to run twice at once: tables that another process
     writes are left to it.

@@ -58,7 +58,6 @@ TableOption = Annotated[
     str | None,
     typer.Option(
         "--table",
-        "-t",
         metavar="URI",
         help="The Delta table of a topic that declares none, made if it is not there. [default: "
         "tables/TOPIC in the cluster's folder]",

@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
+from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.observability.event_log import configure_logs
 from lakehead.broker.setting_sources import ENVIRONMENT_PREFIX
 from lakehead.storage.aws.slots import WAIT_S, Slot, has_address, machine_slots
 
 _ADDRESS = f"{ENVIRONMENT_PREFIX}ADVERTISED_HOST"
 
-app = typer.Typer(
-    no_args_is_help=True, help="The place of a machine of an auto-scaling group in its cluster."
-)
+app = CommandLine(help="Claim the place of a machine of an auto-scaling group in its cluster.")
 
 
 @app.callback()

@@ -55,7 +55,7 @@ def sql(
     json: Annotated[
         list[str] | None,
         typer.Option(
-            "--json",
+            "--json-values",
             "-j",
             metavar="TOPIC[=DDL]",
             help="Values of this topic are JSON, whatever it declares: their fields are columns, "
@@ -83,7 +83,7 @@ def sql(
     ] = Mode.FAILFAST,
     output: Annotated[
         RowFormat,
-        typer.Option("--format", "-f", metavar="table|csv|json", help="Format of printed rows."),
+        typer.Option("--format", metavar="table|csv|json", help="Format of printed rows."),
     ] = RowFormat.TABLE,
     delta: Annotated[
         bool,

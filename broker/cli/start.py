@@ -107,16 +107,14 @@ _NO_MAINTAIN: Any = Annotated[
 
 
 def _option(setting: Setting, panel: str) -> Any:
-    default = shown_default(setting)
-    note = f" [dim]\\[default: {default}][/dim]" if default else ""
     return Annotated[
         str | None,
         typer.Option(
             f"--{setting.name}",
             metavar=_UNITS.get(setting.unit, _KINDS[setting.kind]),
-            help=f"{setting.doc}{note}",
+            help=setting.doc,
             rich_help_panel=panel,
-            show_default=False,
+            show_default=shown_default(setting) or False,
         ),
     ]
 

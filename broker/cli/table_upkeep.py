@@ -44,7 +44,8 @@ def optimize(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make big files of tables' small ones; rows are put in order of lakehead.table.cluster.by.
+    """Merge small files of tables into large ones, with rows in the order of
+    lakehead.table.cluster.by.
 
     Due is a table with 16 files or more below a quarter of lakehead.table.file.bytes that are half
     of its files (lakehead.table.optimize.small.percent), an hour after the last time

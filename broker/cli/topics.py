@@ -1,26 +1,31 @@
-"""`lakehead topics`: list and describe from the metadata log, create and delete over Kafka.
+"""`lakehead topics`: list and describe from the metadata log, create, alter and delete over
+Kafka.
 
 Reading needs no broker: everything is in the object store. Changes go through a broker, as those of
 any Kafka client do.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from lakehead.broker.cli.cluster import DEFAULT_PATH, PathOption, load_state, run
+from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.listing import JsonOption, show_fields, show_rows
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import ClusterState, StreamState, TopicState
 
-app = typer.Typer(no_args_is_help=True, help="List, describe, create and delete topics.")
+app = CommandLine(help="List, describe, create, alter and delete topics.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 BootstrapOption = Annotated[
     str,
-    typer.Option(
-        "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker of the cluster to ask."
-    ),
+    typer.Option("--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker of the cluster."),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A config of the topic; may be repeated."),
 ]
 DEFAULT_BOOTSTRAP = "localhost:9092"
 
@@ -122,22 +127,68 @@ def create_topic(
     ] = 1,
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", metavar="NAME=VALUE", help="A topic config; may be repeated."),
+        typer.Option(
+            "--config", metavar="NAME=VALUE", help="The former name of --set.", hidden=True
+        ),
     ] = None,
+    changes: SetOption = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create a topic through a broker."""
     from lakehead.broker.cli.kafka_admin import KafkaAdmin
 
-    configs = dict(_pair(text) for text in config or ())
+    configs = _configs([*(config or ()), *(changes or ())])
     KafkaAdmin(bootstrap).create_topic(name, partitions, configs)
     typer.echo(f"created topic {name} with {partitions} partition{'s' * (partitions > 1)}")
+
+
+@app.command("alter")
+def alter_topic(
+    name: NameArgument,
+    changes: SetOption = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unset",
+            metavar="NAME",
+            help="Give a config of the topic its default again; may be repeated.",
+        ),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", min=1, metavar="N", help="Add partitions, up to this number."),
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change a topic's configs or add partitions to it, through a broker.
+
+    Configs change all together or not at all. Partitions cannot be removed, and records with keys
+    go to other partitions than before when some are added.
+    """
+    from lakehead.broker.cli.kafka_admin import KafkaAdmin
+
+    configs: dict[str, str | None] = {**_configs(changes or ()), **dict.fromkeys(unset or ())}
+    if not configs and partitions is None:
+        raise SettingsError("nothing to change: give --set, --unset or --partitions")
+    if both := set(_configs(changes or ())) & set(unset or ()):
+        raise SettingsError(f"--set and --unset both name {', '.join(sorted(both))}")
+    admin = KafkaAdmin(bootstrap)
+    if configs:
+        admin.alter_configs(name, configs)
+        typer.echo(f"altered {', '.join(sorted(configs))} of topic {name}")
+    if partitions is not None:
+        admin.create_partitions(name, partitions)
+        typer.echo(f"topic {name} has {partitions} partition{'s' * (partitions > 1)}")
+
+
+def _configs(given: Sequence[str]) -> dict[str, str]:
+    return dict(map(_pair, given))
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise SettingsError(f"--config {text!r}: write NAME=VALUE")
+        raise SettingsError(f"{text!r} is not a config: write NAME=VALUE")
     return name, value
 
 

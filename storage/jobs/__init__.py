@@ -5,9 +5,9 @@ from typing import Final
 STORAGE_JOBS: Final = {
     name: (f"{__name__}.{name}", command)
     for name, command in {
-        "compact": "compact",
-        "compact_topics": "compact-topic",
-        "retain": "retain",
+        "compact": "compact-objects",
+        "compact_topics": "compact-topics",
+        "retain": "apply-retention",
         "sweep": "sweep",
         "verify": "verify",
         "rebuild_catalog": "rebuild-catalog",

@@ -205,11 +205,11 @@ def _run(context: JobContext, _options: CompactOptions, units: Sequence[Unit]) -
 
 JOB = Job(
     name="compact",
-    command="compact",
+    command="compact-objects",
     help="""Merge small objects into large ones.
 
     Every record keeps its offset, timestamp and producer. Topics that are compacted by keys are
-    left to compact-topic. Safe to run beside a live cluster, to kill, and to run twice at once.
+    left to compact-topics. Safe to run beside a live cluster, to kill, and to run twice at once.
     """,
     options=CompactOptions,
     plan=_plan,

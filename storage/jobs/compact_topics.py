@@ -1,5 +1,5 @@
-"""Log compaction, the job `compact-topic`: of topics with cleanup.policy=compact, the newest record
-of each key stays.
+"""Log compaction, the job `compact_topics`: the newest record of each key stays, in topics with
+cleanup.policy=compact.
 
 Plan: the partitions that are dirty enough, or have waited long enough, by configs and metadata
 alone. Run: each item compacts one of them, if that is due still
@@ -153,7 +153,7 @@ def _run(
 
 JOB = Job(
     name="compact_topics",
-    command="compact-topic",
+    command="compact-topics",
     help="""Keep the newest record of each key, in topics with cleanup.policy=compact, where it is
     due.
 

@@ -1,4 +1,4 @@
-"""The work that is due in the partitions of a cluster, which `compact-topic` and `retain` share."""
+"""The work that is due in the partitions of a cluster, for `compact_topics` and `retain`."""
 
 from typing import TYPE_CHECKING
 

@@ -137,8 +137,8 @@ def _run(context: JobContext, options: RetainOptions, units: Sequence[Unit]) -> 
 
 JOB = Job(
     name="retain",
-    command="retain",
-    help="""Remove what retention.ms and retention.bytes are over for.
+    command="apply-retention",
+    help="""Delete records that are past retention.ms or retention.bytes.
 
     Never what the table of a topic that declares one does not hold yet.
     """,

@@ -182,7 +182,7 @@ def test_a_compacted_topic_is_copied_with_what_is_left_of_it(
     )
 
     def compact() -> int:
-        command = [sys.executable, "-m", "lakehead", "compact-topic", "states", "--json"]
+        command = [sys.executable, "-m", "lakehead", "compact-topics", "states", "--json"]
         path = f"file:{broker.folder}/data/store"
         subprocess.run([*command, "--path", path], check=True, timeout=90, capture_output=True)
         return len(committed(broker.bootstrap, "states"))

@@ -129,7 +129,7 @@ def _compacted(found: _Found, sides: Sides, kafka: ServerProcess, end: int, fold
     hashed(sides.theirs(COMPACTED)).write.parquet(str(folder / "before"))
     before = sides.session.read.parquet(str(folder / "before"))
     _compact(kafka, end, folder / "kafka" / "data")
-    sides.job("compact-topic", COMPACTED)
+    sides.job("compact-topics", COMPACTED)
     ours = _hashed(
         {
             "source": sides.ours(COMPACTED),

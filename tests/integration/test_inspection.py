@@ -91,3 +91,35 @@ def test_a_checkpoint_is_listed_and_shown_by_table(tmp_path: Path, lakehead: Com
     assert "there is no table 'nope'" in fails
     fails = lakehead.fails("inspect", "checkpoint", "7777", "--path", data)
     assert "there is no checkpoint 7777" in fails
+
+
+def test_a_topic_is_made_altered_and_deleted_by_commands(
+    tmp_path: Path, lakehead: CommandLine
+) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    at = ("--bootstrap-server", broker.bootstrap)
+    data = str(tmp_path / "data")
+
+    def described() -> dict[str, Any]:
+        return rows(lakehead("topics", "describe", "t", "--path", data, "--json").out)[0]
+
+    made = ("--set", "retention.ms=5000", "--set", "cleanup.policy=compact")
+    assert lakehead("topics", "create", "t", *made, *at).status == 0
+    changes = ("--set", "retention.ms=7000", "--unset", "cleanup.policy", "--partitions", "3")
+    altered = lakehead("topics", "alter", "t", *changes, *at)
+    assert altered.status == 0, altered.err
+    assert described()["configs"] == {"retention.ms": "7000"}
+    assert len(described()["partitions"]) == 3
+    refused = lakehead.fails("topics", "alter", "t", "--set", "a=1", "--set", "retention.ms=1", *at)
+    assert "Unknown topic config name: a" in refused
+    assert described()["configs"] == {"retention.ms": "7000"}, "all together or not at all"
+    assert "already has 3" in lakehead.fails("topics", "alter", "t", "--partitions", "2", *at)
+    assert "nothing to change" in lakehead.fails("topics", "alter", "t", *at)
+    twice = ("--set", "retention.ms=1", "--unset", "retention.ms")
+    assert "both name retention.ms" in lakehead.fails("topics", "alter", "t", *twice, *at)
+    assert lakehead("topics", "delete", "t", *at).status == 0
+    assert "does not exist" in lakehead.fails(
+        "topics", "alter", "t", "--set", "retention.ms=1", *at
+    )
+    broker.stop()

@@ -1,4 +1,4 @@
-"""`lakehead compact`: what it shows and does; and kill -9 at each of its fail-points."""
+"""`lakehead compact-objects`: what it shows and does; and kill -9 at each of its fail-points."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def rows(folder: Path) -> list[dict[str, object]]:
 
 
 def compact(folder: Path, *, failpoint: str = "") -> "subprocess.CompletedProcess[str]":
-    command = ("compact", "--path", str(folder), "--count", "3", "--json")
+    command = ("compact-objects", "--path", str(folder), "--count", "3", "--json")
     return subprocess.run(
         [sys.executable, "-m", "lakehead", *command],
         env=os.environ | {"PYTHONPATH": str(ROOT), "LAKEHEAD_FAILPOINT": failpoint},
@@ -55,18 +55,21 @@ def test_what_is_due_is_shown_and_done(
     lakehead = CommandLine(monkeypatch, capsys)
     path = ("--path", str(cluster), "--count", "3", "--json")
     before = rows(cluster)
-    shown = [json.loads(line) for line in lakehead("compact", "--dry-run", *path).out.splitlines()]
+    shown = [
+        json.loads(line)
+        for line in lakehead("compact-objects", "--dry-run", *path).out.splitlines()
+    ]
     assert [(one["topic"], one["partition"], one["objects"]) for one in shown] == [
         ("t", 0, UPLOADS),
         ("t", 1, UPLOADS),
     ]
-    figures = json.loads(lakehead("compact", *path).out)
+    figures = json.loads(lakehead("compact-objects", *path).out)
     assert (figures["items"], figures["objects after"]) == (2, 2)
     assert figures["batches before"] == 2 * 7 * UPLOADS
     assert figures["batches after"] == 2 * UPLOADS, "one for each epoch"
     assert rows(cluster) == before
-    assert lakehead("compact", "--dry-run", *path).out == ""
-    assert "no cluster" in lakehead.fails("compact", "--path", str(cluster / "elsewhere"))
+    assert lakehead("compact-objects", "--dry-run", *path).out == ""
+    assert "no cluster" in lakehead.fails("compact-objects", "--path", str(cluster / "elsewhere"))
 
 
 @pytest.mark.parametrize("name", PLACES)

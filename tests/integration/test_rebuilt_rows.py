@@ -115,7 +115,7 @@ def test_rows_of_records_that_were_compacted_away_count(tmp_path: Path, mode: st
     bring_up(tmp_path)
     before = names(tmp_path)
     configure(tmp_path, TOPIC, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
-    done = CliRunner().invoke(app, ["compact-topic", TOPIC, "--path", str(tmp_path)])
+    done = CliRunner().invoke(app, ["compact-topics", TOPIC, "--path", str(tmp_path)])
     assert done.exit_code == 0, done.output
     with pytest.raises(HistoryOnlyInTable, match="9 rows of"):
         rebuild(tmp_path)

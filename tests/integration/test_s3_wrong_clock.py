@@ -47,7 +47,7 @@ def wrong_clock(tmp_path: Path) -> Path:
 
 def retain(uri: str, library: Path, ahead_s: int) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"LD_PRELOAD": str(library), "CLOCK_AHEAD_S": str(ahead_s)}
-    command = [sys.executable, "-m", "lakehead", "retain", "--path", uri]
+    command = [sys.executable, "-m", "lakehead", "apply-retention", "--path", uri]
     return subprocess.run(
         command, capture_output=True, text=True, env=environment, check=False, timeout=60
     )

@@ -42,18 +42,18 @@ JOBS: Mapping[str, tuple[str, ...]] = {
     "materialize": ("materialize", TABLE, "--workers", "1"),
     "optimize": ("optimize", TABLE),
     "vacuum": ("vacuum", TABLE),
-    "compact": ("compact", "--count", "4", "--target", "1"),
-    "compact-topic": ("compact-topic",),
-    "retain": ("retain",),
+    "compact-objects": ("compact-objects", "--count", "4", "--target", "1"),
+    "compact-topics": ("compact-topics",),
+    "apply-retention": ("apply-retention",),
     "sweep": ("sweep", "--grace", "30", "--margin", "30"),
 }
 PLACES: Mapping[str, str] = {
     "materialize": "materialize_",
     "optimize": "optimize_",
     "vacuum": "vacuum_",
-    "compact": "compact_",
-    "compact-topic": "compaction_",
-    "retain": "metadata_entry_",
+    "compact-objects": "compact_",
+    "compact-topics": "compaction_",
+    "apply-retention": "metadata_entry_",
     "sweep": "garbage_",
 }
 """What the names of a job's fail-points begin with."""
@@ -198,7 +198,13 @@ class KillCampaign:
         assert self.keyed is not None
         self.keyed.finish()
         assert self.broker.stop() == 0, self.broker.log
-        for name in ("materialize", "optimize", "compact", "compact-topic", "retain"):
+        for name in (
+            "materialize",
+            "optimize",
+            "compact-objects",
+            "compact-topics",
+            "apply-retention",
+        ):
             more = ("--wait", "120") if name == "materialize" else ()  # whose lease a kill left
             done = self.lakehead(*JOBS[name], *more)
             assert done.returncode == 0, (name, done.stderr)

@@ -18,5 +18,5 @@ def test_jobs_that_are_killed_anywhere_break_nothing(tmp_path: Path) -> None:
 
 
 def test_every_job_has_places_to_be_killed_at() -> None:
-    assert all(len(found) > 2 or job == "retain" for job, found in places().items())
+    assert all(len(found) > 2 or job == "apply-retention" for job, found in places().items())
     assert set(places()) == set(PLACES)

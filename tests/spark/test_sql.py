@@ -175,7 +175,7 @@ def test_views_are_listed(ask: Ask) -> None:
 def test_what_cannot_work_is_said_before_anything_runs(ask: Ask) -> None:
     with pytest.raises(UnknownTopic):
         ask("SELECT 1", "nope")
-    with pytest.raises(SettingsError, match="--json wants"):
+    with pytest.raises(SettingsError, match="--json-values wants"):
         ask("SELECT 1", "=a INT")
     with pytest.raises(SettingsError, match="type WIBBLE"):
         ask("SELECT 1", "people=a WIBBLE")

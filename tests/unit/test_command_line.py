@@ -3,12 +3,19 @@
 import asyncio
 import json
 import random
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from lakehead.broker.cli.app import app
+from lakehead.broker.cli.commands import COMMANDS, FORMER_NAMES
+from lakehead.broker.cli.help_page import summary
 from lakehead.broker.setting_sources import SETTINGS
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.format.record_batch import patch
@@ -194,7 +201,7 @@ def test_mistakes_are_one_line_that_says_what_to_do(
     assert "no write-ahead log" in lakehead.fails("inspect", "wal", str(tmp_path / "text"))
     assert "whole number" in lakehead.fails("start", "--port", "x")
     assert "settings file" in lakehead.fails("start", "--config", str(tmp_path / "none.toml"))
-    assert "NAME=VALUE" in lakehead.fails("topics", "create", "t", "--config", "x")
+    assert "NAME=VALUE" in lakehead.fails("topics", "create", "t", "--set", "x")
     assert "no broker answers" in lakehead.fails("topics", "delete", "t", "-b", "127.0.0.1:1")
 
 
@@ -211,6 +218,56 @@ def test_help_shows_every_setting(lakehead: CommandLine, monkeypatch: pytest.Mon
     monkeypatch.setenv("COLUMNS", "200")
     text = lakehead("start", "--help").out
     assert [s.name for s in SETTINGS if f"--{s.name} " not in text] == []
+
+
+def test_pages_of_help_have_names_in_full_and_no_types_of_python(
+    lakehead: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for path, command in leaves(typer.main.get_command(app), ()):
+        text = lakehead(*path, "--help").out
+        shown = [one for one in command.params if not getattr(one, "hidden", False)]
+        names = [name for one in shown for name in one.opts if name.startswith("-")]
+        assert [name for name in names if name not in text] == [], path
+        assert re.findall(r"<(?:bool|str|int|float|path)|[╭│╰]", text) == [], path
+
+
+def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not hasattr(command, "commands"):
+        yield path, command
+    for name, one in getattr(command, "commands", {}).items():
+        yield from leaves(one, (*path, name))
+
+
+def test_the_page_of_all_commands_has_the_first_words_of_each() -> None:
+    commands: Any = typer.main.get_command(app)
+    shown = {name: one.summary for group in COMMANDS.values() for name, one in group.items()}
+    assert shown == {name: summary(one.help) for name, one in commands.commands.items()}
+
+
+def test_a_former_name_of_a_command_works_and_names_the_one_of_today(
+    lakehead: CommandLine, data: str
+) -> None:
+    commands: Any = typer.main.get_command(app)
+    for former, name in FORMER_NAMES.items():
+        assert name in commands.commands
+        assert former not in lakehead("--help").out.split()
+        outcome = lakehead(former, "--dry-run", "--path", data)
+        assert outcome.status == 0
+        assert f"{former} is called {name} now" in outcome.err
+
+
+def test_one_flag_has_one_meaning() -> None:
+    """A short name stands for one long name, and --json is how a command prints."""
+    meanings: dict[str, set[str]] = {}
+    for path, command in leaves(typer.main.get_command(app), ()):
+        for one in command.params:
+            longest = max(one.opts, key=len)
+            for short in one.opts:
+                if len(short) == 2:
+                    meanings.setdefault(short, set()).add(longest)
+            assert "--json" not in one.opts or one.is_flag, path
+    assert {short: names for short, names in meanings.items() if len(names) > 1} == {}
 
 
 def test_version_is_shown(lakehead: CommandLine) -> None:
@@ -242,5 +299,5 @@ def test_a_command_brings_no_other_along() -> None:
     )
     assert set(told.stdout.split()) == {
         f"lakehead.broker.cli.{name}"
-        for name in ("app", "commands", "process", "sections", "start")
+        for name in ("app", "commands", "help_page", "process", "sections", "start")
     }

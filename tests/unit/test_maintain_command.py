@@ -83,7 +83,7 @@ def test_declared_tables_are_brought_up_before_retention(
 ) -> None:
     configure(cluster, "old", lakehead_table_enable="true", lakehead_table_freshness_ms="1000")
     path = ("--path", str(cluster), "--json")
-    assert lakehead("retain", "--dry-run", *path).out == "", "it waits for the table"
+    assert lakehead("apply-retention", "--dry-run", *path).out == "", "it waits for the table"
     without = json.loads(lakehead("maintain", "--no-lake", *path).out)
     assert (without["tables"], without["trimmed partitions"]) == (0, 0)
     assert wait_until(lambda: bool(lakehead("maintain", "--dry-run", *path).out), 20)

@@ -37,7 +37,11 @@ KILLED_SHARES = {"plan": 0.15, "work": 0.5, "summary": 0.15}
 """So many of all tries are given a moment or a place to die at; but no last one, so that each run
 ends as Airflow's retries have it. Work is hit most: most of it is over before its moment comes.
 """
-_JOBS: Mapping[str, str] = {"compact_topics": "compact-topic"}
+_COMMANDS: Mapping[str, str] = {
+    "compact": "compact-objects",
+    "compact_topics": "compact-topics",
+    "retain": "apply-retention",
+}
 _STATUSES = {AGAIN: "failed", FINAL: "failed for good", SKIPPED: "skipped"}
 
 
@@ -188,7 +192,7 @@ class DaySchedule:
     def _failpoint(self, group: str, part: str, rng: random.Random | None) -> str:
         if rng is None or part == "plan" or rng.random() >= KILLED_SHARES[part] / 2:
             return ""
-        names = self._places.get(_JOBS.get(group, group), ["metadata_entry_put"])
+        names = self._places.get(_COMMANDS.get(group, group), ["metadata_entry_put"])
         return f"{rng.choice(names)}:{rng.choice([1, 1, 2, 3])}"
 
     def _try(self, order: TaskOrder, rng: random.Random | None) -> tuple[int, Any]:

@@ -4,15 +4,13 @@ For people who debug, so it prefers to show what is there over refusing: a damag
 and the rest goes on.
 """
 
-import typer
-
+from lakehead.broker.cli.help_page import CommandLine
 from lakehead.broker.cli.inspection.metadata import inspect_checkpoint, inspect_log, inspect_state
 from lakehead.broker.cli.inspection.objects import inspect_object, inspect_objects
 from lakehead.broker.cli.inspection.wal import inspect_wal
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Look inside: the cluster's state, its metadata log, an object, a write-ahead log.",
+app = CommandLine(
+    help="Show the cluster's state, its metadata log, an object or a write-ahead log.",
 )
 app.command("state")(inspect_state)
 app.command("log")(inspect_log)

@@ -9,6 +9,7 @@ variables {
   hosts_per_zone = 2
   bucket         = "lake-bucket"
   lakehead_wheel = "s3://packages/lakehead/lakehead-1.0-py3-none-any.whl"
+  package_sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
   observability  = false
 }
 

@@ -203,9 +203,9 @@ def of_broker(place: Place) -> None:
         produce(server.bootstrap, big=False)
     with broker(place, "start, block WAL", "--node.id", "7") as server:
         produce(server.bootstrap, big=False)
-    place.lakehead("compact", "compact", "--count", "2")
-    place.lakehead("compact by keys", "compact-topic")
-    place.lakehead("retention", "retain")
+    place.lakehead("compact", "compact-objects", "--count", "2")
+    place.lakehead("compact by keys", "compact-topics")
+    place.lakehead("retention", "apply-retention")
     place.leave_upload()
     place.lakehead("sweep", "sweep", "--grace", "0", "--margin", "0")
     place.lakehead("leak-check", "leak-check", ok=(0, 1))
