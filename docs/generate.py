@@ -18,7 +18,7 @@ from lakehead.broker.observability.measures import SUBJECTS
 from lakehead.broker.observability.table_metrics import TABLE_MEASURES
 from lakehead.broker.setting_sources import Setting
 from lakehead.connectors.airflow.jobs import JOB_NAMES, job_named
-from lakehead.lake.source.option_table import options_table
+from lakehead.lake.source.options import options_table
 from lakehead.storage.jobs.options import options_of
 
 FOLDER = Path(__file__).parent

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from lakehead.lake.decode.invalid import Mode
-from lakehead.lake.source.option_decoding import Undecodable
+from lakehead.lake.source.options import Undecodable
 from lakehead.lake.spark import cache_folder, spark_session
 from lakehead.lake.sql_direct import Rows, run_direct
 from lakehead.lake.sql_local import LocalRows, read_small

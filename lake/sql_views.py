@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
 from lakehead.lake.decode.invalid import Mode, checked_mode
-from lakehead.lake.source.option_decoding import Undecodable
+from lakehead.lake.source.options import Undecodable
 from lakehead.lake.source.splits import SplitPartition
 from lakehead.lake.spark import CATALOG_DATABASE
 from lakehead.lake.sql_statements import Call, find_calls

@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR, catalog_tables
-from lakehead.lake.source.option_catalog import CatalogOptions
+from lakehead.lake.source.options import CatalogOptions
 from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:

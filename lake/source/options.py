@@ -1,30 +1,456 @@
 """Options of the Spark source: names, defaults, rules and messages of Spark's Kafka source, with
 `path` in place of `kafka.bootstrap.servers`.
 
-An unknown option is an error: an option that is misspelt, or lost on its way (`CREATE TABLE … USING
-lakehead OPTIONS` loses them all), must not silently read something else.
+`OPTIONS` declares each option; the options table of the documentation is made from it. An unknown
+option is an error: an option that is misspelt, or lost on its way (`CREATE TABLE … USING lakehead
+OPTIONS` loses them all), must not silently read something else. Every function raises
+SettingsError, with one line for the user.
 """
 
+from typing import Literal, NamedTuple
+import json
 import re
 from collections.abc import Mapping
+from typing import Any
+from lakehead.storage.errors import SettingsError
+from collections.abc import Callable, Mapping
+from lakehead.lake.catalog import TopicPartition
+from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position
+from dataclasses import dataclass
+from typing import Literal, cast
+from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
 from dataclasses import dataclass, field
-
 from lakehead.lake.catalog import Catalog, TopicPartition
 from lakehead.lake.decode.columns import chosen_columns
 from lakehead.lake.decode.invalid import Mode, checked_mode
 from lakehead.lake.offsets import Bounds
-from lakehead.lake.source.option_bounds import batch_bounds, stream_bounds
-from lakehead.lake.source.option_catalog import CatalogOptions, catalog_in
-from lakehead.lake.source.option_decoding import Decoding, assigned_in, decoding_in
-from lakehead.lake.source.option_table import ASSIGN, BY_NAME, OPTIONS, STRATEGIES, SUBSCRIBE
-from lakehead.lake.source.option_values import (
-    Options,
-    choice,
-    duration_ms,
-    flag,
-    positive,
+
+
+Reads = Literal["both", "batch", "stream"]
+
+
+class Option(NamedTuple):
+    """An option. `has_effect` is False where no broker is asked: accepted, so that a query of
+    Spark's Kafka source runs as it is.
+    """
+
+    name: str
+    default: str
+    reads: Reads
+    meaning: str
+    has_effect: bool = True
+
+
+ASSIGN, SUBSCRIBE, SUBSCRIBE_PATTERN = STRATEGIES = ("assign", "subscribe", "subscribePattern")
+
+OPTIONS = (
+    Option(
+        "path",
+        "required",
+        "both",
+        "the cluster's place: `/data/lakehead/store`, `s3://bucket/prefix`",
+    ),
+    Option(ASSIGN, "", "both", 'partitions: `{"topicA":[0,1],"topicB":[2]}`'),
+    Option(SUBSCRIBE, "", "both", "topics, separated by commas"),
+    Option(
+        SUBSCRIBE_PATTERN,
+        "",
+        "both",
+        "a regular expression (Python's) that whole topic names match; one of these three is "
+        "needed. Kafka's internal topics are matched by none",
+    ),
+    Option(
+        "columns",
+        "all",
+        "both",
+        "only these are decoded: `value,offset`; a narrower `.schema(…)` does the same",
+    ),
+    Option("includeHeaders", "false", "both", "add the column `headers` (decoded: `_headers`)"),
+    Option(
+        "decode",
+        "`none`",
+        "both",
+        "`declared`: values of the topic become columns as its configs `lakehead.table.*` declare "
+        "(a topic that declares nothing is read as with `none`); `json`: as JSON, whatever is "
+        "declared. For one topic",
+    ),
+    Option(
+        "undecodable",
+        "`fail`",
+        "both",
+        "a value that cannot be decoded: `fail` names topic, partition and offset; `null` gives "
+        "NULL in its columns and says why in a column `_error`",
+    ),
+    Option(
+        "mode",
+        "`FAILFAST`",
+        "both",
+        "a batch that no reader can read, or a record whose time is beyond a TIMESTAMP: "
+        "`FAILFAST` names topic, partition and offsets; `DROPMALFORMED` leaves it out; "
+        "`PERMISSIVE` gives NULL for the time, and for a batch one row with NULL in all but "
+        "topic, partition and first offset",
+    ),
+    Option(
+        "catalog",
+        "",
+        "batch",
+        "a table about the cluster instead of records: `topics`, `partitions`, `objects`, "
+        "`groups`, `nodes`, `tables`, or `offsets_for` a `timestamp`",
+    ),
+    Option(
+        "timestamp",
+        "",
+        "batch",
+        "milliseconds, for `catalog=offsets_for`: from which offset on a record may be that new",
+    ),
+    Option(
+        "startingOffsets",
+        "`earliest`; stream: `latest`",
+        "both",
+        '`earliest`, `latest` (streams) or `{"t":{"0":23,"1":-2}}`: -2 earliest, -1 latest',
+    ),
+    Option(
+        "startingTimestamp",
+        "",
+        "both",
+        "milliseconds: from the first record at or after it; wins over the next, and that over "
+        "`startingOffsets`",
+    ),
+    Option("startingOffsetsByTimestamp", "", "both", '`{"t":{"0":1000}}`'),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "error",
+        "both",
+        "a start without a record at or after it: `error` or `latest`",
+    ),
+    Option("endingOffsets", "`latest`", "batch", "`latest` or offsets, exclusive; -1 latest"),
+    Option("endingTimestamp", "", "batch", "to before the first record at or after it"),
+    Option("endingOffsetsByTimestamp", "", "batch", '`{"t":{"0":1000}}`'),
+    Option(
+        "kafka.isolation.level",
+        "`read_committed`",
+        "both",
+        "`read_uncommitted` shows aborted and undecided transactions too (the default of Spark's "
+        "Kafka source)",
+    ),
+    Option(
+        "failOnDataLoss",
+        "true",
+        "both",
+        "fail when offsets are gone, or a topic was deleted or made again; else read what is there",
+    ),
+    Option(
+        "tail",
+        "`objects`",
+        "both",
+        "`wal`: read what is acknowledged and not uploaded yet from WAL objects (needs nodes "
+        "with `--wal object:`)",
+    ),
+    Option(
+        "minPartitions",
+        "",
+        "both",
+        "at least about this number of tasks, as far as blocks of about 1 MB go",
+    ),
+    Option("maxRecordsPerPartition", "", "both", "at most this number of offsets in a task"),
+    Option(
+        "maxOffsetsPerTrigger",
+        "",
+        "stream",
+        "at most about this number of offsets in a batch, shared in proportion to what waits",
+    ),
+    Option("minOffsetsPerTrigger", "", "stream", "wait until this number of offsets is there"),
+    Option("maxTriggerDelay", "15m", "stream", "but not longer than this"),
+    Option("groupIdPrefix", "", "both", "there is no group", has_effect=False),
+    Option("kafkaConsumer.pollTimeoutMs", "", "both", "nothing is polled", has_effect=False),
+    Option("fetchOffset.numRetries", "", "both", "requests are repeated anyway", has_effect=False),
+    Option("fetchOffset.retryIntervalMs", "", "both", "as above", has_effect=False),
 )
-from lakehead.storage.errors import SettingsError
+
+BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+
+def options_table() -> str:
+    """Return the options as a table in Markdown."""
+    lines = ["| option | default | for | meaning |", "| --- | --- | --- | --- |"]
+    for name, default, reads, meaning, has_effect in OPTIONS:
+        shown = (
+            default if not default or "`" in default or default == "required" else f"`{default}`"
+        )
+        said = meaning if has_effect else f"no effect: {meaning}"
+        lines.append(f"| `{name}` | {shown} | {reads} | {said.replace('|', chr(92) + '|')} |")
+    return "\n".join(lines) + "\n"
+
+
+
+Options = Mapping[str, str]
+"""By the name as the options table has it."""
+
+LONG_MAX = 2**63 - 1
+
+_UNITS_MS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_UNITS_MS["d"] = 24 * _UNITS_MS["h"]
+_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+
+
+def flag(options: Options, name: str, *, default: bool) -> bool:
+    """Return whether an option is true."""
+    return choice(options, name, ("true", "false"), default=str(default).lower()) == "true"
+
+
+def choice(options: Options, name: str, choices: tuple[str, ...], *, default: str) -> str:
+    """Return one of `choices`, in lower case."""
+    value = options.get(name, default).strip().lower()
+    if value not in choices:
+        raise SettingsError(f"option {name!r} is {' or '.join(choices)}, not {options[name]!r}")
+    return value
+
+
+def positive(options: Options, name: str, *, most: int = LONG_MAX) -> int | None:
+    """Return a number from 1 on, None without the option."""
+    return number(options, name, "a positive number", least=1, most=most)
+
+
+def number(
+    options: Options, name: str, what: str, *, least: int, most: int = LONG_MAX
+) -> int | None:
+    """Return a whole number, None without the option. `what` it is, for the error."""
+    if name not in options:
+        return None
+    try:
+        value = int(options[name])
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise SettingsError(f"option {name!r} is {what}, not {options[name]!r}")
+    return value
+
+
+def duration_ms(options: Options, name: str, *, default: str) -> float:
+    """Return a span of time as Spark writes it (`15m`, `30s`, `500ms`; milliseconds without a
+    unit).
+    """
+    text = options.get(name, default).strip().lower()
+    match = _DURATION.fullmatch(text)
+    unit = (match[2] or "ms") if match else ""
+    if match is None or unit not in _UNITS_MS:
+        raise SettingsError(
+            f"option {name!r} is a time such as 500ms, 30s or 15m, not {options[name]!r}"
+        )
+    return int(match[1]) * _UNITS_MS[unit]
+
+
+def json_object(options: Options, name: str, example: str) -> dict[str, Any]:
+    """Return an object in JSON. `example` says how it looks, for the error."""
+    try:
+        found = json.loads(options[name])
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise not_json(options, name, example)
+    return found
+
+
+def not_json(options: Options, name: str, example: str) -> SettingsError:
+    """Return the error of an option that is not the JSON it should be."""
+    return SettingsError(f"Expected option {name!r} to be JSON: it {example}, got {options[name]}")
+
+
+
+_EARLIEST_NUMBER = -2
+_LATEST_NUMBER = -1
+
+Positions = Position | Mapping[TopicPartition, Position]
+
+
+def batch_bounds(options: Options) -> Bounds:
+    """Return from where to where a batch reads. Raises SettingsError."""
+    starting = _positions(options, "starting", default="earliest")
+    ending = _positions(options, "ending", default="latest")
+    if starting == LATEST:
+        raise SettingsError("starting offset can't be latest for batch queries on lakehead")
+    if ending == EARLIEST:
+        raise SettingsError("ending offset can't be earliest for batch queries on lakehead")
+    for id_, position in _each(starting):
+        if position == LATEST:
+            raise SettingsError(
+                f"startingOffsets for {id_} can't be latest for batch queries on lakehead"
+            )
+    for id_, position in _each(ending):
+        if position == EARLIEST:
+            raise SettingsError(
+                f"ending offset for {id_} can't be earliest for batch queries on lakehead"
+            )
+    _check_order(starting, ending)
+    return _bounds(options, starting, ending)
+
+
+def stream_bounds(options: Options) -> Bounds:
+    """Return where a new stream starts. Raises SettingsError."""
+    if "endingOffsets" in options:
+        raise SettingsError("ending offset not valid in streaming queries")
+    for name in ("endingTimestamp", "endingOffsetsByTimestamp"):
+        if name in options:
+            raise SettingsError(f"ending timestamp not valid in streaming queries: remove {name!r}")
+    return _bounds(options, _positions(options, "starting", default="latest"), LATEST)
+
+
+def _bounds(options: Options, starting: Positions, ending: Positions) -> Bounds:
+    name = "startingOffsetsByTimestampStrategy"
+    strategy = choice(options, name, ("error", "latest"), default="error")
+    return Bounds(
+        starting=starting,
+        ending=ending,
+        latest_without_match=strategy == "latest",
+        fail_on_data_loss=flag(options, "failOnDataLoss", default=True),
+    )
+
+
+def _positions(options: Options, which: str, *, default: str) -> Positions:
+    timestamp = number(
+        options, f"{which}Timestamp", "milliseconds since the epoch, 0 or more", least=0
+    )
+    if timestamp is not None:
+        return Position("timestamp", timestamp)
+    by_timestamp = f"{which}OffsetsByTimestamp"
+    if by_timestamp in options:
+        return _by_partition(options, by_timestamp, _at_timestamp)
+    name = f"{which}Offsets"
+    match options.get(name, default).strip().lower():
+        case "earliest":
+            return EARLIEST
+        case "latest":
+            return LATEST
+    return _by_partition(options, name, _at_offset)
+
+
+def _at_offset(value: int) -> Position | None:
+    if value in (_EARLIEST_NUMBER, _LATEST_NUMBER):
+        return EARLIEST if value == _EARLIEST_NUMBER else LATEST
+    return Position("offset", value) if value >= 0 else None
+
+
+def _at_timestamp(value: int) -> Position | None:
+    return Position("timestamp", value) if value >= 0 else None
+
+
+def _by_partition(
+    options: Options, name: str, position: Callable[[int], Position | None]
+) -> dict[TopicPartition, Position]:
+    example = 'must be like {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+    wrong = not_json(options, name, example)
+    positions = {}
+    for topic, partitions in json_object(options, name, example).items():
+        if not isinstance(partitions, dict):
+            raise wrong
+        for partition, value in partitions.items():
+            found = position(value) if type(value) is int else None
+            if found is None or not partition.isascii() or not partition.isdigit():
+                raise wrong
+            positions[TopicPartition(topic, int(partition))] = found
+    return positions
+
+
+def _each(positions: Positions) -> list[tuple[TopicPartition, Position]]:
+    return [] if isinstance(positions, Position) else list(positions.items())
+
+
+def _check_order(starting: Positions, ending: Positions) -> None:
+    """Refuse a start beyond its end, where both are named alike."""
+    ends = dict(_each(ending))
+    for id_, start in _each(starting):
+        end = ends.get(id_, start)
+        if start.kind == end.kind and start.value > end.value:
+            raise SettingsError(
+                f"the start {start.kind} {start.value} of {id_} is greater than its end {end.value}"
+            )
+
+
+
+Undecodable = Literal["fail", "null"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """Values of `topic` become columns: as it declares, or as JSON whatever it declares."""
+
+    topic: str
+    by: Literal["declared", "json"]
+    undecodable: Undecodable
+
+
+def decoding_in(options: Options, strategy: str) -> Decoding | None:
+    """Return how values are decoded, None if they stay bytes. Raises SettingsError."""
+    by = choice(options, "decode", ("none", "declared", "json"), default="none")
+    undecodable = choice(options, "undecodable", ("fail", "null"), default="fail")
+    if by == "none":
+        if "undecodable" in options:
+            raise SettingsError("option 'undecodable' is for values that are decoded: set 'decode'")
+        return None
+    topics: set[str] = set()
+    if strategy == SUBSCRIBE:
+        topics = {name.strip() for name in options[strategy].split(",") if name.strip()}
+    elif strategy == ASSIGN:
+        topics = {id_.topic for id_ in assigned_in(options[strategy])}
+    if len(topics) != 1:
+        raise SettingsError(
+            "option 'decode' is for one topic, since each has columns of its own: name it with "
+            "'subscribe' or 'assign', and read others on their own"
+        )
+    return Decoding(
+        topic=topics.pop(),
+        by=cast(Literal["declared", "json"], by),
+        undecodable=cast(Undecodable, undecodable),
+    )
+
+
+def assigned_in(value: str) -> list[TopicPartition]:
+    """Return the partitions that option `assign` names. Raises SettingsError."""
+    options, example = {ASSIGN: value}, 'must be like {"topicA":[0,1],"topicB":[2,4]}'
+    assigned = []
+    for topic, partitions in json_object(options, ASSIGN, example).items():
+        if not isinstance(partitions, list) or not all(type(one) is int for one in partitions):
+            raise not_json(options, ASSIGN, example)
+        assigned += [TopicPartition(topic, partition) for partition in partitions]
+    if not assigned:
+        raise SettingsError(f"No topicpartitions to assign: option 'assign' is {value}")
+    return list(dict.fromkeys(assigned))
+
+
+
+_TAKEN = ("path", "catalog", "timestamp", "subscribe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogOptions:
+    """Which table. `timestamp` (milliseconds) and `topics` (none: all) are for `offsets_for`."""
+
+    path: str
+    table: str
+    timestamp: int = -1
+    topics: tuple[str, ...] = ()
+
+
+def catalog_in(options: Options) -> CatalogOptions:
+    """Return which table of the catalog is asked for. Raises SettingsError."""
+    table = choice(options, "catalog", tuple(CATALOG_SCHEMAS), default="")
+    timestamp = number(options, "timestamp", "milliseconds since the epoch", least=0)
+    others = [name for name in options if name not in _TAKEN]
+    if table != OFFSETS_FOR:
+        others += [name for name in ("timestamp", "subscribe") if name in options]
+    if others:
+        raise SettingsError(f"option {others[0]!r} is not for catalog={table}")
+    if table == OFFSETS_FOR and timestamp is None:
+        raise SettingsError(f"catalog={OFFSETS_FOR} needs option 'timestamp', in milliseconds")
+    names = options.get("subscribe", "").split(",")
+    return CatalogOptions(
+        path=options["path"].strip(),
+        table=table,
+        timestamp=-1 if timestamp is None else timestamp,
+        topics=tuple(name.strip() for name in names if name.strip()),
+    )
+
+
 
 _INT_MAX = 2**31 - 1
 _SERVERS = "kafka.bootstrap.servers"

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from lakehead.lake.source.option_values import LONG_MAX
+from lakehead.lake.source.options import LONG_MAX
 from lakehead.lake.source.options import ReadOptions
 from lakehead.lake.source.rows import Rows
 from lakehead.lake.source.splits import plan_partitions, read_split

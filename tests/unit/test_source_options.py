@@ -6,7 +6,7 @@ import pytest
 
 from lakehead.lake.catalog import TopicPartition
 from lakehead.lake.offsets import EARLIEST, LATEST, Position
-from lakehead.lake.source.option_table import OPTIONS, options_table
+from lakehead.lake.source.options import OPTIONS, options_table
 from lakehead.lake.source.options import ReadOptions, batch_options, read_options, stream_options
 from lakehead.storage.errors import SettingsError
 
