@@ -7,24 +7,18 @@ OPTIONS` loses them all), must not silently read something else. Every function 
 SettingsError, with one line for the user.
 """
 
-from typing import Literal, NamedTuple
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
-from lakehead.storage.errors import SettingsError
 from collections.abc import Callable, Mapping
-from lakehead.lake.catalog import TopicPartition
-from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position
-from dataclasses import dataclass
-from typing import Literal, cast
-from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
 from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, cast
+
 from lakehead.lake.catalog import Catalog, TopicPartition
+from lakehead.lake.cluster_tables import CATALOG_SCHEMAS, OFFSETS_FOR
 from lakehead.lake.decode.columns import chosen_columns
 from lakehead.lake.decode.invalid import Mode, checked_mode
-from lakehead.lake.offsets import Bounds
-
+from lakehead.lake.offsets import EARLIEST, LATEST, Bounds, Position
+from lakehead.storage.errors import SettingsError
 
 Reads = Literal["both", "batch", "stream"]
 
@@ -182,7 +176,6 @@ def options_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-
 Options = Mapping[str, str]
 """By the name as the options table has it."""
 
@@ -254,7 +247,6 @@ def json_object(options: Options, name: str, example: str) -> dict[str, Any]:
 def not_json(options: Options, name: str, example: str) -> SettingsError:
     """Return the error of an option that is not the JSON it should be."""
     return SettingsError(f"Expected option {name!r} to be JSON: it {example}, got {options[name]}")
-
 
 
 _EARLIEST_NUMBER = -2
@@ -366,7 +358,6 @@ def _check_order(starting: Positions, ending: Positions) -> None:
             )
 
 
-
 Undecodable = Literal["fail", "null"]
 
 
@@ -417,7 +408,6 @@ def assigned_in(value: str) -> list[TopicPartition]:
     return list(dict.fromkeys(assigned))
 
 
-
 _TAKEN = ("path", "catalog", "timestamp", "subscribe")
 
 
@@ -449,7 +439,6 @@ def catalog_in(options: Options) -> CatalogOptions:
         timestamp=-1 if timestamp is None else timestamp,
         topics=tuple(name.strip() for name in names if name.strip()),
     )
-
 
 
 _INT_MAX = 2**31 - 1

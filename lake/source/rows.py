@@ -1,17 +1,68 @@
-"""How records become the rows of a read: Kafka's columns as they are, or decoded values."""
+"""Rows of a read: Kafka's columns as they are, or decoded values.
 
-from collections.abc import Callable
+The schema is that of Spark's Kafka source, unless values are decoded.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from lakehead.lake.decode.columns import chosen_columns
-from lakehead.lake.source.columns import columns_in, spark_schema
 from lakehead.lake.source.options import ReadOptions
+from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(_HEADER),
+}
+
+
+def spark_schema(columns: Sequence[str] | None) -> StructType:
+    """Return the schema of `columns`, or of every column there is."""
+    return StructType([StructField(name, _TYPES[name]) for name in columns or _TYPES])
+
+
+def columns_in(schema: StructType) -> tuple[str, ...]:
+    """Return the columns that a user's schema names. Raises SettingsError for one that we do not
+    have.
+    """
+    whole = {field.name: field for field in spark_schema(None)}
+    for field in schema:
+        known = whole.get(field.name)
+        if known is None:
+            raise SettingsError(f"unknown column {field.name!r}: a topic has {', '.join(whole)}")
+        if known.dataType != field.dataType or not field.nullable:
+            raise SettingsError(
+                f"column {field.name!r} is a nullable {known.dataType.simpleString()}, "
+                f"not {field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+            )
+    if not len(schema):
+        raise SettingsError("the schema names no column")
+    return tuple(schema.fieldNames())
+
 
 Maker = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
 
