@@ -35,7 +35,7 @@ class LakeheadDataSource(DataSource):
 
         asked = catalog_options(self.options)
         if asked is not None:
-            from lakehead.lake.source.catalog_reader import catalog_schema
+            from lakehead.lake.source.batch_reader import catalog_schema
 
             return catalog_schema(asked)
         return rows_schema(read_options(self.options))
@@ -48,7 +48,7 @@ class LakeheadDataSource(DataSource):
 
         asked = catalog_options(self.options)
         if asked is not None:
-            from lakehead.lake.source.catalog_reader import CatalogReader
+            from lakehead.lake.source.batch_reader import CatalogReader
 
             return CatalogReader(asked, schema)
         options = batch_options(self.options)
