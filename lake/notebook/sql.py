@@ -4,7 +4,7 @@ from typing import Any
 
 from lakehead.lake.spark import spark_session
 from lakehead.lake.sql import one_line
-from lakehead.lake.sql_local import read_small
+from lakehead.lake.sql_views import read_small
 from lakehead.lake.sql_places import wants_s3, with_places
 from lakehead.lake.sql_statements import split_statements
 from lakehead.lake.sql_views import TopicViews

@@ -11,11 +11,11 @@ import threading
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.lake import sql_local
+from lakehead.lake import sql_views
 from lakehead.lake.spark import cache_folder
 from lakehead.lake.spark_archive import is_whole
 from lakehead.lake.sql import run_sql
-from lakehead.lake.sql_local import LocalRows, read_small
+from lakehead.lake.sql_views import LocalRows, read_small
 from lakehead.lake.sql_places import may_name_delta
 from lakehead.lake.sql_views import TopicViews, ViewSource
 from tests.support.declared_topics import configure
@@ -119,7 +119,7 @@ def test_a_topic_that_is_not_small_is_left_to_sparks_tasks(
 ) -> None:
     named = TopicViews(place).named("SELECT * FROM orders, plain")
     assert set(read_small(named)) == {"orders", "plain"}
-    monkeypatch.setattr(sql_local, limit, 1000 if limit != "OFFSETS_MAX" else RECORDS - 1)
+    monkeypatch.setattr(sql_views, limit, 1000 if limit != "OFFSETS_MAX" else RECORDS - 1)
     assert set(read_small(named)) == {"plain"}
 
 
@@ -128,7 +128,7 @@ def test_the_views_of_a_statement_share_one_bound(
 ) -> None:
     named = TopicViews(place).named("SELECT * FROM orders, `orders-old`")
     held = read_small(named)
-    monkeypatch.setattr(sql_local, "HELD_BYTES_MAX", held["orders"].table.nbytes * 3 // 2)
+    monkeypatch.setattr(sql_views, "HELD_BYTES_MAX", held["orders"].table.nbytes * 3 // 2)
     assert len(read_small(named)) == 1
 
 

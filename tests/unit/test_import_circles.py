@@ -16,7 +16,7 @@ CIRCLES = {
     "lakehead.connectors.schema_registry.avro_compatibility": 9,
     "lakehead.lake.jobs.table_lateness": 2,
     "lakehead.lake.source.decoded_rows": 2,
-    "lakehead.lake.sql_local": 2,
+    "lakehead.lake.sql_views": 2,
     "lakehead.lake.tables.delta_merge": 3,
     "lakehead.storage.metadata.declared_columns": 2,
     "lakehead.storage.wal.redivision": 2,
