@@ -1,13 +1,21 @@
 """Spark sessions that can read topics and Delta tables, set up in one place.
 
-A session runs on this machine (`local[2]` unless told otherwise), keeps UTC, listens on loopback
-only and says nothing: what the JVM prints goes to a log file in the cache folder. Jars (Delta Lake,
-and s3a where tables lie on S3) are fetched once, see `spark_jars`.
+A session runs on this machine (`local[2]` by default), uses UTC, listens on loopback only and
+prints nothing: the JVM's output goes to a log file in the cache folder. Jars (Delta Lake, and s3a
+for tables on S3) are fetched once, see `spark_jars`. Tables on S3 are reached by Hadoop's s3a, set
+up from our URIs and the environment.
+
+Spark loads some 13,000 classes from its jars before the first row: the JVM reads, checks and links
+each one. An archive of Java's application class-data sharing (AppCDS, JEP 310 and 350) keeps them
+in a file as they are in memory, and later JVMs map that file. It is made when a JVM ends, of the
+classes that it has loaded, and belongs to one Java and one set of jars. The JVM itself checks that,
+and ignores an archive of others.
 """
 
 import atexit
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 import re
@@ -19,12 +27,126 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakehead.lake.spark_archive import archive_options
 from lakehead.lake.spark_jars import delta_jars, s3a_jars, worker_environment, write_file
 from lakehead.storage.errors import SettingsError
+from lakehead.storage.object_store.s3.settings import parse_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_NAME = "spark-classes-{}.jsa"
+_KEY_LENGTH = 16
+_OTHERS_KEPT = 2
+_ENVIRONMENT = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_SHARING = re.compile(
+    "-Xshare|SharedArchive|SharedClass|ArchiveClasses|RecordDynamicDump|SharedSpaces"
+)
+"""Options about class-data sharing: a JVM that is given some twice may not start."""
+
+_QUIET = "-Xlog:cds=error -Xlog:cds+dynamic=error"
+"""Without it a JVM prints a line for each class that it leaves out."""
+
+_UNFIT = frozenset('":\\')
+"""Characters that a path within the JVM's options cannot have; a colon separates two archives."""
+
+
+def archive_options(folder: Path, java: Path, jars: Path, *, make: bool) -> str:
+    """Return the options with which a JVM uses the archive in `folder`; none if there is none yet.
+
+    With `make` a JVM that finds none is given the option to write it when it ends, which takes it
+    seconds after its program has ended (150 MB). Two that do so at once write one file each, and
+    the name is that of the later one. Where the environment has options about archives, those
+    count. `java` is the program, `jars` the folder of Spark's.
+    """
+    given = " ".join(os.environ.get(name, "") for name in _ENVIRONMENT)
+    archive = folder / _NAME.format(_key(java, jars))
+    if _SHARING.search(given) or _UNFIT & set(str(archive)):
+        return ""
+    if is_whole(archive):
+        return f'"-XX:SharedArchiveFile={archive}"'
+    if not make:
+        return ""
+    _remove_old(folder, archive)
+    return f'"-XX:ArchiveClassesAtExit={archive}" {_QUIET}'
+
+
+def is_whole(archive: Path) -> bool:
+    """Whether a JVM has written an archive to its end: it writes the first bytes last."""
+    try:
+        with archive.open("rb") as file:
+            return any(file.read(4))
+    except OSError:
+        return False
+
+
+def _remove_old(folder: Path, archive: Path) -> None:
+    """Remove archives of other Javas and jars but the newest: environments may share a folder."""
+    with contextlib.suppress(OSError):
+        others = [one for one in folder.glob(_NAME.format("*")) if one != archive]
+        for other in sorted(others, key=lambda one: one.stat().st_mtime)[:-_OTHERS_KEPT]:
+            other.unlink()
+
+
+def _key(java: Path, jars: Path) -> str:
+    """Return a name for a Java with a set of jars, which another release of either changes."""
+    digest = hashlib.sha256()
+    for path in (java.resolve(), *sorted(jars.glob("*.jar"))):
+        found = path.stat()
+        digest.update(f"{path}\n{found.st_size}\n{found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:_KEY_LENGTH]
+
+
+_S3A = "spark.hadoop.fs.s3a"
+_SDK_CHAIN = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+"""Hadoop's own default looks into no profile files."""
+
+
+def spark_place(uri: str) -> str:
+    """Return what Spark calls the place that an object-store URI names."""
+    if not uri.startswith("s3:"):
+        return uri.removeprefix("file:").removeprefix("//") if uri.startswith("file:") else uri
+    settings = parse_uri(uri)
+    return f"s3a://{settings.bucket}/{settings.prefix}"
+
+
+def s3a_settings(uri: str) -> dict[str, str]:
+    """Return Spark settings with which `spark_place(uri)` can be read and written.
+
+    Those of a bucket, so that buckets of several endpoints go together. Credentials are the
+    environment's, else what the AWS SDK's own chain finds: profile files, SSO, web identity,
+    container, instance. Raises SettingsError for a URI that names no place.
+    """
+    settings = parse_uri(uri)
+    if settings.profile:
+        raise SettingsError("a table cannot use profile=: set AWS_PROFILE instead")
+    has_keys = all(map(os.environ.get, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")))
+    of_bucket = f"{_S3A}.bucket.{settings.bucket}"
+    options = {
+        f"{of_bucket}.endpoint": settings.endpoint,
+        # Signatures name a region, also where there is none.
+        f"{of_bucket}.endpoint.region": settings.region or "us-east-1",
+        f"{of_bucket}.path.style.access": str(settings.is_path_style).lower(),
+        f"{of_bucket}.connection.ssl.enabled": str(
+            not settings.endpoint.startswith("http://")
+        ).lower(),
+        f"{of_bucket}.access.key": os.environ.get("AWS_ACCESS_KEY_ID", ""),
+        f"{of_bucket}.secret.key": os.environ.get("AWS_SECRET_ACCESS_KEY", ""),
+        f"{of_bucket}.session.token": os.environ.get("AWS_SESSION_TOKEN", ""),
+        f"{of_bucket}.aws.credentials.provider": "" if has_keys else _SDK_CHAIN,
+        f"{of_bucket}.encryption.algorithm": _encryption(settings.encryption),
+        f"{of_bucket}.encryption.key": settings.kms_key,
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+def _encryption(name: str) -> str:
+    if not name:
+        return ""
+    if name in ("aws:kms", "AES256"):
+        return "SSE-KMS" if name == "aws:kms" else "AES256"
+    raise SettingsError(f"Spark knows no encryption {name} on S3")
+
 
 JAVA_VERSION_MIN = 17
 """What Spark 4 needs."""

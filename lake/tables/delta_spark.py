@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakehead.lake.spark import spark_session
-from lakehead.lake.spark_s3 import s3a_settings, spark_place
+from lakehead.lake.spark import s3a_settings, spark_place
 from lakehead.lake.tables.data_file import delete_data_files, write_data_file
 from lakehead.lake.tables.delta_table import (
     Table,

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakehead.lake import sql_views
 from lakehead.lake.spark import cache_folder
-from lakehead.lake.spark_archive import is_whole
+from lakehead.lake.spark import is_whole
 from lakehead.lake.sql import run_sql
 from lakehead.lake.sql_views import LocalRows, read_small
 from lakehead.lake.sql_places import may_name_delta

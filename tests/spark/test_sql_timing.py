@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehead.lake import spark_archive
+from lakehead.lake import spark
 from lakehead.lake.sql import run_sql
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
@@ -99,7 +99,7 @@ def test_the_second_session_maps_the_classes_of_the_first(place: str, tmp_path: 
     options = f"-Xlog:class+load:file={log}"
     first = sql(place, tmp_path, "-Dfirst=1")
     assert wait_until(
-        lambda: any(map(spark_archive.is_whole, tmp_path.glob("*.jsa"))), deadline_s=300
+        lambda: any(map(spark.is_whole, tmp_path.glob("*.jsa"))), deadline_s=300
     )
     (archive,) = tmp_path.glob("*.jsa")
     second = sql(place, tmp_path, options)

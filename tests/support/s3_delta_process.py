@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.jobs.table_changes import planned_merge
 from lakehead.lake.spark import spark_session
-from lakehead.lake.spark_s3 import s3a_settings, spark_place
+from lakehead.lake.spark import s3a_settings, spark_place
 from lakehead.lake.tables.delta_merge import DeltaMerge
 from lakehead.lake.tables.delta_spark import SparkMerge, optimize_by_spark, vacuum_by_spark
 from lakehead.lake.tables.delta_table import create_table, location, open_table

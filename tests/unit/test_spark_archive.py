@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehead.lake.spark_archive import archive_options
+from lakehead.lake.spark import archive_options
 
 
 @pytest.fixture(autouse=True)

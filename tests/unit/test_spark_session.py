@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lakehead.lake import spark
-from lakehead.lake.spark_s3 import s3a_settings
+from lakehead.lake.spark import s3a_settings
 from lakehead.storage.errors import SettingsError
 
 
