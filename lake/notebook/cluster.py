@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehead.lake.cluster_tables import CatalogTables, catalog_tables
-from lakehead.lake.notebook.card import card
+from lakehead.lake.notebook.topic import card
 from lakehead.lake.notebook.topic import Topic
 from lakehead.lake.store_reader import store_reader
 

@@ -1,20 +1,95 @@
-"""A topic in a notebook: its first and newest records as rows, its table."""
+"""A topic in a notebook: its first and newest records as rows, its table, and its card."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from lakehead.lake.catalog import PartitionLog
 from lakehead.lake.cluster_tables import catalog_tables
-from lakehead.lake.decode.columns import COLUMNS
-from lakehead.lake.notebook.card import card, size
-from lakehead.lake.notebook.records import first_records, last_records
+from lakehead.lake.committed import committed_now
+from lakehead.lake.decode.columns import COLUMNS, arrow_schema
+from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.source.decoded_rows import decoded_rows, decoded_schema
 from lakehead.lake.source.options import batch_options
-from lakehead.lake.store_reader import store_reader
+from lakehead.lake.store_reader import ObjectReader, store_reader
+from lakehead.lake.tables.value_sample import records_between
 from lakehead.lake.topic_scan import Scan, scan
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
+
+_ROWS_MAX = 60
+
+
+def card(title: str, facts: Mapping[str, object], frame: Any) -> str:
+    """Return HTML of a title, facts by name and a DataFrame, everything escaped."""
+    told = " · ".join(f"{escape(name)} {escape(str(fact))}" for name, fact in facts.items())
+    table = frame.to_html(index=False, max_rows=_ROWS_MAX, border=0, na_rep="")
+    return f"<div><b>{escape(title)}</b><br/>{told}{table}</div>"
+
+
+def size(count: int) -> str:
+    """Return bytes for people."""
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        del units[0]
+    return f"{value:.3g} {units[0]}" if units[0] != "B" else f"{count} B"
+
+
+_WIDER = 8
+
+
+def first_records(path: str, topic: str, count: int, columns: Sequence[str]) -> Any:
+    """Return the oldest `count` records by their timestamps, as far as these rise in each
+    partition: a table. Raises UnknownTopic, and what reading objects raises.
+    """
+    reader, logs = _logs(path, topic)
+    tables = [_first(reader, log, count, columns) for log in logs]
+    return _by_time(tables, columns).slice(0, count)
+
+
+def last_records(path: str, topic: str, count: int, columns: Sequence[str]) -> Any:
+    """Return the newest `count` records; as `first_records`."""
+    reader, logs = _logs(path, topic)
+    rows = _by_time([_last(reader, log, count, columns) for log in logs], columns)
+    return rows.slice(max(rows.num_rows - count, 0))
+
+
+def _logs(path: str, topic: str) -> tuple[ObjectReader, Sequence[PartitionLog]]:
+    snapshot = Snapshots(store_reader(path)).now()
+    return snapshot, committed_now(snapshot, snapshot.catalog, topic)
+
+
+def _first(reader: ObjectReader, log: PartitionLog, count: int, columns: Sequence[str]) -> Any:
+    found: list[Any] = []
+    for batch in records_between(reader, log, log.start_offset, log.end_offset, columns):
+        found.append(batch)
+        if sum(one.num_rows for one in found) >= count:
+            break
+    return _table(found, columns).slice(0, count)
+
+
+def _last(reader: ObjectReader, log: PartitionLog, count: int, columns: Sequence[str]) -> Any:
+    """Look further back where compaction and markers of transactions have left gaps."""
+    width = count
+    while True:
+        start = max(log.end_offset - width, log.start_offset)
+        rows = _table(records_between(reader, log, start, log.end_offset, columns), columns)
+        if rows.num_rows >= count or start == log.start_offset:
+            return rows.slice(max(rows.num_rows - count, 0))
+        width *= _WIDER
+
+
+def _table(batches: Iterable[Any], columns: Sequence[str]) -> Any:
+    return pa.Table.from_batches(batches, schema=arrow_schema(columns))
+
+
+def _by_time(tables: list[Any], columns: Sequence[str]) -> Any:
+    rows = pa.concat_tables([_table([], columns), *tables])
+    return rows.sort_by([(name, "ascending") for name in ("timestamp", "partition", "offset")])
+
 
 Decode = Literal["declared", "json", "none"]
 
