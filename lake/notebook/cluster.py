@@ -1,4 +1,4 @@
-"""A cluster in a notebook: what it holds, at a glance."""
+"""A cluster in a notebook: its topics and tables at a glance, and SQL over them."""
 
 import os
 from collections.abc import Iterator
@@ -6,9 +6,45 @@ from pathlib import Path
 from typing import Any
 
 from lakehead.lake.cluster_tables import CatalogTables, catalog_tables
-from lakehead.lake.notebook.topic import card
-from lakehead.lake.notebook.topic import Topic
+from lakehead.lake.notebook.topic import Topic, card
+from lakehead.lake.spark import spark_session
+from lakehead.lake.sql import one_line
+from lakehead.lake.sql_places import wants_s3, with_places
+from lakehead.lake.sql_statements import split_statements
+from lakehead.lake.sql_views import TopicViews, read_small
 from lakehead.lake.store_reader import store_reader
+from lakehead.storage.errors import LakeheadError, SettingsError
+
+
+class SqlFailed(LakeheadError):
+    """A statement failed; the message is Spark's, in one line."""
+
+
+def run(path: str, statements: str, rows: int | None) -> Any:
+    """Run statements and return up to `rows` rows of the last one as a pandas DataFrame, None if it
+    has none. Raises SqlFailed, SettingsError, UnknownTopic.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    found, rest = split_statements(f"{statements}\n;")
+    assert not rest, "a statement ends with the semicolon that was added"
+    if not found:
+        raise SettingsError("there is no statement to run")
+    session = spark_session(app_name="lakehead notebook", s3a=wants_s3(path, statements))
+    views = TopicViews(path)
+    frame: Any = None
+    try:
+        for statement in found:
+            named = views.named(statement)
+            prepared = views.prepare(session, statement, named, read_small(named))
+            frame = session.sql(with_places(session, prepared))
+        if not frame.columns:
+            return None
+        return (frame if rows is None else frame.limit(rows)).toPandas()
+    except (PySparkException, Py4JError) as error:
+        raise SqlFailed(one_line(error)) from None
+
 
 DEFAULT_PATH = "./lakehead-data"
 _TOPIC_COLUMNS = ("topic", "partitions", "offsets", "bytes", "value_format", "has_table")
@@ -60,7 +96,6 @@ class Cluster:
 
         Raises LakeheadError with one line on what is wrong.
         """
-        from lakehead.lake.notebook.sql import run
 
         return run(self.path, statements, rows)
 
