@@ -1,7 +1,8 @@
-"""How declared tables are: how far behind, how many files, dead letters, what the last runs cost.
+"""Status of declared tables: lag, files, dead letters, and the cost of the last runs.
 
-Lag is known from the metadata alone, so a table that cannot be read has a row like the others: it
-says what is wrong, and how far behind the table was when that was told last.
+Lag is known from the metadata alone, so a table that cannot be read has a row like the others, with
+the error and the lag of the last successful reading. `why_late` names the cause of a late table,
+by the metadata alone.
 """
 
 import threading
@@ -12,12 +13,56 @@ from functools import partial
 
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
-from lakehead.lake.jobs.table_lateness import why_late
 from lakehead.lake.jobs.unexpected import as_error
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
-from lakehead.storage.metadata.state import TableState, TopicState
+from lakehead.storage.metadata.state import ClusterState, TablesKeeping, TableState, TopicState
 from lakehead.storage.metadata.table_declaration import TableDeclaration, dead_letters_uri
+
+LATE_AFTER = 2
+"""A table is late when it is behind by this many times the freshness that its topic declares."""
+
+
+def why_late(status: "TableStatus", state: ClusterState) -> str | None:
+    """Return why a table is late and the command that helps, None for one that is not."""
+    wanted = status.freshness_seconds
+    if wanted is None or status.seconds_behind <= LATE_AFTER * wanted:
+        return None
+    return f"late: {wanted:.0f} s are declared, and {_cause(status, state)}"
+
+
+def _cause(status: "TableStatus", state: ClusterState) -> str:
+    if status.error is not None:
+        return "its last turn failed (see the error)"
+    if status.holder is not None:
+        return (
+            f"{status.holder} keeps it and is {status.records_behind} records behind: it does not "
+            "keep up, or a transaction of a producer is open"
+        )
+    by_hand = f"run: lakehead materialize {status.topic} (--follow for every table, for good)"
+    living = [node for node in state.nodes.values() if not node.is_fenced]
+    if not living:
+        return f"no process keeps it, since no node lives: start a node, or {by_hand}"
+    first = min(living, key=lambda node: node.node_id)
+    match first.tables:
+        case TablesKeeping.KEPT:
+            return (
+                f"no process keeps it: the one of node {first.node_id} is not there yet, or fails "
+                f"(tables_process_ended in the node's log); {by_hand}"
+            )
+        case TablesKeeping.OFF:
+            return (
+                f"no process keeps it: maintain or maintain.tables is false on node "
+                f"{first.node_id}, which would; set both to true there, or {by_hand}"
+            )
+        case TablesKeeping.NOT_INSTALLED:
+            return (
+                f"no process keeps it: the packages of the lake are missing on node "
+                f"{first.node_id}, which would; there: pip install 'lakehead[lake]', or elsewhere "
+                f"{by_hand}"
+            )
+    return f"no process keeps it: {by_hand}"
+
 
 ANSWER_S = 20.0
 """How long the places of tables may take to answer."""

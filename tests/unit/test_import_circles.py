@@ -14,7 +14,7 @@ CIRCLES = {
     "lakehead.broker.partition.partition": 2,
     "lakehead.connectors.airflow.assets.lakehead": 4,
     "lakehead.connectors.schema_registry.avro_compatibility": 9,
-    "lakehead.lake.jobs.table_lateness": 2,
+    "lakehead.lake.jobs.table_status": 2,
     "lakehead.lake.source.decoded_rows": 2,
     "lakehead.lake.sql_views": 2,
     "lakehead.lake.tables.delta_merge": 3,
