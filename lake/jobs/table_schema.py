@@ -1,11 +1,11 @@
-"""The schema of a table that is made or kept: what it is at first, and how it follows the values.
+"""The schema of a table: its first one, and the changes by which it follows the values.
 
 A new column is a change of the table's metadata, committed before rows that have it. A wider number
-is not: all data files are written anew with it, in one commit that puts them in the place of the
-old ones. Both are refused by compare-and-set where another has changed the table meanwhile.
+needs all data files rewritten, in memory for a row group of each in turn, in one commit that
+replaces the old files. Both are refused by compare-and-set if another run has changed the table.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakehead.lake.catalog import PartitionLog
-from lakehead.lake.jobs.table_rewrite import rewrite
+from lakehead.lake.jobs.table_item import FILE_BYTES, TableFiles
 from lakehead.lake.jobs.table_settings import MaterializeSettings
 from lakehead.lake.store_reader import ObjectReader
+from lakehead.lake.tables.data_file import DataFile
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.delta_table import Table
 from lakehead.lake.tables.layout import (
@@ -33,7 +34,55 @@ from lakehead.lake.tables.values.changes import CHANGE_FIELDS
 from lakehead.lake.tables.values.evolution import Evolution, evolve
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.lake.tables.values.groups import int64_array
+from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
+
+_ROWS_AT_ONCE = 10_000
+
+
+def rewrite(
+    table: Table, layout: TableLayout, marks: Mapping[str, int], *, file_bytes: int = FILE_BYTES
+) -> None:
+    """Write all files of a table anew in a wider schema, and commit them in place of the old ones,
+    with `marks` as they are: so it is refused if rows came meanwhile.
+
+    Each file becomes one, or several of about `file_bytes`. Raises TableMoved, TableUnavailable,
+    and what reading and writing files raises.
+    """
+    files = [
+        file
+        for batches in table.files(_ROWS_AT_ONCE)
+        for file in _rewritten(table, layout, batches, file_bytes)
+    ]
+    table.commit(
+        files,
+        marks,
+        modified_ms=SystemClock().now_ms(),
+        notes={"lakehead.rewritten": "wider columns"},
+        replaced_by=layout.schema,
+    )
+
+
+def _rewritten(
+    table: Table, layout: TableLayout, batches: Iterator[Any], file_bytes: int
+) -> tuple[DataFile, ...]:
+    """Write the rows of one file of the table, which are all of one partition."""
+    files = TableFiles(
+        table.uri, layout.partition_columns, file_bytes=file_bytes, of_one_partition=True
+    )
+    for rows in batches:
+        files.add(_cast(rows, layout.schema))
+    return files.finish()
+
+
+def _cast(rows: Any, schema: Any) -> Any:
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 class SchemaConflict(LakeheadError):

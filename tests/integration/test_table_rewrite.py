@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakehead.lake.jobs.table_rewrite import rewrite
+from lakehead.lake.jobs.table_schema import rewrite
 from lakehead.lake.tables.data_file import DataFileWriter
 from lakehead.lake.tables.ddl import parse_schema
 from lakehead.lake.tables.delta_table import Table, create_table, open_table
@@ -56,7 +56,7 @@ def table_of_alike_rows(root: Path, parts: tuple[PartitionPart, ...], *, rows: i
 SCRIPT = """
 import json, sys
 import pyarrow as pa
-from lakehead.lake.jobs.table_rewrite import rewrite
+from lakehead.lake.jobs.table_schema import rewrite
 from lakehead.lake.tables.delta_table import open_table
 from tests.integration.test_table_rewrite import PARTS, layout
 rewrite(open_table(sys.argv[1]), layout("bigint", PARTS if sys.argv[2] else ()), {})
