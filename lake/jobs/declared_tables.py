@@ -1,8 +1,9 @@
-"""Keeps the declared tables of a cluster: once, those that are due; or for as long as it is let.
+"""Materializes the declared tables of a cluster: one pass over due tables, or until stopped.
 
 Each table has a lease while it is worked on. Tables are worked on side by side, in rounds of a
-bounded size, so that one that is far behind does not keep the others from being fresh. What fails
-in one table is told and tried again after a pause; the others go on.
+bounded size, so that one that is far behind does not delay the others. An error of one table is
+reported, and the table is tried again after a pause; the others go on. Files of tables are
+maintained in a thread of its own, so that a table under a long OPTIMIZE still gets its records.
 """
 
 import threading
@@ -14,7 +15,6 @@ from functools import partial
 
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.jobs.backfill import Beginning, begin_at
-from lakehead.lake.jobs.kept_files import LOOK_S, FilesTold, files_kept
 from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
 from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
@@ -28,7 +28,7 @@ from lakehead.lake.jobs.table_settings import (
     Progress,
     declared_settings,
 )
-from lakehead.lake.jobs.table_upkeep import keep_files, targets
+from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, keep_files, targets
 from lakehead.lake.jobs.unexpected import as_error
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.store_reader import ObjectReader, store_reader
@@ -45,6 +45,67 @@ from lakehead.storage.errors import (
 from lakehead.storage.jobs.job import Runner
 from lakehead.storage.metadata.state import TableState, TopicState
 from lakehead.storage.metadata.table_declaration import TableDeclaration, is_declared
+
+LOOK_S = 300.0
+"""How often tables are looked at: it costs a listing and a few requests for each."""
+
+_END_S = 10.0
+
+FilesTold = Callable[[UpkeepResult], None]
+
+
+@contextmanager
+def files_kept(
+    leases: TableLeases,
+    topics: Sequence[str],
+    tell: FilesTold | None,
+    *,
+    every_s: float = LOOK_S,
+) -> Iterator[None]:
+    """Do what is due of the files of the declared tables (of `topics`, or of all) while the block
+    runs, and tell of it; with None to tell, nothing. A table that another process writes is left to
+    that one.
+
+    A job that is under way at the end may be ended anywhere.
+    """
+    if tell is None:
+        yield
+        return
+    stopped = threading.Event()
+
+    def run() -> None:
+        while True:
+            for target in _looked(leases, topics):
+                for result in keep_files(target, partial(_kept, leases, target.topic_id)):
+                    if not isinstance(result.error, TableTaken):
+                        tell(result)
+                if stopped.is_set():
+                    return
+            if stopped.wait(every_s):
+                return
+
+    thread = threading.Thread(target=run, name="table-files", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join(_END_S)
+
+
+@contextmanager
+def _kept(leases: TableLeases, topic_id: str) -> Iterator[None]:
+    leases.keep(topic_id)  # not given back: who follows the table needs it as well
+    yield
+
+
+def _looked(leases: TableLeases, topics: Sequence[str]) -> Sequence[TableTarget]:
+    try:
+        return targets(leases.catalog(), topics)
+    except BaseException as caught:  # noqa: BLE001 - the next look may find more
+        as_error(caught, "upkeep of tables")  # the job that follows them tells what is wrong
+        return ()
+
 
 ROUND_BYTES = 256 << 20
 """Bytes of stored records of a round: what other tables wait for, and what is in memory at most."""
