@@ -1,28 +1,32 @@
-"""The job `rebuild-table`: a declared table made anew beside the old one, and put in its place.
+"""The job `rebuild-table`: builds a declared table again and swaps it in.
 
-For what a table cannot become step by step: another layout, other partitions, a type that does not
-widen. The new table is brought up in `<table>__rebuild` like any other, in commits of its own, so a
-run that is killed goes on where it was; readers have the old table all the while. Then its files
-are copied below the old table's root, and one Delta commit there takes all old files out, puts the
-new ones in, and sets schema, partition columns and progress. A reader of a Delta table has one
-version of it, so it sees the old rows or the new ones, never some of both; who has opened the old
-version reads on in it until VACUUM removes its files.
+For changes that a table cannot make step by step: another layout, other partitions, a type that
+does not widen. The new table is built in `<table>__rebuild` like any other, in commits of its own,
+so a killed run continues; readers have the old table all the while. Then its files are copied below
+the old table's root, and one Delta commit there removes all old files, adds the new ones, and sets
+schema, partition columns and progress. A reader of a Delta table has one version of it, so it sees
+the old rows or the new ones, never some of both; a reader of the old version keeps it until VACUUM
+removes its files.
 
-Rows whose records are nowhere else are not lost unasked (`kept_rows`): they are counted before the
-work begins, by where partitions start, and again under the lease right before that commit, by what
-the new table has.
+Rows that no record of the topic can make again are not lost without consent: they are counted
+before the work begins, by the start offsets of partitions, and again under the lease right before
+that commit, by the rows of the new table.
 
-Killed before that commit: nothing has changed for anyone, copies are used again or are garbage for
-VACUUM. Killed after it: the table beside is level with the table, and the next run removes it.
+Killed before that commit: nothing has changed for readers; copies are used again, or VACUUM removes
+them. Killed after it: the rebuilt table is level with the table, and the next run removes it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
+from typing import Any, NamedTuple
+
+import pyarrow.dataset as ds
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.jobs.backfill import begin_at
 from lakehead.lake.jobs.dead_letters import LETTERS_DESCRIPTION, check_letters, letters_name
-from lakehead.lake.jobs.kept_rows import Span, compacted_away, rows_outside
 from lakehead.lake.jobs.table_places import check_place
 from lakehead.lake.jobs.table_run import GapInTable, TableRun, log_key
 from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
@@ -39,6 +43,48 @@ from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.metadata.table_declaration import rebuild_uri
+
+_PARTITIONS_AT_ONCE = 64
+
+
+class Span(NamedTuple):
+    """Offsets [first, end) of a partition."""
+
+    first: int
+    end: int
+
+
+def rows_outside(table: Table, spans: Mapping[int, Span]) -> int:
+    """Return how many rows of a topic's table are of none of these offsets, by partition."""
+    each = [_within(partition, span) for partition, span in spans.items()]
+    within = sum(
+        table.count(reduce(or_, each[start : start + _PARTITIONS_AT_ONCE]))
+        for start in range(0, len(each), _PARTITIONS_AT_ONCE)
+    )
+    return table.count() - within
+
+
+def compacted_away(
+    old: Sequence[Table], new: Sequence[Table | None], spans: Mapping[int, Span]
+) -> int:
+    """Return how many more rows `old` tables have than `new` ones of these offsets, by partition,
+    which both have read: of records that compaction has removed since.
+    """
+    count = 0
+    for partition, span in spans.items():
+        predicate = _within(partition, span)
+        before = sum(table.count(predicate) for table in old)
+        after = sum(table.count(predicate) for table in new if table is not None)
+        count += max(0, before - after)
+    return count
+
+
+def _within(partition: int, span: Span) -> Any:
+    return (
+        (ds.field("_partition") == partition)
+        & (ds.field("_offset") >= span.first)
+        & (ds.field("_offset") < span.end)
+    )
 
 
 class HistoryOnlyInTable(LakeheadError):
