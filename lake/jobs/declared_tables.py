@@ -18,7 +18,7 @@ from lakehead.lake.jobs.backfill import Beginning, begin_at
 from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
 from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
-from lakehead.lake.jobs.table_places import check_declared_place
+from lakehead.lake.tables.table_root import check_declared_place
 from lakehead.lake.jobs.table_rebuild import RebuildResult, rebuild_table
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_schema import SchemaConflict

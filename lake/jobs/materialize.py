@@ -15,7 +15,7 @@ before it, the rest is committed, and the run fails naming it. `dead_letter`: it
 `<table>__dlq` (`dead_letters`). `drop`: it is counted.
 """
 
-from lakehead.lake.jobs.table_places import check_place
+from lakehead.lake.tables.table_root import check_place
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_settings import (
     Guard,

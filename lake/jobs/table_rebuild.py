@@ -27,7 +27,7 @@ import pyarrow.dataset as ds
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.jobs.backfill import begin_at
 from lakehead.lake.jobs.dead_letters import LETTERS_DESCRIPTION, check_letters, letters_name
-from lakehead.lake.jobs.table_places import check_place
+from lakehead.lake.tables.table_root import check_place
 from lakehead.lake.jobs.table_run import GapInTable, TableRun, log_key
 from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
 from lakehead.lake.store_reader import StoreReader

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.data_file import DataFile
 from lakehead.lake.tables.delta_table import NOTHING, open_table
-from lakehead.lake.tables.own_files import LOG, OWN_ROOT, is_data_file, names_below, refuse_others
+from lakehead.lake.tables.table_root import LOG, OWN_ROOT, is_data_file, names_below, refuse_others
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import failpoint
 

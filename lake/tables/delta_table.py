@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lakehead.lake.tables.data_file import DataFile
-from lakehead.lake.tables.own_files import OWN_ROOT, require_own_root
+from lakehead.lake.tables.table_root import OWN_ROOT, require_own_root
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.object_store.s3.settings import parse_uri

@@ -27,7 +27,7 @@ from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, optimize,
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_log import delete_table
 from lakehead.lake.tables.delta_table import create_table
-from lakehead.lake.tables.own_files import OWN_ROOT, is_data_file
+from lakehead.lake.tables.table_root import OWN_ROOT, is_data_file
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.table_declaration import PREFIX
 from lakehead.storage.object_store import FileStore
