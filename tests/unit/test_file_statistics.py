@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehead.lake.tables.file_statistics import FileStatistics
+from lakehead.lake.tables.data_file import FileStatistics
 
 UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 
