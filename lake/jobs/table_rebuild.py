@@ -32,7 +32,7 @@ from lakehead.lake.jobs.table_run import GapInTable, TableRun, log_key
 from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
 from lakehead.lake.store_reader import StoreReader
 from lakehead.lake.tables.data_file import DataFile, copy_file
-from lakehead.lake.tables.delta_log import current_files, delete_table
+from lakehead.lake.tables.delta_table import current_files, delete_table
 from lakehead.lake.tables.delta_table import Table, app_id, first_id, open_table, replace_table
 from lakehead.lake.tables.layout import DEAD_LETTERS, check_made_from
 from lakehead.lake.tables.left_out import COUNTS, counted

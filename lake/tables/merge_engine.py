@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
-from lakehead.lake.tables.delta_log import applications
+from lakehead.lake.tables.delta_table import applications
 from lakehead.lake.tables.delta_table import Table, app_id
 from lakehead.lake.tables.left_out import COUNTS, NO_COUNTS, counted
 from lakehead.lake.tables.owner import owner_marks

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable, RebuildResult
-from lakehead.lake.tables.delta_log import current_files
+from lakehead.lake.tables.delta_table import current_files
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.metadata.table_declaration import PREFIX

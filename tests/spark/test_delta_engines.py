@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_changes import planned_merge
 from lakehead.lake.tables.data_file import write_data_file
-from lakehead.lake.tables.delta_log import applications
+from lakehead.lake.tables.delta_table import applications
 from lakehead.lake.tables.delta_merge import DeltaMerge
 from lakehead.lake.tables.delta_spark import (
     SparkMerge,
