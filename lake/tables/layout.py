@@ -28,7 +28,7 @@ from lakehead.lake.tables.partitions import (
 )
 from lakehead.lake.tables.set_aside import reasons_by_row, set_aside, words_on_new_schema
 from lakehead.lake.tables.upsert import HISTORY_FIELDS
-from lakehead.lake.tables.upsert_rows import as_changes, check_keys
+from lakehead.lake.tables.upsert import as_changes, check_keys
 from lakehead.lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
 from lakehead.lake.tables.values.decoder import NO_SCHEMA, Decoded, Fault, ValueDecoder, ValueSpec
 from lakehead.lake.tables.values.evolution import evolve

@@ -11,18 +11,82 @@ change that is offered twice does nothing the second time.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehead.lake.tables.ddl import TIMESTAMP
-from lakehead.lake.tables.key_ranges import within_ranges
+from lakehead.lake.tables.ddl import TIMESTAMP, type_name
 from lakehead.lake.tables.row_codes import row_codes
 from lakehead.lake.tables.values.changes import OP, SEQ
+from lakehead.lake.tables.values.decoder import Fault
+from lakehead.storage.errors import SettingsError
+
+_RANGES_MAX = 16
+_GAP_MIN = 1 / 64
+"""How much of all that lies between the ends a gap is to leave out, to be worth a condition."""
+_TEXT_MAX = 200
+_FIRST_DAY, _LAST_DAY = (
+    int(np.datetime64(day).astype(int)) for day in ("0001-01-01", "9999-12-31")
+)
+
+
+def within_ranges(source: Any, names: Sequence[str], columns: Sequence[str]) -> str:
+    """Return a condition that all rows of `source` meet, about its columns `names`, each called as
+    in `columns`; empty if there is nothing to say.
+    """
+    conditions = []
+    for name, column in zip(names, columns, strict=True):
+        ranges = _ranges(source.column(name))
+        if ranges:
+            told = " OR ".join(f"{column} BETWEEN {low} AND {high}" for low, high in ranges)
+            conditions.append(f"({told})")
+    return " AND ".join(conditions)
+
+
+def _ranges(values: Any) -> list[tuple[str, str]]:
+    values = values.drop_null()
+    if not len(values):
+        return []
+    kind = values.type
+    if pa.types.is_integer(kind):
+        return [(str(low), str(high)) for low, high in _runs(values)]
+    if pa.types.is_date32(kind):
+        return _days(_runs(values.cast(pa.int32())))
+    if pa.types.is_string(kind):
+        ends = pc.min_max(values)
+        low, high = ends["min"].as_py(), ends["max"].as_py()
+        return [(f"'{low}'", f"'{high}'")] if _is_plain(low) and _is_plain(high) else []
+    return []
+
+
+def _runs(values: Any) -> list[tuple[int, int]]:
+    """The smallest and largest of each run of numbers, where wide gaps are between runs."""
+    distinct = np.unique(np.asarray(values))
+    steps = np.diff(distinct.astype(np.float64))  # of 64 bits, the difference may have more
+    widest = np.argsort(steps)[len(steps) - min(len(steps), _RANGES_MAX - 1) :]
+    ends = np.sort(widest[steps[widest] >= max(steps.sum() * _GAP_MIN, 2)])
+    lows = distinct[np.concatenate([[0], ends + 1])]
+    highs = distinct[np.concatenate([ends, [len(distinct) - 1]])]
+    if lows[0] == np.iinfo(np.int64).min:  # no literal: it is read as minus a number too large
+        return []
+    return [(int(low), int(high)) for low, high in zip(lows, highs, strict=True)]
+
+
+def _days(runs: list[tuple[int, int]]) -> list[tuple[str, str]]:
+    if runs and not _FIRST_DAY <= runs[0][0] <= runs[-1][1] <= _LAST_DAY:
+        return []
+    days = [np.array(run, "M8[D]") for run in runs]
+    return [(f"DATE '{low}'", f"DATE '{high}'") for low, high in days]
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a literal means the same to all engines."""
+    return len(text) <= _TEXT_MAX and text.isprintable() and not {"'", "\\"} & set(text)
+
 
 AT = "_at"
 HISTORY_FIELDS = (
@@ -315,3 +379,89 @@ def _order(changes: Any, codes: Any) -> Any:
     reached = np.empty(count, np.int64)
     reached[order] = times - group * (count + 1)
     return np.lexsort((*places, reached, codes))
+
+
+_PUTS = pa.array(["c", "r", "u"])
+
+
+class Changes(NamedTuple):
+    """Change rows (`upsert.change_schema`), and the records that name no row of the table."""
+
+    rows: Any  # pa.Table
+    faults: tuple[Fault, ...]
+
+
+def check_keys(value_schema: Any, keys: Sequence[str], *, is_nested: bool) -> None:
+    """Raise SettingsError unless these columns can tell a table's rows apart."""
+    if keys and is_nested:
+        raise SettingsError(
+            "lakehead.table.keys names columns, and values lie in one: set "
+            "lakehead.table.layout=flat, or leave the keys out"
+        )
+    for name in keys:
+        if name not in value_schema.names:
+            raise SettingsError(
+                f"lakehead.table.keys: values have no field {name!r}; they have "
+                f"{', '.join(value_schema.names)}"
+            )
+        kind = value_schema.field(name).type
+        if pa.types.is_nested(kind):
+            raise SettingsError(
+                f"lakehead.table.keys: {name} is {type_name(kind)}, which is no key"
+            )
+
+
+def as_changes(
+    columns: Mapping[str, Any],
+    records: Any,
+    origins: Any,
+    table_schema: Any,
+    keys: Sequence[str],
+) -> Changes:
+    """Return what records do to a table.
+
+    `columns` are those of their rows, with `_op`, `_seq` and `_source_ts` where the values are
+    change events; else a null value is a delete. `origins` are the rows of the batch they are from.
+    """
+    if OP in columns:
+        told = columns[OP]
+        ops = pc.if_else(pc.is_in(told, _PUTS), "u", told)
+        sequence = columns[SEQ]
+        at = pc.coalesce(columns["_source_ts"], columns["_timestamp"])
+    else:
+        ops = pc.if_else(pc.is_null(records.column("value")), "d", "u")
+        zeros = np.zeros(records.num_rows, np.int32)
+        sequence = pa.Array.from_buffers(pa.int32(), len(zeros), [None, pa.py_buffer(zeros)])
+        at = columns["_timestamp"]
+    schema = change_schema(table_schema)
+    made = {**columns, OP: ops, SEQ: sequence, AT: at}
+    rows = pa.Table.from_arrays([made[name] for name in schema.names], schema=schema)
+    named = _named(rows, ops, keys)
+    if pc.all(named).as_py() in (True, None):
+        return Changes(rows, ())
+    lacking = np.flatnonzero(~np.asarray(named))
+    what = f"no {', '.join(keys)}" if keys else "no key"
+    faults = tuple(
+        Fault(row=origins[int(row)].as_py(), reason=f"{what}: it names no row", error="misfit")
+        for row in lacking
+    )
+    return Changes(rows.filter(named), faults)
+
+
+def _named(rows: Any, ops: Any, keys: Sequence[str]) -> Any:
+    """Which changes say whose row they are: by columns, or by the record's key; a delete by
+    either; a truncate need not.
+    """
+    has_key = pc.is_valid(rows.column("_key"))
+    by_columns = pa.scalar(bool(keys))
+    is_void = pa.scalar(True)
+    for name in keys:
+        has = pc.is_valid(rows.column(name))
+        by_columns = pc.and_(by_columns, has)
+        is_void = pc.and_(is_void, pc.invert(has))
+    named = pc.or_(by_columns, pc.equal(ops, "t"))
+    by_key = pc.and_(has_key, pc.and_(pc.equal(ops, "d"), is_void)) if keys else has_key
+    named = pc.or_(named, by_key)
+    if isinstance(named, pa.ChunkedArray):
+        return named.combine_chunks()
+    return named

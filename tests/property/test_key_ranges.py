@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lakehead.lake.tables.data_file import write_data_file
 from lakehead.lake.tables.delta_table import create_table, open_table
-from lakehead.lake.tables.key_ranges import within_ranges
+from lakehead.lake.tables.upsert import within_ranges
 
 KINDS: dict[Any, st.SearchStrategy[Any]] = {
     pa.int64(): st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-5, 5),
