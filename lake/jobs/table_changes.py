@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lakehead.lake.tables.data_file import DataFile, delete_data_files, read_data_file
 from lakehead.lake.tables.delta_table import Table
-from lakehead.lake.tables.gathered import gathered
+from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.layout import TableLayout
 from lakehead.lake.tables.merge_engine import MergeEngine, Progress
 from lakehead.lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys

@@ -15,7 +15,7 @@ from lakehead.lake.tables.delta_table import (
     one_line,
     open_table,
 )
-from lakehead.lake.tables.gathered import gathered
+from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.left_out import NO_COUNTS
 from lakehead.lake.tables.merge_engine import Progress, claim, progress_marks
 from lakehead.lake.tables.partitions import split_rows

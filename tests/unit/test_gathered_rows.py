@@ -13,7 +13,7 @@ from lakehead.lake.jobs.table_changes import planned_merge
 from lakehead.lake.tables import upsert
 from lakehead.lake.tables.delta_merge import DeltaMerge
 from lakehead.lake.tables.delta_table import Table, open_table
-from lakehead.lake.tables.gathered import gathered
+from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.upsert import change_schema
 
 SCHEMA = pa.schema(
