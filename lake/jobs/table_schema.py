@@ -27,7 +27,7 @@ from lakehead.lake.tables.layout import (
     made_names,
     new_layout,
 )
-from lakehead.lake.tables.made_names import names_of_made, without_made
+from lakehead.lake.tables.layout import names_of_made, without_made
 from lakehead.lake.tables.owner import check_topic
 from lakehead.lake.tables.value_sample import sample_records
 from lakehead.lake.tables.values.changes import CHANGE_FIELDS

@@ -1,12 +1,17 @@
-"""What a topic's table looks like, and how a batch of records becomes its rows.
+"""The columns of a topic's table, and the rows that a batch of records becomes.
 
 A table has the fields of the value (flat) or one column `value` (nested, and raw values), beside
-them where each record came from: `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`,
-`_headers`; and the partition columns that are made of another one, `_date` and `_hour`. A table by
-upsert that keeps history has `HISTORY_FIELDS` too.
+them the origin of each record: `_topic`, `_partition`, `_offset`, `_timestamp`, `_key`, `_headers`;
+and the partition columns that are made of another one, `_date` and `_hour`. A table by upsert that
+keeps history has `HISTORY_FIELDS` too.
+
+Records whose fields fit no row are set aside, each judged by its own fields. A batch is decoded
+twice at most, however many of its records are set aside: the others are decoded without them, so
+that none of their fields are hidden. A record with a field that has the name of a column that the
+table makes itself is such a record.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +23,6 @@ import pyarrow.compute as pc
 from lakehead.lake.decode.columns import arrow_schema
 from lakehead.lake.decode.invalid import InvalidBatch
 from lakehead.lake.tables.ddl import check_names
-from lakehead.lake.tables.made_names import names_of_made
 from lakehead.lake.tables.partitions import (
     FOLDER_BYTES_MAX,
     check_parts,
@@ -26,15 +30,65 @@ from lakehead.lake.tables.partitions import (
     generated_fields,
     rows_of_long_values,
 )
-from lakehead.lake.tables.set_aside import reasons_by_row, set_aside, words_on_new_schema
-from lakehead.lake.tables.upsert import HISTORY_FIELDS
-from lakehead.lake.tables.upsert import as_changes, check_keys
+from lakehead.lake.tables.upsert import HISTORY_FIELDS, as_changes, check_keys
 from lakehead.lake.tables.values.calendar_range import FIRST_US, LAST_US, faulty_times, without
 from lakehead.lake.tables.values.decoder import NO_SCHEMA, Decoded, Fault, ValueDecoder, ValueSpec
 from lakehead.lake.tables.values.evolution import evolve
+from lakehead.lake.tables.values.groups import int64_array, placed
 from lakehead.lake.tables.values.raw import RAW_SCHEMA
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.table_declaration import PartitionPart, ValueLayout
+
+
+def names_of_made(found: Any, made: set[str]) -> list[str]:
+    """Return the fields of a schema (None: no schema) that have one of the names `made`, in any
+    case of letters.
+    """
+    return [] if found is None else [name for name in found.names if name.lower() in made]
+
+
+def without_made(schema: Any, made: set[str]) -> Any:
+    """Return the schema without the fields that have one of the names `made`."""
+    return pa.schema([field for field in schema if field.name.lower() not in made])
+
+
+Decode = Callable[[Any], Decoded]
+"""Decodes a batch."""
+
+
+def reasons_by_row(decoded: Decoded, reason_of: Callable[[Any], str]) -> Mapping[int, str]:
+    """Return why records of a batch cannot be rows, by row; `reason_of` says it of a schema that a
+    value has (empty: it can be one).
+    """
+    reasons: dict[int, str] = {}
+    known: dict[int, str] = {}  # by schema: values of one have the same object
+    for row, found in decoded.found_by_row().items():
+        if (reason := known.get(id(found))) is None:
+            reason = known[id(found)] = reason_of(found)
+        if reason:
+            reasons[row] = reason
+    return reasons
+
+
+def set_aside(batch: Any, reasons: Mapping[int, str], decode: Decode) -> Decoded:
+    """Return what a batch is decoded to with some of its records as faults."""
+    left = np.delete(np.arange(batch.num_rows), list(reasons))
+    others = placed(decode(batch.take(int64_array(left))), left)
+    faults = [Fault(row=row, reason=reason, error="misfit") for row, reason in reasons.items()]
+    return replace(
+        others, faults=tuple(sorted((*faults, *others.faults), key=lambda fault: fault.row))
+    )
+
+
+def words_on_new_schema(schema: Any, found: Any) -> str:
+    """Say what a value of the schema `found` has beside `schema`."""
+    change = evolve(schema, found)
+    if change.added:
+        return f"fields that the table does not have: {', '.join(change.added)}"
+    if change.widened:
+        return f"columns that would be wider: {', '.join(map(str, change.widened))}"
+    return "; ".join(map(str, change.conflicts))
+
 
 DECODED = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of a topic read that a table is made from."""
