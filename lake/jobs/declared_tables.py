@@ -29,7 +29,7 @@ from lakehead.lake.jobs.table_settings import (
     declared_settings,
 )
 from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, keep_files, targets
-from lakehead.lake.jobs.unexpected import as_error
+from lakehead.lake.errors import as_error
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.store_reader import ObjectReader, store_reader
 from lakehead.lake.tables.merge_engine import MergeEngineName

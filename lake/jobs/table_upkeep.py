@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from lakehead.lake.catalog import Catalog
 from lakehead.lake.jobs.table_due import declared_tables
 from lakehead.lake.tables.table_root import check_declared_place
-from lakehead.lake.jobs.unexpected import as_error
+from lakehead.lake.errors import as_error
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import (
     NOTHING,
