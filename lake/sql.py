@@ -16,12 +16,11 @@ from lakehead.lake.decode.invalid import Mode
 from lakehead.lake.source.options import Undecodable
 from lakehead.lake.spark import cache_folder, spark_session
 from lakehead.lake.sql_direct import Rows, run_direct
-from lakehead.lake.sql_views import LocalRows, read_small
 from lakehead.lake.sql_output import OutputFormat, write_rows
 from lakehead.lake.sql_places import may_name_delta, wants_s3, with_places
 from lakehead.lake.sql_statements import split_statements
 from lakehead.lake.sql_timing import StatementTiming
-from lakehead.lake.sql_views import TopicViews, ViewSource
+from lakehead.lake.sql_views import LocalRows, TopicViews, ViewSource, read_small
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lakehead.lake.jobs.table_due import declared_tables
-from lakehead.lake.spark import cache_folder, has_s3a
+from lakehead.lake.spark import cache_folder, has_s3a, s3a_settings, spark_place
 from lakehead.lake.spark_jars import are_s3a_jars_here
-from lakehead.lake.spark import s3a_settings, spark_place
 from lakehead.lake.sql_statements import backquoted
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import SettingsError

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lakehead.lake.catalog import Catalog
+from lakehead.lake.errors import as_error
 from lakehead.lake.jobs.backfill import Beginning, begin_at
 from lakehead.lake.jobs.replay import ReplayResult, replay_dead_letters
 from lakehead.lake.jobs.table_due import Lag, declared_tables, is_due, lag_of
 from lakehead.lake.jobs.table_lease import LEASE_S, TableLeases, TableTaken
-from lakehead.lake.tables.table_root import check_declared_place
 from lakehead.lake.jobs.table_rebuild import RebuildResult, rebuild_table
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_schema import SchemaConflict
@@ -29,10 +29,10 @@ from lakehead.lake.jobs.table_settings import (
     declared_settings,
 )
 from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, keep_files, targets
-from lakehead.lake.errors import as_error
 from lakehead.lake.snapshot import Snapshots
 from lakehead.lake.store_reader import ObjectReader, store_reader
 from lakehead.lake.tables.merge_engine import MergeEngineName
+from lakehead.lake.tables.table_root import check_declared_place
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import (
     LakeheadError,

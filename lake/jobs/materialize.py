@@ -15,7 +15,6 @@ before it, the rest is committed, and the run fails naming it. `dead_letter`: it
 `<table>__dlq` (`dead_letters`). `drop`: it is counted.
 """
 
-from lakehead.lake.tables.table_root import check_place
 from lakehead.lake.jobs.table_run import TableRun
 from lakehead.lake.jobs.table_settings import (
     Guard,
@@ -25,6 +24,7 @@ from lakehead.lake.jobs.table_settings import (
     Unguarded,
 )
 from lakehead.lake.store_reader import store_reader
+from lakehead.lake.tables.table_root import check_place
 from lakehead.storage.jobs.job import Runner
 
 

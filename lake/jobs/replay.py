@@ -47,8 +47,8 @@ from lakehead.lake.offsets import offset_for_timestamp
 from lakehead.lake.planner import OffsetRange, Split
 from lakehead.lake.record_reader import read_records
 from lakehead.lake.store_reader import StoreReader, store_reader
-from lakehead.lake.tables.delta_table import Table, TableMoved, app_id, open_table
 from lakehead.lake.tables.arrow_rows import gathered
+from lakehead.lake.tables.delta_table import Table, TableMoved, app_id, open_table
 from lakehead.lake.tables.layout import (
     DEAD_LETTERS,
     DECODED,

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.data_file import DataFile, delete_data_files, read_data_file
 from lakehead.lake.tables.delta_table import Table
-from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.layout import TableLayout
-from lakehead.lake.tables.merge_engine import MergeEngine, Progress
+from lakehead.lake.tables.merge_engine import MergeEngine, TableProgress
 from lakehead.lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
 from lakehead.storage.failpoints import failpoint
 
@@ -25,7 +25,7 @@ def merge_changes(
     table: Table,
     layout: TableLayout,
     files: Sequence[DataFile],
-    progress: Progress,
+    progress: TableProgress,
     counts: Mapping[str, int],
     *,
     engine: MergeEngine,

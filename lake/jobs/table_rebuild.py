@@ -27,18 +27,25 @@ import pyarrow.dataset as ds
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.jobs.backfill import begin_at
 from lakehead.lake.jobs.dead_letters import LETTERS_DESCRIPTION, check_letters, letters_name
-from lakehead.lake.tables.table_root import check_place
 from lakehead.lake.jobs.table_run import GapInTable, TableRun, log_key
 from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings, Progress, Unguarded
 from lakehead.lake.store_reader import StoreReader
 from lakehead.lake.tables.data_file import DataFile, copy_file
-from lakehead.lake.tables.delta_table import current_files, delete_table
-from lakehead.lake.tables.delta_table import Table, app_id, first_id, open_table, replace_table
+from lakehead.lake.tables.delta_table import (
+    Table,
+    app_id,
+    current_files,
+    delete_table,
+    first_id,
+    open_table,
+    replace_table,
+)
 from lakehead.lake.tables.layout import DEAD_LETTERS, check_made_from
 from lakehead.lake.tables.left_out import COUNTS, counted
 from lakehead.lake.tables.merge_engine import claim_all
 from lakehead.lake.tables.owner import is_of_topic, owner_marks
 from lakehead.lake.tables.table_history import Change
+from lakehead.lake.tables.table_root import check_place
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.failpoints import failpoint

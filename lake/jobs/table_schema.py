@@ -25,9 +25,10 @@ from lakehead.lake.tables.layout import (
     changed_fields,
     existing_layout,
     made_names,
+    names_of_made,
     new_layout,
+    without_made,
 )
-from lakehead.lake.tables.layout import names_of_made, without_made
 from lakehead.lake.tables.owner import check_topic
 from lakehead.lake.tables.value_sample import sample_records
 from lakehead.lake.tables.values.changes import CHANGE_FIELDS

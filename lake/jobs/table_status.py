@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from lakehead.lake.catalog import Catalog
-from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
 from lakehead.lake.errors import as_error
+from lakehead.lake.jobs.table_due import LogLost, check_ends, declared_tables, lag_of
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.state import ClusterState, TablesKeeping, TableState, TopicState

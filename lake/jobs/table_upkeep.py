@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehead.lake.catalog import Catalog
-from lakehead.lake.jobs.table_due import declared_tables
-from lakehead.lake.tables.table_root import check_declared_place
 from lakehead.lake.errors import as_error
+from lakehead.lake.jobs.table_due import declared_tables
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.delta_table import (
     NOTHING,
@@ -33,7 +32,12 @@ from lakehead.lake.tables.delta_table import (
     open_table,
 )
 from lakehead.lake.tables.merge_engine import MergeEngineName
-from lakehead.lake.tables.table_root import OWN_ROOT, is_data_file, names_below
+from lakehead.lake.tables.table_root import (
+    OWN_ROOT,
+    check_declared_place,
+    is_data_file,
+    names_below,
+)
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError, SettingsError
 from lakehead.storage.failpoints import failpoint

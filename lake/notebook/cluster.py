@@ -96,7 +96,6 @@ class Cluster:
 
         Raises LakeheadError with one line on what is wrong.
         """
-
         return run(self.path, statements, rows)
 
     def _ipython_key_completions_(self) -> list[str]:

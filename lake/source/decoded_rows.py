@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 from lakehead.lake.decode.columns import arrow_schema
 from lakehead.lake.errors import UndecodableValue
 from lakehead.lake.jobs.table_settings import value_spec
-from lakehead.lake.source.options import Decoding, Undecodable
-from lakehead.lake.source.options import ReadOptions
+from lakehead.lake.source.options import Decoding, ReadOptions, Undecodable
 from lakehead.lake.source.rows import Maker
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema, to_ddl

@@ -1,33 +1,60 @@
-"""Who runs a MERGE, and how it moves a table's progress with the rows, both or neither.
+"""MERGE engines: delta-rs and delta-spark, which move a table's progress with the rows, or neither.
 
-delta-rs takes any number of `txn` actions in the commit of a MERGE: progress of all partitions is
-set by it, exactly as by an append.
+delta-rs merges in this process, without a JVM, and commits by compare-and-set. It takes any number
+of `txn` actions in the commit of a MERGE, so that commit sets the progress of all partitions,
+exactly as an append does. A round whose keys the table does not have, as when it is first filled,
+is an append: a MERGE would read all of the table for each of them, where reading one column is
+quick.
 
-delta-spark takes one. So a round has a number: a first commit (of no rows, by compare-and-set)
-says what round is *planned* and which offsets it reaches; the MERGE carries the number of the round
-that is *done*; a last commit sets the progress of the partitions (`settle`). A round is open while
-it is planned and not done, and its rows are not in the table; if it is done, they are, whoever
-settles it. Whoever finds an open round plans the next one over it and marks it as done by nobody,
-so a MERGE that comes late finds its number used up: delta-spark skips it, or finds a conflict.
+delta-spark takes one `txn` action. So a round has a number: a first commit (of no rows, by
+compare-and-set) says which round is *planned* and which offsets it reaches; the MERGE carries the
+number of the round that is *done*; a last commit sets the progress of the partitions (`settle`). A
+round is open while it is planned and not done, and its rows are not in the table; if it is done,
+they are, and any run may settle it. A run that finds an open round plans the next one over it and
+marks the open one as done without rows, so a MERGE that comes late finds its number used up:
+delta-spark skips it, or finds a conflict.
 """
 
+import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from lakehead.lake.tables.delta_table import applications
-from lakehead.lake.tables.delta_table import Table, app_id
+from lakehead.lake.spark import spark_place
+from lakehead.lake.tables.arrow_rows import gathered
+from lakehead.lake.tables.data_file import DataFile, delete_data_files, write_data_file
+from lakehead.lake.tables.delta_spark import (
+    STATEMENT_LOCK,
+    configured,
+    conflicts_as_errors,
+    delta_session,
+)
+from lakehead.lake.tables.delta_table import (
+    Table,
+    TableMoved,
+    TableUnavailable,
+    app_id,
+    applications,
+    one_line,
+    open_table,
+)
 from lakehead.lake.tables.left_out import COUNTS, NO_COUNTS, counted
 from lakehead.lake.tables.owner import owner_marks
-from lakehead.lake.tables.upsert import Merge
+from lakehead.lake.tables.partitions import split_rows
+from lakehead.lake.tables.table_history import CHANGE
+from lakehead.lake.tables.upsert import Clause, Merge, new_rows, quoted
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from deltalake.table import TableMerger
+
 
 MergeEngineName = Literal["delta-rs", "spark"]
 
 _PLANNED = re.compile(r"lakehead:([^:]+):merge-planned")
 
-Progress = Mapping[tuple[str, int], int]
+TableProgress = Mapping[tuple[str, int], int]
 """The last offset that a table holds after a commit, by topic id and partition."""
 
 
@@ -38,7 +65,7 @@ class MergeEngine(Protocol):
         self,
         table: Table,
         merge: Merge,
-        progress: Progress,
+        progress: TableProgress,
         notes: Mapping[str, str],
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> None:
@@ -55,7 +82,6 @@ def open_merge_engine(name: MergeEngineName) -> MergeEngine:
         from lakehead.lake.tables.delta_spark import SparkMerge
 
         return SparkMerge()
-    from lakehead.lake.tables.delta_merge import DeltaMerge
 
     return DeltaMerge()
 
@@ -74,7 +100,7 @@ def _next_app(topic_id: str, partition: int) -> str:
     return f"{app_id(topic_id, partition)}:planned"
 
 
-def progress_marks(progress: Progress) -> dict[str, int]:
+def progress_marks(progress: TableProgress) -> dict[str, int]:
     """Return what a commit sets for the table of a topic to have this progress."""
     marks = {app_id(*key): last for key, last in progress.items() if last >= 0}
     for topic_id in {topic_id for topic_id, _ in progress}:
@@ -109,7 +135,7 @@ def claim_all(table: Table) -> dict[str, int]:
 
 def plan_merge(
     table: Table,
-    progress: Progress,
+    progress: TableProgress,
     notes: Mapping[str, str],
     counts: Mapping[str, int] = NO_COUNTS,
 ) -> int:
@@ -146,3 +172,178 @@ def settle(table: Table, partitions: Sequence[tuple[str, int]]) -> bool:
     table.commit([], marks, modified_ms=SystemClock().now_ms(), notes={})
     failpoint("merge_settled")
     return True
+
+
+_SPILL_BYTES = 1 << 30
+_KEYS_AT_ONCE = 1 << 20
+
+
+class DeltaMerge:
+    """See `MergeEngine`."""
+
+    def merge(
+        self,
+        table: Table,
+        merge: Merge,
+        progress: TableProgress,
+        notes: Mapping[str, str],
+        counts: Mapping[str, int] = NO_COUNTS,
+    ) -> None:
+        """Apply the changes, move the progress and set counts in one commit."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+
+        marks = {**progress_marks(progress), **counts}
+        for topic_id in {topic_id for topic_id, _ in progress}:
+            marks |= claim(table, topic_id)
+        if not merge.source.num_rows and not _is_for_missing(merge):
+            table.commit([], marks, modified_ms=_now_ms(), notes=notes)
+            return
+        if (rows := new_rows(merge, _held_keys(table, merge.key))) is not None:
+            table.commit(_written(table, rows), marks, modified_ms=_now_ms(), notes=notes)
+            return
+        properties = CommitProperties(
+            app_transactions=[Transaction(app, mark) for app, mark in marks.items()],
+            custom_metadata=dict(notes),
+        )
+        failpoint("table_commit_prepared")
+        try:
+            merger = table.handle.merge(
+                merge.source,
+                predicate=merge.on,
+                source_alias="s",
+                target_alias="t",
+                max_spill_size=_SPILL_BYTES,
+                commit_properties=properties,
+            )
+            for clause in merge.clauses:
+                merger = _with(merger, clause)
+            merger.execute()
+        except (DeltaError, OSError) as error:
+            now = open_table(table.uri)
+            if now is None or now.version != table.version:
+                # Ours, or another's: the table says how far it is.
+                raise TableMoved(f"another run has committed to {table.uri}") from error
+            raise TableUnavailable(f"cannot merge into {table.uri}: {one_line(error)}") from error
+        failpoint("table_committed")
+        if table.handle.version() == table.version:
+            # A MERGE that changes no row is no commit to delta-rs, and progress is still made.
+            table.commit([], marks, modified_ms=_now_ms(), notes=notes)
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def _held_keys(table: Table, key: str) -> Iterator[Any]:
+    """The keys that the table has, some at a time."""
+    if not key:
+        return
+    kind = table.schema.field(key).type
+    for rows in gathered(table.batches(_KEYS_AT_ONCE, [key])):
+        yield rows.column(0).cast(kind)
+
+
+def _written(table: Table, rows: Any) -> list[DataFile]:
+    schema = table.schema
+    plain = rows.select(schema.names).cast(schema)
+    return [
+        write_data_file(table.uri, part.rows, part.values)
+        for part in split_rows(plain, table.partition_columns)
+    ]
+
+
+def _is_for_missing(merge: Merge) -> bool:
+    return any(clause.verb.endswith("_missing") for clause in merge.clauses)
+
+
+def _with(merger: "TableMerger", clause: Clause) -> "TableMerger":
+    values = {name.replace("`", "``"): text for name, text in clause.values}
+    condition = clause.condition or None
+    if clause.verb == "update":
+        return merger.when_matched_update(values, condition)
+    if clause.verb == "delete":
+        return merger.when_matched_delete(condition)
+    if clause.verb == "insert":
+        return merger.when_not_matched_insert(values, condition)
+    if clause.verb == "update_missing":
+        return merger.when_not_matched_by_source_update(values, condition)
+    return merger.when_not_matched_by_source_delete(condition)
+
+
+_WRITE = "spark.databricks.delta.write"
+_NOTES = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class SparkMerge:
+    """See `MergeEngine`: a commit that plans, the MERGE, a commit that settles."""
+
+    def merge(
+        self,
+        table: Table,
+        merge: Merge,
+        progress: TableProgress,
+        notes: Mapping[str, str],
+        counts: Mapping[str, int] = NO_COUNTS,
+    ) -> None:
+        """Apply the changes and move the progress, as one to whoever looks at progress."""
+        session = delta_session(table.uri)
+        (topic_id,) = {topic_id for topic_id, _ in progress}
+        change = {name: text for name, text in notes.items() if name == CHANGE}
+        plain = {name: text for name, text in notes.items() if name != CHANGE}
+        number = plan_merge(table, progress, plain, counts)  # nothing is visible by it yet
+        staged = write_data_file(table.uri, merge.source)
+        failpoint("merge_staged")
+        place = f"{spark_place(table.uri).rstrip('/')}/{staged.path}"
+        settings = {
+            f"{_WRITE}.txnAppId": done_app(topic_id),
+            f"{_WRITE}.txnVersion": str(number),
+            _NOTES: json.dumps(dict(notes)),
+        }
+        with (
+            STATEMENT_LOCK,
+            configured(session, settings),
+            conflicts_as_errors(table.uri, table.version + 1),
+        ):
+            session.read.parquet(place).createOrReplaceTempView("lakehead_changes")
+            session.sql(merge_statement(table.uri, merge)).collect()
+        failpoint("merge_committed")
+        delete_data_files(table.uri, [staged.path])
+        self._settle(table.uri, topic_id, number, list(progress), change)
+
+    def _settle(
+        self,
+        uri: str,
+        topic_id: str,
+        number: int,
+        partitions: Sequence[tuple[str, int]],
+        change: Mapping[str, str],
+    ) -> None:
+        now = open_table(uri)
+        if now is None or now.marked(planned_app(topic_id)) != number:
+            raise TableMoved(f"another run has committed to {uri}")
+        if now.marked(done_app(topic_id)) < number:  # no row was to be changed
+            now.commit([], {done_app(topic_id): number}, modified_ms=_now_ms(), notes=change)
+            now = now.refreshed()
+        settle(now, partitions)
+
+
+def merge_statement(uri: str, merge: Merge) -> str:
+    """Return the SQL of a MERGE whose source is the view `lakehead_changes`."""
+    into = quoted(spark_place(uri))
+    clauses = " ".join(_clause(clause) for clause in merge.clauses)
+    return f"MERGE INTO delta.{into} t USING lakehead_changes s ON {merge.on} {clauses}"
+
+
+def _clause(clause: Clause) -> str:
+    condition = f" AND {clause.condition}" if clause.condition else ""
+    if clause.verb == "insert":
+        names = ", ".join(quoted(name) for name, _ in clause.values)
+        values = ", ".join(text for _, text in clause.values)
+        inserted = f"INSERT ({names}) VALUES ({values})"  # noqa: S608 - names are quoted
+        return f"WHEN NOT MATCHED{condition} THEN {inserted}"
+    which = "NOT MATCHED BY SOURCE" if clause.verb.endswith("_missing") else "MATCHED"
+    if clause.verb.startswith("delete"):
+        return f"WHEN {which}{condition} THEN DELETE"
+    changes = ", ".join(f"t.{quoted(name)} = {text}" for name, text in clause.values)
+    return f"WHEN {which}{condition} THEN UPDATE SET {changes}"

@@ -14,8 +14,7 @@ from its log, once: the next commit of progress records the topic.
 import hashlib
 import re
 
-from lakehead.lake.tables.delta_table import applications
-from lakehead.lake.tables.delta_table import NOTHING, Table
+from lakehead.lake.tables.delta_table import NOTHING, Table, applications
 from lakehead.storage.errors import SettingsError
 
 OWNER = "lakehead:topic"

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehead.lake.tables.ddl import type_name
 from lakehead.lake.tables.arrow_rows import row_codes
+from lakehead.lake.tables.ddl import type_name
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.table_declaration import DATE, HOUR, PartitionPart
 

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakehead.lake.tables.ddl import TIMESTAMP, type_name
 from lakehead.lake.tables.arrow_rows import row_codes
+from lakehead.lake.tables.ddl import TIMESTAMP, type_name
 from lakehead.lake.tables.values.changes import OP, SEQ
 from lakehead.lake.tables.values.decoder import Fault
 from lakehead.storage.errors import SettingsError

@@ -25,8 +25,7 @@ from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_lease import TableLeases
 from lakehead.lake.jobs.table_upkeep import TableTarget, UpkeepResult, optimize, targets, vacuum
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.delta_table import delete_table
-from lakehead.lake.tables.delta_table import create_table
+from lakehead.lake.tables.delta_table import create_table, delete_table
 from lakehead.lake.tables.table_root import OWN_ROOT, is_data_file
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.table_declaration import PREFIX

@@ -11,8 +11,7 @@ from lakehead.broker.cli.app import app
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.jobs.table_rebuild import HistoryOnlyInTable
 from lakehead.lake.store_reader import store_reader
-from lakehead.lake.tables.delta_table import current_files
-from lakehead.lake.tables.delta_table import open_table
+from lakehead.lake.tables.delta_table import current_files, open_table
 from lakehead.lake.tables.merge_engine import done_app, planned_app
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError

@@ -14,8 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.jobs import replay as replay_job
 from lakehead.lake.jobs.declared_tables import DeclaredTables
-from lakehead.lake.jobs.replay import ReplayResult
-from lakehead.lake.jobs.replay import LetterKeys
+from lakehead.lake.jobs.replay import LetterKeys, ReplayResult
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.failpoints import KILLED
 from tests.integration.test_upsert_tables import bring_up, declare, event, record, row

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.lake.jobs.table_changes import planned_merge
-from lakehead.lake.tables.delta_merge import DeltaMerge
 from lakehead.lake.tables.delta_table import Table, create_table, open_table
+from lakehead.lake.tables.merge_engine import DeltaMerge
 from lakehead.lake.tables.upsert import HISTORY_FIELDS, change_schema
 
 TOPIC = "0" * 32

@@ -14,17 +14,17 @@ from pyspark.sql import SparkSession
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
 from lakehead.lake.jobs.table_changes import planned_merge
 from lakehead.lake.tables.data_file import write_data_file
-from lakehead.lake.tables.delta_table import applications
-from lakehead.lake.tables.delta_merge import DeltaMerge
-from lakehead.lake.tables.delta_spark import (
-    SparkMerge,
-    merge_statement,
-    optimize_by_spark,
-    vacuum_by_spark,
-)
-from lakehead.lake.tables.delta_table import Table, create_table, open_table
+from lakehead.lake.tables.delta_spark import optimize_by_spark, vacuum_by_spark
+from lakehead.lake.tables.delta_table import Table, applications, create_table, open_table
 from lakehead.lake.tables.left_out import LEFT_OUT, counted
-from lakehead.lake.tables.merge_engine import MergeEngine, done_app, plan_merge
+from lakehead.lake.tables.merge_engine import (
+    DeltaMerge,
+    MergeEngine,
+    SparkMerge,
+    done_app,
+    merge_statement,
+    plan_merge,
+)
 from lakehead.lake.tables.owner import OtherTopic
 from lakehead.lake.tables.upsert import HISTORY_FIELDS, Merge, change_schema
 from tests.support.declared_topics import configure, delete_topic

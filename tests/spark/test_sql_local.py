@@ -12,12 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehead.lake import sql_views
-from lakehead.lake.spark import cache_folder
-from lakehead.lake.spark import is_whole
+from lakehead.lake.spark import cache_folder, is_whole
 from lakehead.lake.sql import run_sql
-from lakehead.lake.sql_views import LocalRows, read_small
 from lakehead.lake.sql_places import may_name_delta
-from lakehead.lake.sql_views import TopicViews, ViewSource
+from lakehead.lake.sql_views import LocalRows, TopicViews, ViewSource, read_small
 from tests.support.declared_topics import configure
 from tests.support.topic_writer import write_topic
 

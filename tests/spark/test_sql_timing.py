@@ -98,9 +98,7 @@ def test_the_second_session_maps_the_classes_of_the_first(place: str, tmp_path: 
     log = tmp_path / "classes.log"
     options = f"-Xlog:class+load:file={log}"
     first = sql(place, tmp_path, "-Dfirst=1")
-    assert wait_until(
-        lambda: any(map(spark.is_whole, tmp_path.glob("*.jsa"))), deadline_s=300
-    )
+    assert wait_until(lambda: any(map(spark.is_whole, tmp_path.glob("*.jsa"))), deadline_s=300)
     (archive,) = tmp_path.glob("*.jsa")
     second = sql(place, tmp_path, options)
     assert second.stdout == first.stdout

@@ -11,11 +11,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from lakehead.lake.jobs.table_changes import planned_merge
-from lakehead.lake.spark import spark_session
-from lakehead.lake.spark import s3a_settings, spark_place
-from lakehead.lake.tables.delta_merge import DeltaMerge
-from lakehead.lake.tables.delta_spark import SparkMerge, optimize_by_spark, vacuum_by_spark
+from lakehead.lake.spark import s3a_settings, spark_place, spark_session
+from lakehead.lake.tables.delta_spark import optimize_by_spark, vacuum_by_spark
 from lakehead.lake.tables.delta_table import create_table, location, open_table
+from lakehead.lake.tables.merge_engine import DeltaMerge, SparkMerge
 from lakehead.lake.tables.upsert import change_schema
 
 TOPIC = "0" * 32

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.lake.jobs.table_item import TableFiles
-from lakehead.lake.tables.data_file import CHUNK_BYTES, Chunks
-from lakehead.lake.tables.data_file import DataFileWriter
+from lakehead.lake.tables.data_file import CHUNK_BYTES, Chunks, DataFileWriter
 from lakehead.lake.tables.delta_table import create_table, open_table
 
 SCHEMA = pa.schema([("n", pa.int64()), ("value", pa.binary()), ("note", pa.string())])

@@ -11,9 +11,9 @@ from deltalake import write_deltalake
 from lakehead.lake.jobs import table_changes
 from lakehead.lake.jobs.table_changes import planned_merge
 from lakehead.lake.tables import upsert
-from lakehead.lake.tables.delta_merge import DeltaMerge
-from lakehead.lake.tables.delta_table import Table, open_table
 from lakehead.lake.tables.arrow_rows import gathered
+from lakehead.lake.tables.delta_table import Table, open_table
+from lakehead.lake.tables.merge_engine import DeltaMerge
 from lakehead.lake.tables.upsert import change_schema
 
 SCHEMA = pa.schema(

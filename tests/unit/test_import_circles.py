@@ -17,7 +17,7 @@ CIRCLES = {
     "lakehead.lake.jobs.table_status": 2,
     "lakehead.lake.source.decoded_rows": 2,
     "lakehead.lake.sql_views": 2,
-    "lakehead.lake.tables.delta_merge": 3,
+    "lakehead.lake.tables.merge_engine": 3,
     "lakehead.storage.metadata.declared_columns": 2,
     "lakehead.storage.wal.redivision": 2,
 }

@@ -6,8 +6,14 @@ import pytest
 
 from lakehead.lake.catalog import TopicPartition
 from lakehead.lake.offsets import EARLIEST, LATEST, Position
-from lakehead.lake.source.options import OPTIONS, options_table
-from lakehead.lake.source.options import ReadOptions, batch_options, read_options, stream_options
+from lakehead.lake.source.options import (
+    OPTIONS,
+    ReadOptions,
+    batch_options,
+    options_table,
+    read_options,
+    stream_options,
+)
 from lakehead.storage.errors import SettingsError
 
 GIVEN = {"path": "/cluster", "subscribe": "orders"}

@@ -8,8 +8,7 @@ from immutables import Map
 
 from lakehead.broker.maintenance.tables_beside import tables_keeping
 from lakehead.broker.settings import Settings
-from lakehead.lake.jobs.table_status import why_late
-from lakehead.lake.jobs.table_status import TableStatus
+from lakehead.lake.jobs.table_status import TableStatus, why_late
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.metadata.checkpoints import state_of, tables_of
 from lakehead.storage.metadata.log import MetadataLog

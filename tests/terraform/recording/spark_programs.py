@@ -10,8 +10,7 @@ import sys
 from pyspark.sql import SparkSession
 
 from lakehead import scan
-from lakehead.lake.spark import spark_session
-from lakehead.lake.spark import s3a_settings, spark_place
+from lakehead.lake.spark import s3a_settings, spark_place, spark_session
 from lakehead.lake.tables.delta_spark import optimize_by_spark, vacuum_by_spark
 from lakehead.lake.tables.delta_table import create_table
 from tests.support.s3_delta_process import ROW, merged
