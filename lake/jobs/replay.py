@@ -31,9 +31,8 @@ from lakehead.lake.committed import committed_now
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import PassedOver
 from lakehead.lake.jobs.dead_letters import check_letters
-from lakehead.lake.jobs.table_changes import planned_merge
 from lakehead.lake.jobs.table_item import TableFiles
-from lakehead.lake.jobs.table_run import log_key
+from lakehead.lake.jobs.table_run import log_key, planned_merge
 from lakehead.lake.jobs.table_schema import (
     allowed_change,
     follow_values,

@@ -1,17 +1,24 @@
-"""A table that is brought up to a topic, round after round: plan, work, commit."""
+"""Runs of a table: each round is planned, worked on and committed until the table has its topic.
+
+A round is what the next commit adds: the offsets between the table's progress and what lies in
+objects, up to a number of bytes. For a table by upsert, work items leave changes in staged files
+below the table's root, which no commit names, and the commit is one MERGE of them; VACUUM removes
+staged files of a killed run.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed_now
 from lakehead.lake.jobs.dead_letters import commit_letters
-from lakehead.lake.jobs.table_changes import merge_changes
 from lakehead.lake.jobs.table_due import LogLost, check_ends
 from lakehead.lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
-from lakehead.lake.jobs.table_round import TableRound, plan_round
 from lakehead.lake.jobs.table_schema import follow_values, given_schema, table_layout
 from lakehead.lake.jobs.table_settings import (
     Guard,
@@ -20,20 +27,170 @@ from lakehead.lake.jobs.table_settings import (
     Progress,
 )
 from lakehead.lake.jobs.thread_pool import run_in_threads
-from lakehead.lake.planner import ByteRange
+from lakehead.lake.moved_ranges import plan_moved
+from lakehead.lake.planner import ByteRange, OffsetRange, Split
 from lakehead.lake.store_reader import ObjectReader
-from lakehead.lake.tables.delta_table import Table, TableMoved, create_table, open_table
+from lakehead.lake.tables.arrow_rows import gathered
+from lakehead.lake.tables.data_file import DataFile, delete_data_files, read_data_file
+from lakehead.lake.tables.delta_table import (
+    NOTHING,
+    Table,
+    TableMoved,
+    app_id,
+    create_table,
+    first_id,
+    open_table,
+)
 from lakehead.lake.tables.layout import TableLayout
 from lakehead.lake.tables.left_out import count_marks
-from lakehead.lake.tables.merge_engine import open_merge_engine, progress_marks, settle
+from lakehead.lake.tables.merge_engine import (
+    MergeEngine,
+    TableProgress,
+    open_merge_engine,
+    progress_marks,
+    settle,
+)
 from lakehead.lake.tables.owner import OtherTopic, owner_marks
 from lakehead.lake.tables.table_figures import run_cost
 from lakehead.lake.tables.table_history import Change
+from lakehead.lake.tables.upsert import Merge, change_schema, merge_of, resolved, unresolved_keys
 from lakehead.lake.tables.values.evolution import merged
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import LakeheadError
 from lakehead.storage.failpoints import failpoint
 from lakehead.storage.jobs.job import Runner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRound:
+    """Work for one commit, and the last offset of each partition, by topic id, after it.
+
+    `remaining_bytes` are those of this round and the ones after it. `lost` offsets were removed by
+    retention before they reached the table.
+    """
+
+    splits: tuple[Split, ...]
+    progress: Mapping[tuple[str, int], int]
+    remaining_bytes: int
+    lost: int
+
+
+def plan_round(
+    reader: ObjectReader,
+    logs: Sequence[PartitionLog],
+    table: Table | None,
+    ends: Mapping[int, int],
+    *,
+    split_bytes: int,
+    commit_bytes: int,
+) -> TableRound:
+    """Plan from the table's progress (none without a table) to `ends`, offsets by partition.
+
+    Raises what reading indexes raises, and DataLoss for an object that is gone.
+    """
+    asked = []
+    lost = 0
+    for log in logs:
+        last = -1 if table is None else table.last_offset(log.topic_id, log.id.partition)
+        start = max(last + 1, log.start_offset)
+        if start < ends[log.id.partition]:
+            # A table begins where the topic begins; later, a gap is a loss.
+            lost += start - (last + 1) if _has_begun(table, log) else 0
+            asked.append(OffsetRange(log=log, start=start, end=ends[log.id.partition]))
+    splits = plan_moved(reader, asked, split_bytes=split_bytes)
+    chosen = _first_bytes(splits, commit_bytes)
+    return TableRound(
+        splits=chosen,
+        progress=_progress(chosen),
+        remaining_bytes=sum(split.length for split in splits),
+        lost=lost,
+    )
+
+
+def _has_begun(table: Table | None, log: PartitionLog) -> bool:
+    apps = (app_id(log.topic_id, log.id.partition), first_id(log.topic_id, log.id.partition))
+    return table is not None and any(table.marked(app) != NOTHING for app in apps)
+
+
+def _first_bytes(splits: Sequence[Split], limit: int) -> tuple[Split, ...]:
+    """The first splits that make up about `limit` bytes, at least one."""
+    chosen: list[Split] = []
+    taken = 0
+    for split in splits:
+        if chosen and taken + split.length > limit:
+            break
+        chosen.append(split)
+        taken += split.length
+    return tuple(chosen)
+
+
+def _progress(splits: Sequence[Split]) -> dict[tuple[str, int], int]:
+    """The last offset of each partition that these splits bring into the table.
+
+    Splits are in the order of their plan, so what they hold of a partition has no holes.
+    """
+    return {
+        (range_.topic_id, range_.partition): range_.end_offset - 1
+        for split in splits
+        for range_ in split.ranges
+    }
+
+
+_ROWS_AT_ONCE = 1 << 20
+
+
+def merge_changes(
+    table: Table,
+    layout: TableLayout,
+    files: Sequence[DataFile],
+    progress: TableProgress,
+    counts: Mapping[str, int],
+    *,
+    engine: MergeEngine,
+    notes: Mapping[str, str],
+) -> None:
+    """Apply the changes in `files` to the table as `table` saw it; move its progress and counts.
+
+    Raises TableMoved, TableUnavailable, what reading files raises. The files are removed after it.
+    """
+    # No name for all changes: while the MERGE runs, only what it takes is in memory.
+    merge = planned_merge(
+        table,
+        _staged(table, layout, files),
+        layout.schema,
+        layout.spec.keys,
+        is_history=layout.is_history,
+    )
+    engine.merge(table, merge, progress, notes, counts)
+    failpoint("merge_done")
+    if files:
+        delete_data_files(table.uri, [file.path for file in files])
+
+
+def _staged(table: Table, layout: TableLayout, files: Sequence[DataFile]) -> Any:
+    schema = change_schema(layout.schema)
+    read = (read_data_file(table.uri, file.path).cast(schema) for file in files)
+    return pa.concat_tables([schema.empty_table(), *read])
+
+
+def planned_merge(
+    table: Table, changes: Any, schema: Any, keys: Sequence[str], *, is_history: bool
+) -> Merge:
+    """Return the MERGE that changes are to the table as `table` saw it; `schema` is the table's."""
+    wanted = unresolved_keys(changes, keys)
+    if len(wanted):
+        changes = resolved(changes, keys, _held(table, [*keys, "_key"], wanted))
+    return merge_of(changes, schema, keys, is_history=is_history)
+
+
+def _held(table: Table, names: list[str], record_keys: Any) -> Any:
+    """Some columns of the rows that the table has under these record keys."""
+    schema = pa.schema([table.schema.field(name) for name in names])
+    found = [schema.empty_table()]
+    for some in gathered(table.batches(_ROWS_AT_ONCE, names)):
+        rows = some.cast(schema)
+        found.append(rows.filter(pc.is_in(rows.column("_key"), record_keys)))
+    return pa.concat_tables(found)
 
 
 class RecordUnreadable(LakeheadError):

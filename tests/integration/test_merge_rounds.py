@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.jobs.table_run import planned_merge
 from lakehead.lake.tables.delta_table import Table, TableMoved, create_table, open_table
 from lakehead.lake.tables.left_out import COUNTS, DROPPED, LEFT_OUT, count_marks, counted
 from lakehead.lake.tables.merge_engine import DeltaMerge, done_app, plan_merge, planned_app, settle

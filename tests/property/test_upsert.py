@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.jobs.table_run import planned_merge
 from lakehead.lake.tables.delta_table import Table, create_table, open_table
 from lakehead.lake.tables.merge_engine import DeltaMerge
 from lakehead.lake.tables.upsert import HISTORY_FIELDS, change_schema

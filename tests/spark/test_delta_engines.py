@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakehead.lake.jobs.declared_tables import DeclaredTables, TableOutcome
-from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.jobs.table_run import planned_merge
 from lakehead.lake.tables.data_file import write_data_file
 from lakehead.lake.tables.delta_spark import optimize_by_spark, vacuum_by_spark
 from lakehead.lake.tables.delta_table import Table, applications, create_table, open_table

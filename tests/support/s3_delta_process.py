@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.jobs.table_run import planned_merge
 from lakehead.lake.spark import s3a_settings, spark_place, spark_session
 from lakehead.lake.tables.delta_spark import optimize_by_spark, vacuum_by_spark
 from lakehead.lake.tables.delta_table import create_table, location, open_table

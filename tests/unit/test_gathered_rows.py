@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakehead.lake.jobs import table_changes
-from lakehead.lake.jobs.table_changes import planned_merge
+from lakehead.lake.jobs import table_run
+from lakehead.lake.jobs.table_run import planned_merge
 from lakehead.lake.tables import upsert
 from lakehead.lake.tables.arrow_rows import gathered
 from lakehead.lake.tables.delta_table import Table, open_table
@@ -97,7 +97,7 @@ def test_the_rows_of_deleted_record_keys_are_looked_for_at_once(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks()
-    monkeypatch.setattr(table_changes, "pc", looks)
+    monkeypatch.setattr(table_run, "pc", looks)
     deletes = changes_of(rows_of(7, 9), op="d", has_id=False)
     merge = planned_merge(table, deletes, SCHEMA, ["id"], is_history=False)
     assert looks.sizes == [FILES * 10]
