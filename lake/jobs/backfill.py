@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed_now
 from lakehead.lake.jobs.dead_letters import commit_letters
+from lakehead.lake.jobs.local_pool import run_in_threads
 from lakehead.lake.jobs.table_item import TableItem, TableItemResult, make_table_files
 from lakehead.lake.jobs.table_run import RecordUnreadable, log_key
 from lakehead.lake.jobs.table_schema import SchemaConflict, table_layout
 from lakehead.lake.jobs.table_settings import Guard, MaterializeResult, MaterializeSettings
-from lakehead.lake.jobs.thread_pool import run_in_threads
 from lakehead.lake.moved_ranges import plan_moved
 from lakehead.lake.offsets import offset_for_timestamp
 from lakehead.lake.planner import OffsetRange, Split

@@ -1,14 +1,16 @@
-"""Runs work items in processes of this machine.
+"""Runs work items on this machine: in processes, or in threads of this process.
 
-The processes are spawned, never forked: delta-rs and obstore hang in a child whose parent used
-them. Each ends when its parent does, however that ends.
+Processes are spawned, never forked: delta-rs and obstore hang in a child whose parent used them.
+Each ends when its parent does, however that ends. They take seconds to start, and memory of their
+own each. Threads are for work of compiled code and input (kernels, Arrow, the store's loop), which
+runs without the interpreter's lock.
 """
 
 import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
 from typing import TypeVar
@@ -62,3 +64,23 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def run_in_threads(
+    work: Callable[[Item], Result], items: Sequence[Item], *, workers: int
+) -> Iterator[tuple[Item, Result]]:
+    """Yield (item, work(item)) as they are done.
+
+    The first error of an item is raised, and what had not begun is dropped.
+    """
+    if workers <= 1 or len(items) <= 1:
+        for item in items:
+            yield item, work(item)
+        return
+    pool = ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="work-item")
+    try:
+        futures = {pool.submit(work, item): item for item in items}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -31,6 +31,7 @@ from lakehead.lake.committed import committed_now
 from lakehead.lake.decode.decoder import RecordDecoder
 from lakehead.lake.decode.invalid import PassedOver
 from lakehead.lake.jobs.dead_letters import check_letters
+from lakehead.lake.jobs.local_pool import run_in_threads
 from lakehead.lake.jobs.table_item import TableFiles
 from lakehead.lake.jobs.table_run import log_key, planned_merge
 from lakehead.lake.jobs.table_schema import (
@@ -40,7 +41,6 @@ from lakehead.lake.jobs.table_schema import (
     table_layout,
 )
 from lakehead.lake.jobs.table_settings import Guard, MaterializeSettings
-from lakehead.lake.jobs.thread_pool import run_in_threads
 from lakehead.lake.moved_ranges import plan_moved
 from lakehead.lake.offsets import offset_for_timestamp
 from lakehead.lake.planner import OffsetRange, Split

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakehead.lake.catalog import Catalog, PartitionLog
 from lakehead.lake.committed import committed_now
 from lakehead.lake.jobs.dead_letters import commit_letters
+from lakehead.lake.jobs.local_pool import run_in_threads
 from lakehead.lake.jobs.table_due import LogLost, check_ends
 from lakehead.lake.jobs.table_item import TableItem, TableItemResult, Unreadable, make_table_files
 from lakehead.lake.jobs.table_schema import follow_values, given_schema, table_layout
@@ -26,7 +27,6 @@ from lakehead.lake.jobs.table_settings import (
     MaterializeSettings,
     Progress,
 )
-from lakehead.lake.jobs.thread_pool import run_in_threads
 from lakehead.lake.moved_ranges import plan_moved
 from lakehead.lake.planner import ByteRange, OffsetRange, Split
 from lakehead.lake.store_reader import ObjectReader
