@@ -15,8 +15,7 @@ from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.jobs.table_status import TableStatus, table_statuses
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema
-from lakehead.lake.tables.values.avro_program import compile_avro
-from lakehead.lake.tables.values.avro_schema import read_schema
+from lakehead.lake.tables.values.avro import compile_avro, read_schema
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.failpoints import KILLED
 from lakehead.storage.metadata.table_declaration import PREFIX

@@ -8,8 +8,7 @@ import pyarrow as pa
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from lakehead.lake.tables.values.avro_program import compile_avro
-from lakehead.lake.tables.values.avro_schema import avro_columns, read_schema
+from lakehead.lake.tables.values.avro import avro_columns, compile_avro, read_schema
 from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.errors import SettingsError

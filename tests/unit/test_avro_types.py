@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lakehead.lake.tables.ddl import to_ddl
-from lakehead.lake.tables.values.avro_schema import default_value, read_schema
+from lakehead.lake.tables.values.avro import default_value, read_schema
 from lakehead.lake.tables.values.decoder import ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
 from lakehead.storage.errors import SettingsError

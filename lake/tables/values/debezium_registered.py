@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
-from lakehead.lake.tables.values.avro_values import avro_writer
+from lakehead.lake.tables.values.avro import avro_writer
 from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
 from lakehead.lake.tables.values.changes import POSITIONS, Events, envelope
 from lakehead.lake.tables.values.decoder import Decoded

@@ -22,7 +22,7 @@ def _decoder_of_format(spec: ValueSpec) -> ValueDecoder:
 
         return json_values(spec, registry)
     if spec.value_format == "avro":
-        from lakehead.lake.tables.values.avro_values import avro_values
+        from lakehead.lake.tables.values.avro import avro_values
 
         return avro_values(spec, registry)
     if spec.value_format == "protobuf":

@@ -1,8 +1,14 @@
-"""An Avro schema compiled: the operations that read its values, and the columns that come of them.
+"""Avro values: the schema as Arrow columns, compiled to a program that reads values, and the framing.
 
-The writer's schema says what the bytes are, the table's columns what is kept (by name; the rest is
-read and forgotten), the reader's schema, if there is one, what a field that the writer does not
-have is instead: its default, else null; its aliases are names of the writer's.
+A node judges Avro schemas too, by `lakehead.storage.metadata.avro_types`.
+
+The writer's schema describes the bytes, and the table's columns are the fields that are kept, by
+name; all others are read and dropped. The reader's schema, if there is one, gives a field that the
+writer's schema lacks its default, else null; its aliases are names in the writer's schema.
+
+With a registry each value names its writer's schema by id, in the frame of Confluent's serializer;
+a declared schema is then the reader's, and its columns, defaults and aliases hold for all values.
+Without a registry a declared schema is the writer's of every value, and no value is framed.
 """
 
 from collections.abc import Sequence
@@ -12,11 +18,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lakehead.lake.tables.ddl import type_name
+from lakehead.lake.tables.ddl import arrow_type, type_name
+from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values import avro_kernel as kernel
-from lakehead.lake.tables.values.avro_schema import arrow_scalar, default_value
+from lakehead.lake.tables.values.by_schema import (
+    Format,
+    Place,
+    ValuesBySchema,
+    Writer,
+    declared_writer,
+    one_part,
+)
 from lakehead.lake.tables.values.cells import Cells
-from lakehead.lake.tables.values.decoder import ErrorClass, MisfitSchema
+from lakehead.lake.tables.values.decoder import ErrorClass, MisfitSchema, UnusableSchema, ValueSpec
 from lakehead.lake.tables.values.evolution import becomes
 from lakehead.lake.tables.values.shape import (
     Constant,
@@ -27,6 +41,8 @@ from lakehead.lake.tables.values.shape import (
     Record,
     Shape,
 )
+from lakehead.storage.errors import SettingsError
+from lakehead.storage.metadata import avro_default_values, avro_types
 from lakehead.storage.metadata.avro_types import (
     SINGLE_VALUE,
     AvroSchema,
@@ -35,6 +51,48 @@ from lakehead.storage.metadata.avro_types import (
     is_record,
     wider_type,
 )
+
+
+def read_schema(text: str, references: Sequence[str] = ()) -> AvroSchema:
+    """Parse a schema that may use the types of `references`, each after those it uses itself.
+
+    Raises UnusableSchema that says why.
+    """
+    try:
+        return avro_types.read_schema(text, references)
+    except SettingsError as error:
+        raise UnusableSchema(str(error)) from None
+
+
+def avro_columns(schema: AvroSchema) -> Any:
+    """Return the Arrow schema of a schema's values. Raises UnusableSchema."""
+    try:
+        found = avro_types.column_types(schema)
+    except SettingsError as error:
+        raise UnusableSchema(str(error)) from None
+    return pa.schema([pa.field(name, arrow_type(kind)) for name, kind in found.items()])
+
+
+def arrow_scalar(node: Any) -> Any:
+    """The Arrow type of a resolved type without parts."""
+    return arrow_type(avro_types.scalar_type(node))
+
+
+def default_value(schema: AvroSchema, field: dict[str, Any], kind: Any) -> Any:
+    """Return the default of a reader's field as Python holds a value of the Arrow type `kind`.
+
+    Raises UnusableSchema if it is no value of the field's type.
+    """
+    try:
+        value = avro_default_values.default_value(schema, field)
+        pa.scalar(value, kind)
+    except SettingsError as error:
+        raise UnusableSchema(str(error)) from None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise UnusableSchema(f"the default of field {field['name']}: {reason}") from None
+    return value
+
 
 _SCALARS = {
     "boolean": (kernel.BOOLEAN_OP, "boolean"),
@@ -399,3 +457,32 @@ def _leaf_kind(kind: str, native: Any, target: Any, node: Any) -> LeafKind:
     if kind in ("bytes", "text"):
         return "text" if target == pa.string() else "bytes"
     return kind  # type: ignore[return-value] # the table above holds no others
+
+
+def avro_values(spec: ValueSpec, registry: SchemaRegistry | None) -> ValuesBySchema:
+    """Return the decoder of one Avro datum for each value. Raises SettingsError."""
+    if not spec.schema and registry is None:
+        raise SettingsError("Avro values need a schema registry's URL or a schema")
+    declared: Writer | None = None
+    reader: AvroSchema | None = None
+    if spec.schema:
+        declared = declared_writer(lambda: _writer(read_schema(spec.schema), None))
+        reader = read_schema(spec.schema)
+
+    def read(registered: RegisteredSchema, _place: Place) -> Writer:
+        return avro_writer(registered, reader)
+
+    return ValuesBySchema(Format(readers={"AVRO": read}, parts=one_part), registry, declared)
+
+
+def avro_writer(registered: RegisteredSchema, reader: AvroSchema | None = None) -> Writer:
+    """Return the writer of a registered schema. Raises UnusableSchema."""
+    texts = [reference.text for reference in registered.references]
+    return _writer(read_schema(registered.text, texts), reader)
+
+
+def _writer(schema: AvroSchema, reader: AvroSchema | None) -> Writer:
+    def compiled(columns: object) -> AvroProgram:
+        return compile_avro(schema, columns, reader)
+
+    return Writer(columns=avro_columns(schema), compiled=compiled)
