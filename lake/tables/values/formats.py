@@ -26,7 +26,7 @@ def _decoder_of_format(spec: ValueSpec) -> ValueDecoder:
 
         return avro_values(spec, registry)
     if spec.value_format == "protobuf":
-        from lakehead.lake.tables.values.protobuf_values import protobuf_values
+        from lakehead.lake.tables.values.protobuf import protobuf_values
 
         return protobuf_values(spec, registry)
     if spec.value_format == "debezium":
