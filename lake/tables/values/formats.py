@@ -30,7 +30,7 @@ def _decoder_of_format(spec: ValueSpec) -> ValueDecoder:
 
         return protobuf_values(spec, registry)
     if spec.value_format == "debezium":
-        from lakehead.lake.tables.values.debezium_values import DebeziumValues
+        from lakehead.lake.tables.values.debezium import DebeziumValues
 
         return DebeziumValues(spec, registry)
     raise SettingsError(
