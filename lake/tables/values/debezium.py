@@ -28,7 +28,12 @@ from lakehead.lake.tables.values.changes import (
     change_rows,
     envelope,
 )
-from lakehead.lake.tables.values.connect_json import connect_fields, connect_forms
+from lakehead.lake.tables.values.connect_json import (
+    Payloads,
+    connect_fields,
+    connect_forms,
+    split_payloads,
+)
 from lakehead.lake.tables.values.decoder import Decoded, Fault, UnusableSchema, ValueSpec
 from lakehead.lake.tables.values.evolution import merged, name_conflict
 from lakehead.lake.tables.values.framing import places
@@ -49,7 +54,6 @@ from lakehead.lake.tables.values.json_program import (
     fitting_forms,
 )
 from lakehead.lake.tables.values.json_values import json_writer
-from lakehead.lake.tables.values.payloads import Payloads, split_payloads
 from lakehead.storage.errors import SettingsError
 
 T = TypeVar("T")
