@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.lake.tables.ddl import parse_schema
-from lakehead.lake.tables.json_columns import json_columns
 from lakehead.lake.tables.json_inference import infer_schema
+from lakehead.lake.tables.values.json_values import json_columns
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

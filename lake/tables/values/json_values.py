@@ -1,20 +1,20 @@
 """JSON values: objects whose fields are columns.
 
-Columns come from the declaration (DDL), or from the values. With a registry values are framed as
-Confluent's JSON serializer does; then, unless a schema was declared, columns come from the JSON
-Schema behind each id.
+Columns come from the declaration (DDL), or from the values. With a registry values are framed by
+Confluent's JSON serializer; then, unless a schema was declared, columns come from the JSON Schema
+behind each id. Values that do not fit are set aside one by one: the kernels (`json_kernel`) report
+faults by row.
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from lakehead.lake.tables.ddl import parse_schema, type_name
-from lakehead.lake.tables.json_columns import placed_columns
 from lakehead.lake.tables.json_inference import NoFields, infer_schema, outline
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
@@ -29,11 +29,72 @@ from lakehead.lake.tables.values.decoder import (
 )
 from lakehead.lake.tables.values.evolution import extended
 from lakehead.lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
-from lakehead.lake.tables.values.groups import int64_array
-from lakehead.lake.tables.values.json_program import NotingProgram, compile_json, fitting_forms
+from lakehead.lake.tables.values.groups import DecodedRows, decode_rows, int64_array
+from lakehead.lake.tables.values.json_program import (
+    JsonProgram,
+    NotingProgram,
+    compile_json,
+    fitting_forms,
+)
 from lakehead.lake.tables.values.json_schema import read_json_schema
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.column_types import check_column_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonColumns:
+    """Values as columns.
+
+    `columns` has one row per good value, in order; `rows` says which values they were; a null value
+    is a row of nulls. `faults` are (value index, why) of the bad ones, in order; `misfits` are
+    those of them that are well-formed. `richer` are good values that have fields which the schema
+    does not.
+    """
+
+    columns: Any  # pa.Table
+    rows: Any  # pa.Array of int64
+    faults: tuple[tuple[int, str], ...]
+    misfits: frozenset[int] = frozenset()
+    richer: Any = None  # int64
+
+
+def json_columns(values: Any, schema: Any) -> JsonColumns:
+    """Parse `values` (Arrow binary) as objects with the fields of `schema`.
+
+    Fields that the schema does not have are left out, missing ones are null; types are not bent (a
+    number is no string, 1.5 is no integer), but text becomes a DATE, TIMESTAMP or DECIMAL.
+
+    Raises SettingsError for a type that JSON does not have.
+    """
+    return placed_columns(places(values), schema)
+
+
+def placed_columns(found: Values, schema: Any) -> JsonColumns:
+    """As `json_columns`, for values that lie in one buffer."""
+    result = DecodedRows(schema)
+    present = np.flatnonzero(found.starts >= 0)
+    if len(present) < len(found):
+        result.nulls(found.nulls)
+    program = NotingProgram(_program(schema))
+    group, faults = decode_rows(program, found, present, schema)
+    if len(schema):
+        result.add(group)
+    for row, reason, error in faults:
+        result.fault(row, reason, error)
+    decoded = result.decoded()
+    return JsonColumns(
+        columns=decoded.columns,
+        rows=decoded.rows,
+        faults=tuple((fault.row, fault.reason) for fault in decoded.faults),
+        misfits=frozenset(fault.row for fault in decoded.faults if fault.error == "misfit"),
+        richer=group.left_out,
+    )
+
+
+@lru_cache(maxsize=64)
+def _program(schema: Any) -> JsonProgram:
+    return compile_json(schema)
+
 
 _LOOKED_AT = 1000
 """Values, of those with fields which the schema lacks, that are looked at together."""
