@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 from lakehead.lake.jobs.table_item import FILE_BYTES
 from lakehead.lake.planner import SPLIT_BYTES
-from lakehead.lake.tables.json_inference import SAMPLE_RECORDS
 from lakehead.lake.tables.merge_engine import MergeEngineName
 from lakehead.lake.tables.values.decoder import ValueFormat, ValueSpec
+from lakehead.lake.tables.values.json_inference import SAMPLE_RECORDS
 from lakehead.storage.metadata.table_declaration import (
     Evolution,
     OnError,

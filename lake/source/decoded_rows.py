@@ -21,12 +21,12 @@ from lakehead.lake.source.options import Decoding, ReadOptions, Undecodable
 from lakehead.lake.source.rows import Maker
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
-from lakehead.lake.tables.json_inference import SAMPLE_RECORDS
 from lakehead.lake.tables.layout import METADATA, VALUE
 from lakehead.lake.tables.value_sample import sample_records
 from lakehead.lake.tables.values.changes import CHANGE_FIELDS
 from lakehead.lake.tables.values.decoder import Decoded, Fault, ValueSpec
 from lakehead.lake.tables.values.formats import open_decoder
+from lakehead.lake.tables.values.json_inference import SAMPLE_RECORDS
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.table_declaration import TableDeclaration
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakehead.lake.tables.ddl import parse_schema
-from lakehead.lake.tables.json_inference import infer_schema
+from lakehead.lake.tables.values.json_inference import infer_schema
 from lakehead.lake.tables.values.json_values import json_columns
 
 ANYTHING = st.recursive(

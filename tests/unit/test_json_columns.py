@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
-from lakehead.lake.tables.json_inference import infer_schema
+from lakehead.lake.tables.values.json_inference import infer_schema
 from lakehead.lake.tables.values.json_values import JsonColumns, json_columns
 from lakehead.storage.errors import SettingsError
 

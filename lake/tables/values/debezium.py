@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakehead.lake.tables.ddl import check_names, parse_schema
-from lakehead.lake.tables.json_inference import infer_schema
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values.avro import avro_writer
 from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
@@ -45,6 +44,7 @@ from lakehead.lake.tables.values.groups import (
     int64_array,
     placed,
 )
+from lakehead.lake.tables.values.json_inference import infer_schema
 from lakehead.lake.tables.values.json_program import (
     Forms,
     NotingProgram,

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from lakehead.lake.tables.ddl import parse_schema, type_name
-from lakehead.lake.tables.json_inference import NoFields, infer_schema, outline
 from lakehead.lake.tables.registry import RegisteredSchema, SchemaRegistry
 from lakehead.lake.tables.values.by_schema import Format, Place, ValuesBySchema, Writer, one_part
 from lakehead.lake.tables.values.calendar_range import without
@@ -30,6 +29,7 @@ from lakehead.lake.tables.values.decoder import (
 from lakehead.lake.tables.values.evolution import extended
 from lakehead.lake.tables.values.framing import FRAME_BYTES, Values, places, schema_ids
 from lakehead.lake.tables.values.groups import DecodedRows, decode_rows, int64_array
+from lakehead.lake.tables.values.json_inference import NoFields, infer_schema, outline
 from lakehead.lake.tables.values.json_program import (
     JsonProgram,
     NotingProgram,
