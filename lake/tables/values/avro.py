@@ -1,4 +1,4 @@
-"""Avro values: the schema as Arrow columns, compiled to a program that reads values, and the framing.
+"""Avro values: schemas as Arrow columns, compiled to programs that read values, and the framing.
 
 A node judges Avro schemas too, by `lakehead.storage.metadata.avro_types`.
 
