@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from lakehead.lake.tables.ddl import type_name
-from lakehead.lake.tables.json_check import check_values, fault_text
 from lakehead.lake.tables.values import json_kernel as kernel
 from lakehead.lake.tables.values.cells import Cells
 from lakehead.lake.tables.values.decoder import ErrorClass
+from lakehead.lake.tables.values.json_kernel import check_values, fault_text
 from lakehead.lake.tables.values.shape import Items, Leaf, LeafKind, Record, Shape
 from lakehead.storage.errors import SettingsError
 
