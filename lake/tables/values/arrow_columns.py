@@ -135,7 +135,7 @@ class ArrowColumns:
         return _fixed(shape.type, _as(values, shape.type), len(values), validity)
 
     def _number(self, shape: Leaf, values: Any, validity: Any) -> Any:
-        from lakehead.lake.tables.values.json_numbers import read_doubles
+        from lakehead.lake.tables.values.text_kernels import read_doubles
 
         _, valid = self._cells.slot(shape.slot)
         doubles = read_doubles(self._data, values, valid)
@@ -198,7 +198,7 @@ class ArrowColumns:
         return names.take(_fixed(pa.int64(), at, len(at), validity))
 
     def _base64(self, shape: Leaf, values: Any, validity: Any) -> Any:
-        from lakehead.lake.tables.values.base64_kernel import decode_base64
+        from lakehead.lake.tables.values.text_kernels import decode_base64
 
         _, valid = self._cells.slot(shape.slot)
         content, found, bad = decode_base64(self._data, self._side, values, valid)
