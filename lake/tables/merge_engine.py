@@ -79,10 +79,7 @@ class MergeEngine(Protocol):
 def open_merge_engine(name: MergeEngineName) -> MergeEngine:
     """Return an engine by its name. Raises SettingsError for one that is not installed."""
     if name == "spark":
-        from lakehead.lake.tables.delta_spark import SparkMerge
-
         return SparkMerge()
-
     return DeltaMerge()
 
 
