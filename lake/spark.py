@@ -259,10 +259,10 @@ def spark_session(
     """Return the process's Spark session, made with our settings if there is none yet.
 
     `delta` adds Delta Lake (its jars come from Maven Central at the first use: 87 MB, about half a
-    minute), `s3a` the file system for S3 (690 MB; see `spark_s3`). `config` is laid over our
+    minute), `s3a` the file system for S3 (690 MB; see `s3a_settings`). `config` is laid over our
     settings. `quiet` sends what the JVM prints to `spark.log` in the cache folder. `make_archive`
     lets the JVM write the archive of its classes when it ends, if there is none yet; every session
-    uses one that is there (see `spark_archive`).
+    uses one that is there (see `archive_options`).
 
     Raises SettingsError for a Java that is missing or too old, for pyspark not installed, and for
     jars that cannot be fetched.

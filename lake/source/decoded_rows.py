@@ -6,6 +6,7 @@ declared), and where the record came from as `_topic`, `_partition`, `_offset`, 
 is what the topic declares; where that is nothing, what its oldest and newest records have.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from lakehead.lake.decode.columns import arrow_schema
 from lakehead.lake.errors import UndecodableValue
 from lakehead.lake.jobs.table_settings import value_spec
 from lakehead.lake.source.options import Decoding, ReadOptions, Undecodable
-from lakehead.lake.source.rows import Maker
 from lakehead.lake.store_reader import store_reader
 from lakehead.lake.tables.ddl import parse_schema, to_ddl
 from lakehead.lake.tables.layout import METADATA, VALUE
@@ -65,7 +65,7 @@ class DecodedRows:
         asked = [METADATA[name] for name in self.schema.names if name in METADATA]
         return tuple(dict.fromkeys(("key", "value", "topic", "partition", "offset", *asked)))
 
-    def maker(self) -> Maker:
+    def maker(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         """Open the decoder. Raises SettingsError."""
         return _Maker(self).rows
 

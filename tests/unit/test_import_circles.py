@@ -14,10 +14,6 @@ CIRCLES = {
     "lakehead.broker.partition.partition": 2,
     "lakehead.connectors.airflow.assets.lakehead": 4,
     "lakehead.connectors.schema_registry.avro_compatibility": 9,
-    "lakehead.lake.jobs.table_status": 2,
-    "lakehead.lake.source.decoded_rows": 2,
-    "lakehead.lake.sql_views": 2,
-    "lakehead.lake.tables.merge_engine": 3,
     "lakehead.storage.metadata.declared_columns": 2,
     "lakehead.storage.wal.redivision": 2,
 }
