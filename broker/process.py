@@ -62,7 +62,7 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
 
     Raises SettingsError and the errors of storage at the start, NodeFailed when it cannot go on.
     """
-    configure_logs(settings.log_level, settings.node_id)
+    configure_logs(settings.log_level, settings.node_id, log_format=settings.log_format)
     tune_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, on_ready))

@@ -418,6 +418,11 @@ class Settings:
         "Least severe events that are logged: debug, info, warning or error.",
         choices=("debug", "info", "warning", "error"),
     )
+    log_format: str = _setting(
+        "logfmt",
+        "Form of the log's lines: logfmt (key=value), or json, an object a line.",
+        choices=("logfmt", "json"),
+    )
 
     @property
     def store_uri(self) -> str:

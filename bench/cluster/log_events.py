@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-_LINE = re.compile(r"^timestamp='([^']+)' level='\w+'(?: node_id=\d+)? event='(\w+)'(.*)$")
+_LINE = re.compile(r"^timestamp=(\S+) level=\w+(?: node_id=\d+)? event=(\w+)(.*)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

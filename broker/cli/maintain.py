@@ -46,7 +46,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what is due,
 def settings_of(config: str | None) -> Settings:
     """Return the nodes' settings, as maintenance goes by them, and log as they say."""
     settings = load({}, os.environ, config)
-    configure_logs(settings.log_level)
+    configure_logs(settings.log_level, log_format=settings.log_format)
     return settings
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lakehead.broker.observability.event_log import configure_logs
+from lakehead.broker.observability.event_log import LOG_FORMATS, configure_logs
 from lakehead.broker.supervisor.lifeline import is_supervised, stop_with_supervisor
 
 _BOOTSTRAP = "127.0.0.1:9092"
@@ -50,7 +50,13 @@ KeyOption = Annotated[
 TimeoutOption = Annotated[
     int, typer.Option(min=1000, metavar="MS", help="Longest wait for a response of the cluster.")
 ]
-LogLevelOption = Annotated[str, typer.Option(help="DEBUG, INFO, WARN or ERROR.")]
+LogLevelOption = Annotated[
+    str,
+    typer.Option(metavar="debug|info|warning|error", help="Least severe events that are logged."),
+]
+LogFormatOption = Annotated[
+    str, typer.Option(metavar="|".join(LOG_FORMATS), help="Form of the log's lines.")
+]
 
 
 def registry(
@@ -64,7 +70,8 @@ def registry(
     tls_cert: CertificateOption = None,
     tls_key: KeyOption = None,
     timeout_ms: TimeoutOption = 20_000,
-    log_level: LogLevelOption = "INFO",
+    log_level: LogLevelOption = "info",
+    log_format: LogFormatOption = LOG_FORMATS[0],
 ) -> None:
     """Serve a schema registry with Confluent's REST interface, and keep running until Ctrl-C or
     SIGTERM.
@@ -80,7 +87,7 @@ def registry(
 
     if is_supervised(os.environ):
         stop_with_supervisor(os.environ)
-    configure_logs(log_level)
+    configure_logs(log_level, log_format=log_format)
     client = {} if kafka_config is None else read_client_settings(kafka_config)
     settings = RegistrySettings(
         client={**client, "bootstrap.servers": bootstrap},

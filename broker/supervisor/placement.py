@@ -76,6 +76,7 @@ def registry_command(settings: Settings, bootstrap: str) -> NodeCommand:
         arguments=(
             *("registry", f"--bootstrap-server={bootstrap}", f"--host={settings.host}"),
             *(f"--port={settings.registry_port}", f"--log-level={settings.log_level}"),
+            f"--log-format={settings.log_format}",
         ),
     )
 

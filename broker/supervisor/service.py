@@ -43,7 +43,7 @@ def run(
 
     Raises NodeNotStarted, NodeNotStopped.
     """
-    configure_logs(settings.log_level)
+    configure_logs(settings.log_level, log_format=settings.log_format)
     with asyncio.Runner() as runner:
         runner.run(_supervise(commands, settings, on_ready, on_registry))
 

@@ -21,7 +21,7 @@ def run(given: str) -> int:
     """Run a node with settings by name as JSON; return the exit status."""
     try:
         settings = load(json.loads(given))
-        configure_logs(settings.log_level, settings.node_id)
+        configure_logs(settings.log_level, settings.node_id, log_format=settings.log_format)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings))
     except LakeheadError as error:

@@ -29,7 +29,7 @@ def test_a_registry_is_kept_beside_the_nodes_and_ends_with_them(tmp_path: Path) 
             return found[1] if found else ""
 
         def pids() -> list[int]:
-            pattern = r"node_id='registry' event='node_started' pid=(\d+)"
+            pattern = r"node_id=registry event=node_started pid=(\d+)"
             return [int(pid) for pid in re.findall(pattern, cluster.log)]
 
         assert wait_until(lambda: bool(url()), 120), cluster.log

@@ -121,7 +121,7 @@ def test_what_a_lost_machine_held_is_given_up_by_an_unclean_election(machines: M
     machines.gone.kill()
     assert wait_until(lambda: machines.state().nodes[GONE].is_fenced, LIMIT_S)
     assert machines.elect(0, 1) == {0: None, 1: NOT_NEEDED}
-    assert "event='leader_elected_uncleanly'" in machines.here.log
+    assert "event=leader_elected_uncleanly" in machines.here.log
     assert f"end_offset=0 lost_node_id={GONE}" in machines.here.log
     machines.produce(b"new 0", b"new 1", b"new 2")
     kept = [(n, b"new %d" % n) for n in range(3)]

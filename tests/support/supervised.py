@@ -43,18 +43,18 @@ class Supervised:
 
     def pids(self, node_id: int) -> list[int]:
         """Of all lives of a node."""
-        pattern = rf"node_id={node_id} event='node_started' pid=(\d+)"
+        pattern = rf"node_id={node_id} event=node_started pid=(\d+)"
         return [int(pid) for pid in re.findall(pattern, self.log)]
 
     def lives_ready(self, node_id: int) -> int:
-        return len(re.findall(rf"node_id={node_id} event='node_ready'", self.log))
+        return len(re.findall(rf"node_id={node_id} event=node_ready", self.log))
 
     def wait_ready(self) -> None:
         assert wait_until(lambda: len(self.addresses) == self.nodes, 60), self.log
 
     def end(self) -> None:
         """Leave nothing behind, whatever happened."""
-        nodes = dict(re.findall(r"node_id=(\d+) event='node_started' pid=(\d+)", self.log))
+        nodes = dict(re.findall(r"node_id=(\d+) event=node_started pid=(\d+)", self.log))
         self.process.kill()
         self.process.wait(30)
         for pid in nodes.values():

@@ -183,7 +183,7 @@ def test_a_machine_that_its_group_ends_uploads_everything_and_says_so(
         assert replies[ENDING_HOOK]
         imds.target("Terminated")
         assert wait_until(lambda: not replies[ENDING_HOOK], 60), machine.log
-        assert machine.log.count("event='node_stopped'") == 2  # before the group was told
+        assert machine.log.count("event=node_stopped") == 2  # before the group was told
         assert machine.process.poll() is None
         machine.process.send_signal(signal.SIGTERM)
         assert machine.process.wait(20) == 0

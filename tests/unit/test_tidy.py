@@ -14,8 +14,9 @@ import pytest
 from tests.conftest import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
-# A module holds one noun, whole; these limits only notice what has outgrown its reader.
-MODULE_LINES_MAX = 800
+# A module holds one noun, whole, as long as that reads best; the limits notice what has outgrown
+# its reader.
+MODULE_LINES_MAX = 1_200
 FUNCTION_LINES_MAX = 80
 # A file of tests is a list, and a test may tell a story.
 TEST_MODULE_LINES_MAX = 800
