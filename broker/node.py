@@ -14,22 +14,23 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from lakehead.broker import api
-from lakehead.broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicCatalog
-from lakehead.broker.catalog.internal_topic import InternalTopic
-from lakehead.broker.catalog.partition_leaders import PartitionLeaders
-from lakehead.broker.cluster.admission import refuse_meta_address, refuse_other_cluster
-from lakehead.broker.cluster.advertised_address import check_advertised_address
-from lakehead.broker.cluster.inquiries import Inquiries
-from lakehead.broker.cluster.leaving import hand_over_all
-from lakehead.broker.cluster.loads import LoadMeter, Traffic
-from lakehead.broker.cluster.namesake import refuse_namesake
-from lakehead.broker.cluster.network import PeerNetwork, TcpNetwork
-from lakehead.broker.cluster.peers import Peers
-from lakehead.broker.cluster.session import Session
+from lakehead.broker.cluster.broker_lifecycle import (
+    BrokerLifecycle,
+    Session,
+    check_advertised_address,
+    refuse_duplicate_id,
+    refuse_meta_address,
+    refuse_other_cluster,
+)
+from lakehead.broker.cluster.controller import Controller, ControllerSettings
+from lakehead.broker.cluster.inter_broker_client import InterBrokerClient, PeerNetwork, TcpNetwork
+from lakehead.broker.cluster.load_meter import LoadMeter, Traffic
+from lakehead.broker.cluster.log_recovery import LogRecovery
+from lakehead.broker.cluster.metadata_image import MetadataCache
+from lakehead.broker.cluster.replica_manager import ReplicaManager
+from lakehead.broker.cluster.replication_control import InternalTopic, ReplicationControl
 from lakehead.broker.configs.entries import BrokerValues, broker_values
 from lakehead.broker.configs.table_places import TablePlaces
-from lakehead.broker.controller.controller import Controller, ControllerSettings
-from lakehead.broker.controller.recovery import Recoveries
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.coordinator.transaction.markers import MarkerSender
@@ -48,7 +49,7 @@ from lakehead.broker.observability.health import health
 from lakehead.broker.observability.page import ObservabilityPage
 from lakehead.broker.partition.cold_reads import ColdReads
 from lakehead.broker.partition.fetch_session import FetchSessions
-from lakehead.broker.partition.topic import TopicRegistry
+from lakehead.broker.partition.topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicRegistry
 from lakehead.broker.producer_ids import ProducerIds
 from lakehead.broker.services import BrokerServices
 from lakehead.broker.settings import Settings
@@ -110,17 +111,18 @@ class Node:
         self.fetched_total: int = 0
         """Partitions that fetch requests were answered for."""
         self.network: PeerNetwork = TcpNetwork()
-        self.peers: Peers
+        self.lifecycle: BrokerLifecycle
         self.controller: Controller
-        self.recoveries: Recoveries
+        self.log_recovery: LogRecovery
         self.engine: StreamEngine
         self.wal: WriteAheadLog
-        self.catalog: TopicCatalog
+        self.replica_manager: ReplicaManager
+        self.replication_control: ReplicationControl
         self.groups: GroupCoordinator
         self.transaction_coordinator: TransactionCoordinator
         self.transactions: Transactions
-        self.partition_leaders: PartitionLeaders
-        self.inquiries: Inquiries
+        self.metadata_cache: MetadataCache
+        self.inter_broker_client: InterBrokerClient
         self.producer_ids: ProducerIds
         self.services: BrokerServices
         self.maintenance: MaintenanceBeside | None = None
@@ -147,7 +149,7 @@ class Node:
     @property
     def topics(self) -> TopicRegistry:
         """The topics of the cluster."""
-        return self.catalog.topics
+        return self.replica_manager.topics
 
     @property
     def node_id(self) -> int:
@@ -162,7 +164,7 @@ class Node:
     @property
     def session(self) -> Session:
         """Whether this node may answer reads as a leader."""
-        return self.peers.session
+        return self.lifecycle.session
 
     def is_writable(self) -> bool:
         """Whether producers' batches can be taken now."""
@@ -195,10 +197,14 @@ class Node:
         self.advertised_port = settings.advertised_port or port
         await self._open_engine()
         self.engine.on_writable.append(self._now_writable)
-        self.catalog = TopicCatalog(self.engine, settings, self.clock, self.rng, self.scope)
-        self.catalog.ready_nodes = self.peers.ready
+        self.replica_manager = ReplicaManager(
+            self.engine, settings, self.clock, self.rng, self.scope
+        )
+        self.replication_control = ReplicationControl(
+            self.engine.metadata, self.replica_manager, settings, self.rng, self.lifecycle.ready
+        )
         self.producer_ids = ProducerIds(self.engine.metadata, settings.node_id)
-        await self.catalog.open_all()
+        await self.replica_manager.start()
         await self._start_coordinators()
         self.scope.spawn(self._watch_engine(), name="watch the engine")
         self.scope.spawn_duty(self._expire_producers, name="expire producers")
@@ -206,7 +212,7 @@ class Node:
             self._page = ObservabilityPage(self)
             self._page.start(settings.host, settings.metrics_port)
         await self.server.listen()
-        await check_advertised_address(self.network, self.peers.own, self.state)
+        await check_advertised_address(self.network, self.lifecycle.own, self.state)
         self._take_part()
         self.is_ready = True
         _log.info(
@@ -242,8 +248,8 @@ class Node:
         if hasattr(self, "groups"):
             self.groups.shards.close()
             self.transaction_coordinator.shards.close()
-            self.inquiries.close()
-            self.catalog.leadership.stop()
+            self.inter_broker_client.close()
+            self.replica_manager.stop()
         if hasattr(self, "engine"):
             try:
                 async with asyncio.timeout_at(now + timeout_s):
@@ -275,10 +281,9 @@ class Node:
             )
 
     async def _hand_over(self, until: float) -> None:
-        metadata, leadership = self.engine.metadata, self.catalog.leadership
         try:
             async with asyncio.timeout_at(until):
-                await hand_over_all(self.peers, metadata, leadership, self.clock)
+                await self.lifecycle.controlled_shutdown(self.replica_manager)
         except TimeoutError:
             _log.warning("hand_over_timed_out", node_id=self.node_id)
 
@@ -323,17 +328,18 @@ class Node:
 
     async def _start_coordinators(self) -> None:
         settings, clock, scope = self.settings, self.clock, self.scope
-        self.inquiries = Inquiries(
+        self.inter_broker_client = InterBrokerClient(
             settings.node_id,
             self.network,
             lambda: self.state,
             self.dispatcher.answer,
-            timeout_s=2 * self.peers.session_s,
+            timeout_s=2 * self.lifecycle.session_s,
         )
-        self.partition_leaders = PartitionLeaders(lambda: self.state, self.peers.unreachable)
-        leaders, inquiries = self.partition_leaders, self.inquiries
-        offsets = InternalTopic(self.catalog, OFFSETS_TOPIC)
-        states = InternalTopic(self.catalog, TRANSACTIONS_TOPIC)
+        self.metadata_cache = MetadataCache(lambda: self.state, self.lifecycle.unreachable)
+        leaders, client = self.metadata_cache, self.inter_broker_client
+        control, topics = self.replication_control, self.topics
+        offsets = InternalTopic(control, topics, OFFSETS_TOPIC)
+        states = InternalTopic(control, topics, TRANSACTIONS_TOPIC)
         self.transaction_coordinator = TransactionCoordinator(
             states,
             states.epoch,
@@ -341,17 +347,16 @@ class Node:
             clock,
             scope,
             self.producer_ids,
-            MarkerSender(inquiries, leaders, scope),
+            MarkerSender(client, leaders, scope),
             self.session.ensure,
         )
         self.transactions = Transactions(
-            settings.node_id, self.transaction_coordinator, states, leaders, inquiries, scope
+            settings.node_id, self.transaction_coordinator, states, leaders, client, scope
         )
         self.groups = GroupCoordinator(offsets, self.topics, settings, clock, self.rng, scope)
-        self.catalog.on_deleted.append(self.groups.topics_deleted)
+        self.replica_manager.on_deleted(self.groups.topics_deleted)
         for shards in (self.groups.shards, self.transaction_coordinator.shards):
-            self.catalog.leadership.on_opened.append(shards.partition_opened)
-            self.catalog.leadership.on_closed.append(shards.partition_closed)
+            self.replica_manager.add_listener(shards)
         self.services = self._make_services()
         self.dispatcher.serve(self.services)
         await self.groups.start()
@@ -369,14 +374,15 @@ class Node:
             scope=self.scope,
             apis=tuple(self.dispatcher.registry.apis()),
             metadata=self.engine.metadata,
-            catalog=self.catalog,
+            replica_manager=self.replica_manager,
+            replication_control=self.replication_control,
             topics=self.topics,
             groups=self.groups,
             transaction_coordinator=self.transaction_coordinator,
             transactions=self.transactions,
-            partition_leaders=self.partition_leaders,
+            metadata_cache=self.metadata_cache,
             producer_ids=self.producer_ids,
-            peers=self.peers,
+            lifecycle=self.lifecycle,
             session=self.session,
             listeners=self.listeners,
             table_places=self.table_places,
@@ -394,12 +400,12 @@ class Node:
     async def _admit(self, state: ClusterState) -> None:
         """Refuse to start in another cluster, or beside a node that has this id."""
         refuse_other_cluster(state, self.settings.cluster_id, self.settings.store_uri)
-        await refuse_namesake(self.network, state, self.settings.node_id)
+        await refuse_duplicate_id(self.network, state, self.settings.node_id)
 
     def _join(self, metadata: MetadataLog) -> None:
         """Let the other nodes hear of this one, which does not serve yet."""
         settings = self.settings
-        self.peers = Peers(
+        self.lifecycle = BrokerLifecycle(
             metadata.state.nodes[settings.node_id],
             metadata,
             self.network,
@@ -410,19 +416,19 @@ class Node:
             nudge=self._read_metadata,
             load=LoadMeter(self._traffic, self.clock, time.process_time).load,
         )
-        self.peers.start()
+        self.lifecycle.start()
 
     def _take_part(self) -> None:
         """Serve, and share the work of the cluster."""
         settings, metadata = self.settings, self.engine.metadata
-        self.peers.serve()
+        self.lifecycle.serve()
         left = LeftLogs(self.engine, settings.wal_uri, settings=settings.block_wal)
-        self.recoveries = Recoveries(settings.node_id, metadata, self.scope, left.recover)
-        self.recoveries.start()
+        self.log_recovery = LogRecovery(settings.node_id, metadata, self.scope, left.recover)
+        self.log_recovery.start()
         self.scope.spawn_duty(left.give_back_all, name="give volumes back")
         self.controller = Controller(
             metadata,
-            self.peers,
+            self.lifecycle,
             self.clock,
             self.scope,
             ControllerSettings(
@@ -445,8 +451,8 @@ class Node:
             self.engine.follower.nudge(next_entry)
 
     def _traffic(self) -> Iterator[Traffic]:
-        if hasattr(self, "catalog"):
-            for partition in self.catalog.led():
+        if hasattr(self, "replica_manager"):
+            for partition in self.replica_manager.led():
                 yield Traffic(partition.stream.stream_id, partition.bytes_in, partition.bytes_out)
 
     async def _watch_engine(self) -> None:
@@ -456,7 +462,7 @@ class Node:
         while True:
             await asyncio.sleep(EXPIRY_S)
             before_ms = self.clock.now_ms() - self.configs().number("producer.id.expiration.ms")
-            for partition in list(self.catalog.led()):
+            for partition in list(self.replica_manager.led()):
                 await partition.expire_producers(before_ms)
 
     def _now_writable(self) -> None:

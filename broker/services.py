@@ -9,10 +9,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lakehead.broker.catalog.catalog import TopicCatalog
-from lakehead.broker.catalog.partition_leaders import PartitionLeaders
-from lakehead.broker.cluster.peers import Peers
-from lakehead.broker.cluster.session import Session
+from lakehead.broker.cluster.broker_lifecycle import BrokerLifecycle, Session
+from lakehead.broker.cluster.metadata_image import MetadataCache
+from lakehead.broker.cluster.replica_manager import ReplicaManager
+from lakehead.broker.cluster.replication_control import ReplicationControl
 from lakehead.broker.configs.table_places import TablePlaces
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -47,14 +47,15 @@ class BrokerServices:
     apis: tuple[Api, ...]
     """The APIs served, by key."""
     metadata: MetadataLog
-    catalog: TopicCatalog
+    replica_manager: ReplicaManager
+    replication_control: ReplicationControl
     topics: TopicRegistry
     groups: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
     transactions: Transactions
-    partition_leaders: PartitionLeaders
+    metadata_cache: MetadataCache
     producer_ids: ProducerIds
-    peers: Peers
+    lifecycle: BrokerLifecycle
     session: Session
     """Says whether this node may serve reads as a leader."""
     listeners: Listeners

@@ -113,7 +113,7 @@ def _missing(
     partitions: Collection[TopicPartition], context: RequestContext
 ) -> Mapping[TopicPartition, ErrorCode]:
     """Return the codes of a request with partitions that do not exist; nothing if all do."""
-    leaders = context.services.partition_leaders
+    leaders = context.services.metadata_cache
     gone = {where for where in partitions if not leaders.exists(where)}
     if not gone:
         return {}

@@ -11,7 +11,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.catalog.reassignment import Judged, judge_reassignments
+from lakehead.broker.cluster.replication_control import MovePlan, plan_reassignments
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
 from lakehead.broker.protocol.messages import entity
@@ -30,12 +30,12 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for topic in request.topics
         for partition in topic.partitions
     ]
-    judged = Judged({}, {})
+    planned = MovePlan({}, {})
 
     def plan(state: ClusterState) -> list[Record]:
-        nonlocal judged
-        judged = judge_reassignments(state, asked, context.services.peers.ready())
-        return [*judged.records()]
+        nonlocal planned
+        planned = plan_reassignments(state, asked, context.services.lifecycle.ready())
+        return [*planned.records()]
 
     code, message = ErrorCode.none, None
     try:
@@ -49,16 +49,16 @@ async def handle(request: Any, context: RequestContext) -> Any:
         "AlterPartitionReassignmentsResponse",
         error_code=code,
         error_message=message,
-        responses=[await _topic(topic, judged, context, turns) for topic in request.topics],
+        responses=[await _topic(topic, planned, context, turns) for topic in request.topics],
     )
 
 
-async def _topic(topic: Any, judged: Judged, context: RequestContext, turns: Turns) -> Any:
+async def _topic(topic: Any, planned: MovePlan, context: RequestContext, turns: Turns) -> Any:
     await turns.step()
     partitions = []
     for partition in topic.partitions:
         await turns.step()
-        error = judged.errors.get((topic.name, partition.partition_index))
+        error = planned.errors.get((topic.name, partition.partition_index))
         partitions.append(
             entity(
                 context.response,

@@ -5,7 +5,7 @@ Not listed in ApiVersions: clients have no use for it. Left out: the log directo
 and 2, of which a node has none.
 """
 
-from lakehead.broker.cluster.heartbeat import decode_heartbeat, encode_answer
+from lakehead.broker.cluster.heartbeat import decode_heartbeat, encode_heartbeat_response
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.frame import RequestHeader
 from lakehead.broker.request_context import RequestContext
@@ -16,6 +16,7 @@ API = Api(key=63, name="BrokerHeartbeat", versions=(0, 0), is_internal=True)
 def start(frame: memoryview, header: RequestHeader, context: RequestContext) -> bool:
     """Start a request; see `FrameHandler`. Raises MalformedFrame."""
     heartbeat = decode_heartbeat(frame, header.body)
-    answer = context.services.peers.heard(heartbeat, is_from_node=context.is_from_node)
-    context.connection.slot().complete([encode_answer(answer, header.correlation_id)])
+    lifecycle = context.services.lifecycle
+    response = lifecycle.handle_heartbeat(heartbeat, is_from_node=context.is_from_node)
+    context.connection.slot().complete([encode_heartbeat_response(response, header.correlation_id)])
     return True

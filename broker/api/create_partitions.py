@@ -39,7 +39,9 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 replicas = [tuple(asked.broker_ids) for asked in topic.assignments]
             check_more_partitions(topic.name, topic.count, replicas, services.state)
             if not request.validate_only:
-                await services.catalog.add_partitions(topic.name, topic.count, replicas or ())
+                await services.replication_control.add_partitions(
+                    topic.name, topic.count, replicas or ()
+                )
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)
         results.append(

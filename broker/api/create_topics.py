@@ -82,7 +82,7 @@ async def _create(asked: Any, validate_only: bool, context: RequestContext) -> A
         services.table_places.check(new.name, new.configs, {}, state)
 
     if not validate_only:
-        topic = await services.catalog.create(
+        topic = await services.replication_control.create(
             new.name,
             new.partitions,
             new.configs,

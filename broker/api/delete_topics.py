@@ -37,7 +37,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
                 word = "id" if name is None else "name"
                 raise KafkaError(ErrorCode.invalid_request, f"Duplicate topic {word}.")
             topic = _find(name, topic_id, context)
-            await context.services.catalog.delete(topic.topic_id)
+            await context.services.replication_control.delete(topic.topic_id)
             name, topic_id = topic.name, topic.uuid
         except (LakeheadError, TimeoutError) as error:
             code, message = error_code(error), error_message(error)

@@ -13,7 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.topic_rules import METADATA_TOPIC
-from lakehead.broker.catalog.leaders import controller_id
+from lakehead.broker.cluster.metadata_image import controller_id
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext

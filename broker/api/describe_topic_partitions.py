@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_TOPICS
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.catalog.leaders import leader_of, replicas_of
+from lakehead.broker.cluster.metadata_image import leader_of, replicas_of
 from lakehead.broker.partition.topic import is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
@@ -118,7 +118,7 @@ async def _known(
 
 def _partition(index: int, topic: TopicState, state: ClusterState, context: RequestContext) -> Any:
     stream = state.streams[topic.partitions[index]]
-    leader = leader_of(state, stream, context.services.peers.unreachable())
+    leader = leader_of(state, stream, context.services.lifecycle.unreachable())
     replicas = replicas_of(state, stream)
     return entity(
         context.response,

@@ -12,7 +12,8 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.catalog.reassignment import Judged, Place, judge_elections
+from lakehead.broker.cluster.metadata_image import TopicPartition
+from lakehead.broker.cluster.replication_control import MovePlan, plan_elections
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
@@ -31,24 +32,24 @@ _log = structlog.get_logger("broker.elections")
 async def handle(request: Any, context: RequestContext) -> Any:
     """Commit what can be done, in one entry; wait; answer for each partition."""
     election = getattr(request, "election_type", _PREFERRED)
-    judged, code = Judged({}, {}), ErrorCode.none
+    planned, code = MovePlan({}, {}), ErrorCode.none
     if election not in {_PREFERRED, _UNCLEAN}:
         code = ErrorCode.invalid_request
         if request.topic_partitions is not None:
             unknown = KafkaError(code, f"There is no election of type {election}.")
             places = _places(request, context.services.metadata.state)
-            judged = Judged({}, dict.fromkeys(places, unknown))
+            planned = MovePlan({}, dict.fromkeys(places, unknown))
     else:
         try:
-            judged = await _elect(request, context, is_unclean=election == _UNCLEAN)
+            planned = await _elect(request, context, is_unclean=election == _UNCLEAN)
         except LakeheadError as error:
             code = error_code(error)
     results: dict[str, list[Any]] = {}
     turns = Turns()
     await turns.give_way()
-    for place in (*judged.moves, *judged.errors):
+    for place in (*planned.moves, *planned.errors):
         await turns.step()
-        refusal = judged.errors.get(place)
+        refusal = planned.errors.get(place)
         results.setdefault(place[0], []).append(
             entity(
                 context.response,
@@ -74,34 +75,36 @@ async def handle(request: Any, context: RequestContext) -> Any:
     )
 
 
-async def _elect(request: Any, context: RequestContext, *, is_unclean: bool) -> Judged:
-    catalog, peers = context.services.catalog, context.services.peers
-    judged = Judged({}, {})
+async def _elect(request: Any, context: RequestContext, *, is_unclean: bool) -> MovePlan:
+    services = context.services
+    planned = MovePlan({}, {})
 
     def plan(state: ClusterState) -> list[Record]:
-        nonlocal judged
+        nonlocal planned
         places = _places(request, state)
-        judged = judge_elections(state, places, peers.ready(), is_unclean=is_unclean)
-        return [*judged.records()]
+        planned = plan_elections(state, places, services.lifecycle.ready(), is_unclean=is_unclean)
+        return [*planned.records()]
 
     await context.services.metadata.commit_with(plan)
-    _note_losses(judged)
+    _note_losses(planned)
     if request.topic_partitions is None:
-        for place, error in list(judged.errors.items()):
+        for place, error in list(planned.errors.items()):
             if error.code is ErrorCode.election_not_needed:
-                del judged.errors[place]
+                del planned.errors[place]
     timeout_s = min(request.timeout.total_seconds(), _WAIT_MAX_S)
-    late = await catalog.wait_led((move.stream_id for move in judged.moves.values()), timeout_s)
-    for place, move in list(judged.moves.items()):
+    late = await services.replica_manager.wait_led(
+        (move.stream_id for move in planned.moves.values()), timeout_s
+    )
+    for place, move in list(planned.moves.items()):
         if move.stream_id in late:
-            del judged.moves[place]
+            del planned.moves[place]
             message = "The partition is not led yet; the election goes on."
-            judged.errors[place] = KafkaError(ErrorCode.request_timed_out, message)
-    return judged
+            planned.errors[place] = KafkaError(ErrorCode.request_timed_out, message)
+    return planned
 
 
-def _note_losses(judged: Judged) -> None:
-    for (topic, index), move in judged.moves.items():
+def _note_losses(planned: MovePlan) -> None:
+    for (topic, index), move in planned.moves.items():
         if move.loss is not None:
             _log.warning(
                 "leader_elected_uncleanly",
@@ -114,7 +117,7 @@ def _note_losses(judged: Judged) -> None:
             )
 
 
-def _places(request: Any, state: ClusterState) -> list[Place]:
+def _places(request: Any, state: ClusterState) -> list[TopicPartition]:
     if request.topic_partitions is None:
         return [
             (name, index)

@@ -23,7 +23,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
-from lakehead.broker.catalog.leaders import hint_for
+from lakehead.broker.cluster.metadata_image import hint_for
 from lakehead.broker.network.connection import Connection
 from lakehead.broker.network.slot import Slot
 from lakehead.broker.partition.fetch_session import FetchPlan, Wanted

@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.catalog import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from lakehead.broker.partition.topic import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
@@ -73,7 +73,7 @@ async def _node_of(key: str, key_type: int, context: RequestContext) -> NodeStat
         where = OFFSETS_TOPIC, await services.groups.partition_for(key)
     else:
         raise KafkaError(ErrorCode.invalid_request, f"no coordinators of key type {key_type}")
-    leader = services.partition_leaders.node(where)
+    leader = services.metadata_cache.node(where)
     if leader is None:
         raise KafkaError(ErrorCode.coordinator_not_available)
     return leader

@@ -9,8 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.catalog.leaders import leader_of, replicas_of
-from lakehead.broker.catalog.reassignment import is_moving
+from lakehead.broker.cluster.metadata_image import leader_of, replicas_of
+from lakehead.broker.cluster.replication_control import is_moving
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.messages import entity
 from lakehead.broker.request_context import RequestContext

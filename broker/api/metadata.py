@@ -5,8 +5,8 @@ auto-creation flag · 5 offline replicas · 7 leader epoch · 8 authorized opera
 12 topics by id · 13 top-level error.
 
 Every node answers alike, from the metadata log. Storage is shared, so replicas say little: who is
-preferred as leader, and who leads (see `lakehead.broker.catalog.leaders`). Racks are those of the
-nodes, so clients that know theirs can choose.
+preferred as leader, and who leads (see `lakehead.broker.cluster.metadata_image`). Racks are those
+of the nodes, so clients that know theirs can choose.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.api.authorized_operations import NOT_ASKED, ON_CLUSTER, ON_TOPICS
 from lakehead.broker.api.topic_rules import check_collision
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.catalog.leaders import controller_id, leader_of, live_nodes, replicas_of
+from lakehead.broker.cluster.metadata_image import controller_id, leader_of, live_nodes, replicas_of
 from lakehead.broker.partition.topic import Topic, is_valid_name
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import error_code
@@ -130,7 +130,9 @@ async def _by_name(
     if name in INTERNAL_TOPICS and name != "__consumer_offsets":
         return _missing(context, name, None, ErrorCode.unknown_topic_or_partition, operations)
     try:
-        made = await context.services.catalog.ensure(name, check=partial(check_collision, name))
+        made = await context.services.replication_control.ensure(
+            name, check=partial(check_collision, name)
+        )
         return await _described(made, context, operations, turns)
     except LakeheadError as error:
         return _missing(context, name, None, error_code(error), operations)
@@ -142,7 +144,7 @@ async def _described(topic: Topic, context: RequestContext, operations: int, tur
     """
     module, state = context.response, context.services.state
     await turns.step()
-    unreachable = context.services.peers.unreachable()
+    unreachable = context.services.lifecycle.unreachable()
     partitions = []
     for index, stream_id in enumerate(topic.stream_ids):
         await turns.step()

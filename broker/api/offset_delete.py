@@ -45,7 +45,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
 
 
 def _code(place: tuple[str, int], subscribed: Subscriptions, context: RequestContext) -> ErrorCode:
-    if not context.services.partition_leaders.exists(place):
+    if not context.services.metadata_cache.exists(place):
         return ErrorCode.unknown_topic_or_partition
     if place[0] in subscribed:
         return ErrorCode.group_subscribed_to_topic

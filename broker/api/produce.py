@@ -8,12 +8,12 @@ join their transaction by it (KIP-890) · 13 topic ids.
 A request is handled in the data callback. Of things that are wrong, the first in Kafka's order is
 answered: whether a transactional id is given, then for each partition whether it is there, the form
 of its records, what the transaction's coordinator says (who is asked for every batch of good form),
-acks, and the batch itself. Each batch is checked, given its offsets, patched in
-place and appended to the WAL. The answer leaves when the last of them is durable. A full WAL holds
-the request where it is, and the connection with it: nothing is dropped. So does, for a moment, a
-partition that is about to be led here (`lakehead.broker.catalog.arrivals`), the question whether
-it is in the request's transaction (`lakehead.broker.api.transaction_inquiry`), what is compressed
-again (`lakehead.broker.partition.codec_change`), and records that are looked into
+acks, and the batch itself. Each batch is checked, given its offsets, patched in place and appended
+to the WAL. The answer leaves when the last of them is durable. A full WAL holds the request where
+it is, and the connection with it: nothing is dropped. So does, for a moment, a partition that is
+about to be led here (`lakehead.broker.cluster.replica_manager`), the question whether it is in the
+request's transaction (`lakehead.broker.api.transaction_inquiry`), what is compressed again
+(`lakehead.broker.partition.codec_change`), and records that are looked into
 (`lakehead.broker.partition.record_checks`), unless they are few.
 """
 
@@ -25,7 +25,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.transaction_inquiry import TransactionInquiry
 from lakehead.broker.api.turns import STEPS_AT_ONCE, elements_max
-from lakehead.broker.catalog.leaders import hint_for
+from lakehead.broker.cluster.metadata_image import hint_for
 from lakehead.broker.network.connection import Connection
 from lakehead.broker.network.slot import Slot
 from lakehead.broker.partition.codec_change import change_codec
@@ -390,15 +390,15 @@ class ProduceCall:
     def _awaits(self) -> bool:
         """Whether to wait for a partition; it will tell then."""
         services = self._context.services
-        arrivals = services.catalog.arrivals
+        delayed = services.replica_manager.delayed
         for key, partitions in self._topics:
             topic = services.topics.find(key)
             if topic is None:
                 continue
             for data in partitions:
-                if arrivals.is_expected(topic, data.partition):
+                if delayed.should_wait(topic, data.partition):
                     self._awaited = topic.stream_ids[data.partition]
-                    arrivals.wait(self._awaited, self._resume)
+                    delayed.add(self._awaited, self._resume)
                     return True
         return False
 
@@ -416,7 +416,7 @@ class ProduceCall:
         self._wakeup.cancel()
         self._wakeup = None
         if self._awaited >= 0:
-            self._context.services.catalog.arrivals.unwait(self._awaited, self._resume)
+            self._context.services.replica_manager.delayed.remove(self._awaited, self._resume)
             self._awaited = -1
         self._go_on()
 

@@ -13,10 +13,10 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from lakehead.broker.api.turns import Turns
-from lakehead.broker.catalog import OFFSETS_TOPIC
 from lakehead.broker.coordinator.group.coordinator import TransactionalMember
 from lakehead.broker.coordinator.group.record_formats import CommittedOffset
 from lakehead.broker.coordinator.transaction.messages import Producer
+from lakehead.broker.partition.topic import OFFSETS_TOPIC
 from lakehead.broker.protocol.api import Api
 from lakehead.broker.protocol.errors import KafkaError, error_code
 from lakehead.broker.protocol.messages import entity
@@ -42,7 +42,7 @@ async def handle(request: Any, context: RequestContext) -> Any:
         for partition in topic.partitions:
             where = topic.name, partition.partition_index
             codes[where] = ErrorCode.unknown_topic_or_partition
-            if context.services.partition_leaders.exists(where):
+            if context.services.metadata_cache.exists(where):
                 codes[where] = ErrorCode.none
                 offsets[where] = CommittedOffset(
                     offset=partition.committed_offset,

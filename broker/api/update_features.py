@@ -34,7 +34,7 @@ class _Refused(LakeheadError):
 
 async def handle(request: Any, context: RequestContext) -> Any:
     """Answer when the levels are in force, or with what stands against the updates."""
-    peers = context.services.peers
+    peers = context.services.lifecycle
 
     def plan(state: ClusterState) -> Sequence[Record]:
         records = [

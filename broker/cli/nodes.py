@@ -21,9 +21,8 @@ from lakehead.broker.cli.cluster import (
     run,
 )
 from lakehead.broker.cli.listing import JsonOption, moment, show_rows
-from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatAnswer
-from lakehead.broker.cluster.namesake import ask_once
-from lakehead.broker.cluster.network import TcpNetwork
+from lakehead.broker.cluster.heartbeat import Heartbeat, HeartbeatResponse
+from lakehead.broker.cluster.inter_broker_client import TcpNetwork, probe
 from lakehead.broker.protocol.node_proof import NodeProof
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.metadata.records import DrainNode, Record
@@ -69,7 +68,7 @@ def list_nodes(path: PathOption = DEFAULT_PATH, as_json: JsonOption = False) -> 
     show_rows(rows, columns, as_json)
 
 
-async def _look(path: str) -> tuple[ClusterState, Mapping[int, HeartbeatAnswer]]:
+async def _look(path: str) -> tuple[ClusterState, Mapping[int, HeartbeatResponse]]:
     store = open_cluster(path)
     try:
         state = await read_state(store)
@@ -78,17 +77,17 @@ async def _look(path: str) -> tuple[ClusterState, Mapping[int, HeartbeatAnswer]]
     return state, await tell_nodes(state)
 
 
-async def tell_nodes(state: ClusterState) -> dict[int, HeartbeatAnswer]:
+async def tell_nodes(state: ClusterState) -> dict[int, HeartbeatResponse]:
     """Tell every live node how far the metadata log is; return the answers of those that answer."""
     network = TcpNetwork()
     heartbeat = Heartbeat(
         node_id=NOBODY, epoch=NOBODY, next_entry=state.next_entry, cluster_id=state.cluster_id
     )
-    answers: dict[int, HeartbeatAnswer] = {}
+    answers: dict[int, HeartbeatResponse] = {}
 
     async def ask(node: NodeState) -> None:
         proof = NodeProof(secret=state.node_secret, to_node=node.node_id)
-        answer = await ask_once(network, node.host, node.port, heartbeat, ANSWER_S, proof)
+        answer = await probe(network, node.host, node.port, heartbeat, ANSWER_S, proof)
         if answer is not None and (answer.node_id, answer.epoch) == (node.node_id, node.epoch):
             answers[node.node_id] = answer
 
@@ -99,7 +98,7 @@ async def tell_nodes(state: ClusterState) -> dict[int, HeartbeatAnswer]:
     return answers
 
 
-def _rows(state: ClusterState, answers: Mapping[int, HeartbeatAnswer]) -> list[dict[str, Any]]:
+def _rows(state: ClusterState, answers: Mapping[int, HeartbeatResponse]) -> list[dict[str, Any]]:
     led = leads(state)
     rows = []
     for node_id, node in sorted(state.nodes.items()):

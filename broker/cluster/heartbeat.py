@@ -1,17 +1,17 @@
-"""A heartbeat and its answer, as bytes: Kafka's BrokerHeartbeat (key 63), version 0.
+"""Heartbeats and their responses as bytes: Kafka's BrokerHeartbeat (key 63), version 0.
 
 Kafka's brokers send it to their controller; here every node sends it to every other, over the
 ordinary listener. Kafka's fields keep their meaning: `current_metadata_offset` is the newest entry
-of the metadata log that the sender has, `want_fence` says that it does not serve yet,
-`want_shut_down` that it is about to stop. What Kafka has no field for travels in one tagged field
-(number 10000; KIP-482 has readers skip those that they do not know), as MessagePack::
+of the metadata log that the sender has, `want_fence` means that it does not serve yet,
+`want_shut_down` that it is about to stop. All else travels as MessagePack in one tagged field
+(number 10000; KIP-482 makes readers skip tags that they do not know)::
 
     request body    node id i32, epoch i64, newest entry i64, want fence i8, want shut down i8, tags
-    answer body     throttle ms i32, error i16, is caught up i8, is fenced i8, should shut down i8,
+    response body   throttle ms i32, error i16, is caught up i8, is fenced i8, should shut down i8,
                     tags
 
-An answer says of itself who gives it (a port may have a new tenant) and how long ago the answering
-node knew all there was to know: see `lakehead.broker.cluster.session`.
+A response names its sender, since a port may have a new tenant, and the age of the sender's state:
+see `lakehead.broker.cluster.broker_lifecycle.Session`.
 """
 
 import struct
@@ -26,13 +26,13 @@ API_KEY, VERSION = 63, 0
 ERROR_NONE, ERROR_STALE_EPOCH, ERROR_OTHER_CLUSTER, ERROR_STRANGER = 0, 77, 104, 31
 """NONE, STALE_BROKER_EPOCH, INCONSISTENT_CLUSTER_ID, CLUSTER_AUTHORIZATION_FAILED."""
 HOTTEST_MAX = 64
-"""A heartbeat names the traffic of this many streams at most."""
+"""Maximum streams whose traffic a heartbeat names."""
 
 _TAG = 10_000
 _FRAME_MAX = 256 << 10
 _RATE_MAX = 1e15
 _REQUEST = struct.Struct(">iqqbb")
-_ANSWER = struct.Struct(">ihbbb")
+_RESPONSE = struct.Struct(">ihbbb")
 _HEADER = struct.Struct(">hhih")
 _LENGTH = struct.Struct(">i")
 _CLIENT_ID = b"lakehead-node"
@@ -40,8 +40,8 @@ _NEVER_MS = (1 << 63) - 1
 
 
 class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node does: bytes per second in and out, its CPU (1.0: a core), and the streams that
-    carry most of it, each with its bytes per second in both directions.
+    """The load of a node: bytes per second in and out, CPU (1.0 is a core), and the busiest
+    streams, each with its bytes per second in both directions together.
     """
 
     bytes_in: float = 0.0
@@ -51,11 +51,12 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A node says that it lives. `next_entry`: it has the metadata below this number.
+    """A report that a node lives.
 
-    `is_starting`: it serves nothing yet; `is_leaving`: it is about to stop. `heard`: other nodes
-    that it has heard itself, and how many milliseconds ago. `levels`: the lowest and highest
-    feature level that it supports; None: its release does not say.
+    `next_entry`: it has the metadata entries below this number. `is_starting`: it does not serve
+    yet. `is_leaving`: it is about to stop. `heard`: the ids of other nodes that it has heard
+    itself, each with the milliseconds since then. `levels`: the lowest and highest feature level
+    that it supports, or None from a release that does not report them.
     """
 
     node_id: int
@@ -70,13 +71,13 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[int, int] | None = None
 
 
-class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the other node says to it.
+class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The response of another node to a heartbeat.
 
-    `is_known`: it has the sender's registration; `is_fenced`: that epoch has ended. `fresh_ms`: all
-    that was committed so many milliseconds before the answer is in what it says; None: it does
-    not know. `load` is said to the command line only, which asks as node -1. `heard` and `levels`
-    are as in `Heartbeat`.
+    `is_known`: it has the registration of the heartbeat's sender. `is_fenced`: that epoch has
+    ended. `fresh_ms`: the response reflects every entry committed up to this many milliseconds
+    before it; None if unknown. `load` is set only for commands, which send as node -1. `heard` and
+    `levels` are as in `Heartbeat`.
     """
 
     node_id: int
@@ -94,8 +95,8 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[int, int] | None = None
 
 
-# Arrays that grow at their end: a reader passes over what it does not know, and takes the default
-# for what an older writer left out.
+# Arrays grow at their end: a reader skips elements that it does not know, and takes the default of
+# those that an older writer does not send.
 
 
 class _RequestExtra(msgspec.Struct, frozen=True, array_like=True):
@@ -106,7 +107,7 @@ class _RequestExtra(msgspec.Struct, frozen=True, array_like=True):
     levels: tuple[int, int] | None = None
 
 
-class _AnswerExtra(msgspec.Struct, frozen=True, array_like=True):
+class _ResponseExtra(msgspec.Struct, frozen=True, array_like=True):
     node_id: int
     epoch: int
     next_entry: int
@@ -121,13 +122,13 @@ class _AnswerExtra(msgspec.Struct, frozen=True, array_like=True):
 
 _NO_EXTRA = _RequestExtra("", "", NodeLoad(), ())
 _request_extra = msgspec.msgpack.Decoder(_RequestExtra)
-_answer_extra = msgspec.msgpack.Decoder(_AnswerExtra)
+_response_extra = msgspec.msgpack.Decoder(_ResponseExtra)
 
 
 def encode_heartbeat(
     heartbeat: Heartbeat, correlation_id: int, proof: NodeProof = NO_PROOF
 ) -> bytes:
-    """Return the whole frame of a request, length included."""
+    """Return the frame of a request, with its length field."""
     extra = _RequestExtra(
         heartbeat.cluster_id,
         heartbeat.incarnation,
@@ -148,14 +149,14 @@ def encode_heartbeat(
 
 
 def _rate(value: float) -> float:
-    """Return a figure of a load as something that can be added up and divided: not a number, below
-    zero or beyond all measure is nothing.
+    """Return a rate that is safe to add and divide: 0 for NaN, negative and absurdly large
+    values.
     """
     return value if 0 <= value <= _RATE_MAX else 0.0
 
 
 def _plausible(load: NodeLoad) -> NodeLoad:
-    """Return a load that is safe to plan by, whatever was said."""
+    """Return a load that is safe to plan by, from one that another node reports."""
     hottest = load.hottest[:HOTTEST_MAX]
     return NodeLoad(
         bytes_in=_rate(load.bytes_in),
@@ -166,10 +167,10 @@ def _plausible(load: NodeLoad) -> NodeLoad:
 
 
 def decode_heartbeat(frame: memoryview, position: int) -> Heartbeat:
-    """Return the request whose body is at `position`, its load made plausible. Raises
-    MalformedFrame, also for one that is longer than any node sends.
+    """Return the request whose body is at `position`, with a plausible load.
 
-    One without the tagged field, as Kafka would send it, has no cluster id.
+    A request without the tagged field, as Kafka would send it, has an empty cluster id. Raises
+    MalformedFrame, also for a frame that is longer than any node sends.
     """
     if len(frame) > _FRAME_MAX:
         raise MalformedFrame(f"a heartbeat of {len(frame)} bytes")
@@ -194,42 +195,42 @@ def decode_heartbeat(frame: memoryview, position: int) -> Heartbeat:
     )
 
 
-def encode_answer(answer: HeartbeatAnswer, correlation_id: int) -> bytes:
-    """Return the whole frame of a response, length included."""
-    extra = _AnswerExtra(
-        answer.node_id,
-        answer.epoch,
-        answer.next_entry,
-        answer.is_starting,
-        answer.is_leaving,
-        answer.incarnation,
-        _NEVER_MS if answer.fresh_ms is None else answer.fresh_ms,
-        answer.load,
-        answer.heard,
-        answer.levels,
+def encode_heartbeat_response(response: HeartbeatResponse, correlation_id: int) -> bytes:
+    """Return the frame of a response, with its length field."""
+    extra = _ResponseExtra(
+        response.node_id,
+        response.epoch,
+        response.next_entry,
+        response.is_starting,
+        response.is_leaving,
+        response.incarnation,
+        _NEVER_MS if response.fresh_ms is None else response.fresh_ms,
+        response.load,
+        response.heard,
+        response.levels,
     )
-    body = _ANSWER.pack(0, answer.error, answer.is_known, answer.is_fenced, False)
+    body = _RESPONSE.pack(0, response.error, response.is_known, response.is_fenced, False)
     header = _LENGTH.pack(correlation_id) + b"\x00"
     return _framed(header + body + _tagged(msgspec.msgpack.encode(extra)))
 
 
-def decode_answer(frame: memoryview) -> tuple[int, HeartbeatAnswer]:
-    """Return correlation id and answer of a response frame without its length.
+def decode_heartbeat_response(frame: memoryview) -> tuple[int, HeartbeatResponse]:
+    """Return (correlation id, response) of a frame without its length field.
 
-    Raises MalformedFrame: whoever answers is no node of Lakehead.
+    Raises MalformedFrame if the sender is not a node of Lakehead.
     """
     cursor = Cursor(frame)
     correlation_id = int(cursor.fixed(_LENGTH))
     cursor.skip_tags()
-    _, error, known, fenced, _ = _ANSWER.unpack(cursor.take(_ANSWER.size))
+    _, error, known, fenced, _ = _RESPONSE.unpack(cursor.take(_RESPONSE.size))
     data = _extra(cursor)
     if data is None:
-        raise MalformedFrame("an answer to a heartbeat that does not say whose it is")
+        raise MalformedFrame("a heartbeat response without the tagged field of Lakehead")
     try:
-        extra = _answer_extra.decode(data)
+        extra = _response_extra.decode(data)
     except msgspec.MsgspecError as failure:
-        raise MalformedFrame(f"an answer to a heartbeat: {failure}") from None
-    return correlation_id, HeartbeatAnswer(
+        raise MalformedFrame(f"a heartbeat response: {failure}") from None
+    return correlation_id, HeartbeatResponse(
         node_id=extra.node_id,
         epoch=extra.epoch,
         next_entry=extra.next_entry,

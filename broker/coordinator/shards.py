@@ -109,12 +109,12 @@ class Shards(Generic[S]):
             shard.close(ErrorCode.not_coordinator)
         self._shards.clear()
 
-    def partition_opened(self, topic: Topic, index: int) -> None:
+    def on_election(self, topic: Topic, index: int) -> None:
         """Load the shard of a partition that this node leads from now on."""
         if topic.name == self._topic.name:
             self._load(index)
 
-    def partition_closed(self, topic: Topic, index: int) -> None:
+    def on_resignation(self, topic: Topic, index: int) -> None:
         """Let go of the shard of a partition that this node does not lead any more."""
         if topic.name != self._topic.name:
             return

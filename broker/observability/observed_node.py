@@ -4,11 +4,10 @@ all.
 
 from typing import Protocol
 
-from lakehead.broker.catalog.catalog import TopicCatalog
-from lakehead.broker.cluster.peers import Peers
-from lakehead.broker.cluster.session import Session
-from lakehead.broker.controller.controller import Controller
-from lakehead.broker.controller.recovery import Recoveries
+from lakehead.broker.cluster.broker_lifecycle import BrokerLifecycle, Session
+from lakehead.broker.cluster.controller import Controller
+from lakehead.broker.cluster.log_recovery import LogRecovery
+from lakehead.broker.cluster.replica_manager import ReplicaManager
 from lakehead.broker.coordinator.group.coordinator import GroupCoordinator
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from lakehead.broker.maintenance.beside import MaintenanceBeside
@@ -29,7 +28,7 @@ from lakehead.storage.wal import WriteAheadLog
 class ObservedNode(Protocol):
     """A node as metrics and probes read it. Nothing here is written by them.
 
-    `controller` and `recoveries` exist once `is_ready` is true.
+    `controller` and `log_recovery` exist once `is_ready` is true.
     """
 
     engine: StreamEngine
@@ -41,12 +40,12 @@ class ObservedNode(Protocol):
     memory: RequestMemory
     fetch_sessions: FetchSessions
     cold_reads: ColdReads
-    peers: Peers
-    catalog: TopicCatalog
+    lifecycle: BrokerLifecycle
+    replica_manager: ReplicaManager
     groups: GroupCoordinator
     transaction_coordinator: TransactionCoordinator
     controller: Controller
-    recoveries: Recoveries
+    log_recovery: LogRecovery
     maintenance: MaintenanceBeside | None
     tables: TablesBeside | None
     produced_total: int

@@ -13,6 +13,10 @@ from lakehead.storage.metadata.state import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from lakehead.broker.partition.partition import Partition
 
+OFFSETS_TOPIC = "__consumer_offsets"
+"""The log of group coordinators."""
+TRANSACTIONS_TOPIC = "__transaction_state"
+"""The log of transaction coordinators."""
 _NAME_MAX = 249
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 

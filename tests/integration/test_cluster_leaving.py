@@ -39,7 +39,7 @@ async def seconds(*nodes: Node) -> float:
 
 
 async def with_topic(cluster: NodeCluster) -> None:
-    await cluster.nodes[1].catalog.create("t", 9)
+    await cluster.nodes[1].replication_control.create("t", 9)
     await cluster.until(lambda: set(cluster.leaders("t")) == {1, 2, 3})
 
 
@@ -87,7 +87,7 @@ async def test_nobody_waits_for_nodes_that_drain() -> None:
 
 async def test_a_node_alone_closes_what_it_has() -> None:
     async with node_cluster(1) as cluster:
-        await cluster.nodes[1].catalog.create("t", 4)
+        await cluster.nodes[1].replication_control.create("t", 4)
         node = cluster.nodes[1]
         assert await seconds(node) < QUICK_S
         assert not node.state.nodes[1].is_draining

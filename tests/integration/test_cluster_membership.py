@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lakehead.broker.cluster.network import PeerChannel
+from lakehead.broker.cluster.inter_broker_client import PeerChannel
 from lakehead.broker.node import Node
 from lakehead.storage.metadata.records import AssignStreams
 from tests.support.node_cluster import NodeCluster, node_cluster
@@ -85,7 +85,7 @@ async def test_what_a_dead_node_led_goes_on_elsewhere_with_every_record(
     is_controller: bool,
 ) -> None:
     async with node_cluster(**OBJECT) as cluster:
-        await cluster.nodes[1].catalog.create("t", 6)
+        await cluster.nodes[1].replication_control.create("t", 6)
         for number in range(5):
             await append(cluster, "t", str(number).encode())
         controller = cluster.nodes[1].state.controller
@@ -113,13 +113,15 @@ async def test_a_dead_leader_is_no_leader_long_before_it_is_fenced() -> None:
         await crash(cluster, 2)
         one, other = cluster.nodes.values()
         async with asyncio.timeout(0.1):
-            await cluster.until(lambda: one.peers.unreachable() == other.peers.unreachable() == {2})
+            await cluster.until(
+                lambda: one.lifecycle.unreachable() == other.lifecycle.unreachable() == {2}
+            )
         assert not one.state.nodes[2].is_fenced
 
 
 async def test_the_last_of_three_takes_what_two_left_at_once() -> None:
     async with node_cluster(**OBJECT) as cluster:
-        await cluster.nodes[1].catalog.create("t", 6)
+        await cluster.nodes[1].replication_control.create("t", 6)
         await append(cluster, "t", b"v")
         await crash(cluster, 1)
         await crash(cluster, 3)
@@ -130,7 +132,7 @@ async def test_the_last_of_three_takes_what_two_left_at_once() -> None:
 
 async def test_a_node_that_comes_back_leads_what_it_led_before() -> None:
     async with node_cluster(**BALANCING) as cluster:
-        await cluster.nodes[1].catalog.create("t", 6)
+        await cluster.nodes[1].replication_control.create("t", 6)
         before = cluster.leaders("t")
         await append(cluster, "t", b"v")
         await crash(cluster, 2)
@@ -142,7 +144,7 @@ async def test_a_node_that_comes_back_leads_what_it_led_before() -> None:
 
 async def test_a_new_node_takes_its_share() -> None:
     async with node_cluster(2, **BALANCING) as cluster:
-        await cluster.nodes[1].catalog.create("t", 30)
+        await cluster.nodes[1].replication_control.create("t", 30)
         await append(cluster, "t", b"v")
         await cluster.start(3, **BALANCING)
         loop = asyncio.get_running_loop()
@@ -157,7 +159,7 @@ async def test_who_is_cut_off_from_the_others_is_fenced_and_stops() -> None:
     """It reaches the store as they do; so it must learn from there that it is out."""
     flags = {**OBJECT, "broker_session_timeout_ms": 600}
     async with node_cluster(**flags) as cluster:
-        await cluster.nodes[1].catalog.create("t", 6)
+        await cluster.nodes[1].replication_control.create("t", 6)
         await append(cluster, "t", b"v")
         nodes = dict(cluster.nodes)
         cut_id = cluster.nodes[1].state.controller.node_id
@@ -183,23 +185,23 @@ async def test_a_line_cut_between_two_of_three_harms_nobody() -> None:
         _cut(nodes[2], nodes[1].advertised_port)
         for _ in range(40):
             await asyncio.sleep(0.05)
-            assert not any(node.peers.view().dead for node in nodes.values())
+            assert not any(node.lifecycle.view().dead for node in nodes.values())
         assert {node.state.next_entry for node in nodes.values()} == {before}
 
 
 def _cut(node: Node, cut_port: int) -> None:
     """Cut the lines that lead from a node to the one at that port, or from that one to others."""
-    for other_id, (line, task) in list(node.peers._lines.items()):
+    for other_id, (line, task) in list(node.lifecycle._channels.items()):
         if cut_port in {node.advertised_port, line.peer.port}:
             line._network = CutNetwork()
             task.cancel()
             again = node.scope.spawn(line.run(), name="a cut line")
-            node.peers._lines[other_id] = (line, again)
+            node.lifecycle._channels[other_id] = (line, again)
 
 
 async def test_a_controller_that_was_superseded_is_refused_by_the_log() -> None:
     async with node_cluster(**OBJECT) as cluster:
-        await cluster.nodes[1].catalog.create("t", 3)
+        await cluster.nodes[1].replication_control.create("t", 3)
         old = await crash(cluster, cluster.nodes[1].state.controller.node_id)
         await cluster.until(is_led(cluster, "t"))
         (node, *_) = cluster.nodes.values()

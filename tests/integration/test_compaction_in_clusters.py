@@ -75,7 +75,9 @@ async def maintain(cluster: NodeCluster) -> MaintenanceFigures:
 async def filled(cluster: NodeCluster) -> list[int]:
     """Make the topic, with two objects in each partition; return who leads which."""
     node = cluster.nodes[1]
-    await node.catalog.create(TOPIC, 3, {"cleanup.policy": "compact"}, [(1,), (2,), (3,)])
+    await node.replication_control.create(
+        TOPIC, 3, {"cleanup.policy": "compact"}, [(1,), (2,), (3,)]
+    )
     await cluster.until_led(TOPIC, [1, 2, 3])
     for index in range(3):
         leader = cluster.nodes[index + 1]

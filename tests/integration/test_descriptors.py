@@ -12,8 +12,7 @@ import pytest
 from bench.lakehead_server import lakehead_server
 from bench.process import ServerProcess
 from lakehead.broker.cluster.heartbeat import Heartbeat
-from lakehead.broker.cluster.namesake import ask_once
-from lakehead.broker.cluster.network import TcpNetwork
+from lakehead.broker.cluster.inter_broker_client import TcpNetwork, probe
 from lakehead.broker.network.places import UNDECIDED_MAX, ConnectionPlaces
 from lakehead.broker.node import Node
 from lakehead.broker.open_files import raise_open_file_limit
@@ -97,7 +96,7 @@ async def test_where_clients_have_no_place_another_node_has_one() -> None:
         await until(lambda: len(node.server.connections) == 2)
         port = node.advertised_port
         for _ in range(10):
-            answer = await ask_once(TcpNetwork(), "127.0.0.1", port, heartbeat(node), LIMIT_S)
+            answer = await probe(TcpNetwork(), "127.0.0.1", port, heartbeat(node), LIMIT_S)
             assert answer is not None
             assert answer.node_id == node.node_id
         beyond = await Client.connect(node)
@@ -117,7 +116,7 @@ async def test_silent_connections_without_a_place_are_few_and_make_room_for_node
             await Client.connect(node)
         await until(lambda: node.server.accepted_total == accepted + 100)
         assert len(node.server.connections) <= 2 + UNDECIDED_MAX
-        answer = await ask_once(
+        answer = await probe(
             TcpNetwork(), "127.0.0.1", node.advertised_port, heartbeat(node), LIMIT_S
         )
         assert answer is not None

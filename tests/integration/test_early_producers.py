@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.catalog.arrivals import WAIT_S, Arrivals
+from lakehead.broker.cluster.replica_manager import DELAY_S, DelayedRequests
 from lakehead.storage.metadata.entry import PREFIX, entry_key
 from lakehead.storage.metadata.records import AssignStreams
 from lakehead.storage.object_store import MemoryStore
@@ -56,8 +56,8 @@ class Move:
         await self.cluster.until(lambda: self.cluster.leaders("t")[0] == -1)
 
     @property
-    def arrivals(self) -> Arrivals:
-        return self.cluster.nodes[NEW].catalog.arrivals
+    def arrivals(self) -> DelayedRequests:
+        return self.cluster.nodes[NEW].replica_manager.delayed
 
     def finish(self) -> None:
         self._store.gate.set()
@@ -67,7 +67,7 @@ class Move:
 async def move() -> AsyncIterator[Move]:
     store = HeldStore()
     async with _cluster(store) as cluster:
-        await cluster.nodes[OLD].catalog.create("t", 2, replicas=[(OLD,), (NEW,)])
+        await cluster.nodes[OLD].replication_control.create("t", 2, replicas=[(OLD,), (NEW,)])
         client = await Client.connect(cluster.nodes[NEW])
         client.produce(batch(), partition=1)
         assert await client.produced() == (NONE, 0)
@@ -115,7 +115,7 @@ async def test_a_partition_that_does_not_come_holds_nobody_up_for_long(move: Mov
     began = loop.time()
     client.produce(batch())
     assert await client.produced() == (REFUSED, -1)
-    assert loop.time() - began > WAIT_S * 0.9
+    assert loop.time() - began > DELAY_S * 0.9
     began = loop.time()
     for _ in range(5):
         client.produce(batch())
@@ -123,7 +123,7 @@ async def test_a_partition_that_does_not_come_holds_nobody_up_for_long(move: Mov
     for offset in range(5):
         assert await client.produced() == (REFUSED, -1)
         assert await client.produced() == (NONE, 1 + offset)
-    assert loop.time() - began < WAIT_S, "its time is over: who asks again is not held up"
+    assert loop.time() - began < DELAY_S, "its time is over: who asks again is not held up"
 
 
 async def test_who_hangs_up_while_waiting_has_sent_nothing(move: Move) -> None:

@@ -46,7 +46,7 @@ async def node_at(settings: Settings) -> AsyncIterator[Node]:
 async def ready(node: Node, group_id: str) -> GroupCoordinator:
     await node.groups.partition_for(group_id)
     if node.topics.find(PLACE[0]) is None:
-        await node.catalog.create(PLACE[0], 1)
+        await node.replication_control.create(PLACE[0], 1)
     return node.groups
 
 
@@ -178,11 +178,11 @@ async def test_offsets_of_a_deleted_topic_are_forgotten(tmp_path: Path) -> None:
     settings = settings_for(tmp_path)
     async with node_at(settings) as node:
         groups = await ready(node, "g")
-        await node.catalog.create("other", 1)
+        await node.replication_control.create("other", 1)
         await groups.commit("g", {PLACE: CommittedOffset(offset=9), ("other", 0): ANY})
         topic = node.topics.find(PLACE[0])
         assert topic is not None
-        await node.catalog.delete(topic.topic_id)
+        await node.replication_control.delete(topic.topic_id)
         await groups.commit("g", {("other", 0): ANY})
         assert set(await groups.offsets("g")) == {("other", 0)}
     async with node_at(settings) as node:

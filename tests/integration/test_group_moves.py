@@ -81,7 +81,7 @@ class Member:
 async def test_a_group_goes_on_while_its_coordinator_moves() -> None:
     """No member is thrown out, nothing is read twice, and whoever comes later begins at the end."""
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", PARTITIONS)
+        await cluster.nodes[1].replication_control.create("t", PARTITIONS)
         await cluster.nodes[1].groups.partition_for(GROUP)
         bootstrap = f"127.0.0.1:{cluster.nodes[1].advertised_port}"
         member = Member(bootstrap)

@@ -90,7 +90,7 @@ async def hang(partition: Partition, node: Node) -> int:
 async def test_kafkas_tool_finds_a_hanging_transaction_and_ends_it(tmp_path: Path) -> None:
     require_kafka_tools()
     async with node_at(tmp_path) as node:
-        await node.catalog.create(TOPIC, 1)
+        await node.replication_control.create(TOPIC, 1)
         bootstrap = f"127.0.0.1:{node.advertised_port}"
         tools = Tools(bootstrap)
 

@@ -52,7 +52,7 @@ async def test_idle_producers_are_forgotten_sooner_when_that_is_set(
     monkeypatch.setattr("lakehead.broker.node.EXPIRY_S", 0.01)
     async with node_cluster(1) as cluster:
         node = cluster.nodes[1]
-        await node.catalog.create("t", 1)
+        await node.replication_control.create("t", 1)
         await cluster.until(lambda: cluster.leaders("t") == [1])
         try:
             client = await Client.connect(node)

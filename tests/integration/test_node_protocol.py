@@ -79,7 +79,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def with_topic(node: Node) -> Client:
-    await node.catalog.ensure("t")
+    await node.replication_control.ensure("t")
     return await Client.connect(node)
 
 
@@ -334,7 +334,7 @@ async def test_a_deleted_topic_is_gone_for_those_who_wait_on_it() -> None:
         partition = node.topics.partition("t", 0)
         assert partition is not None
         await until(lambda: bool(partition.waiters))
-        await node.catalog.delete(node.topics.by_name["t"].topic_id)
+        await node.replication_control.delete(node.topics.by_name["t"].topic_id)
         got = (await client.fetched())[0]
         assert got.error_code == ErrorCode.unknown_topic_or_partition
 

@@ -69,19 +69,19 @@ async def committed(node: Node) -> dict[tuple[str, int], int]:
 async def delete(node: Node) -> None:
     topic = node.topics.find(GONE[0])
     assert topic is not None
-    await node.catalog.delete(topic.topic_id)
+    await node.replication_control.delete(topic.topic_id)
 
 
 async def delete_and_make_again(node: Node) -> None:
     await delete(node)
-    await node.catalog.create(GONE[0], 1)
+    await node.replication_control.create(GONE[0], 1)
 
 
 @asynccontextmanager
 async def node_with_topics(folder: Path) -> AsyncIterator[ApiClient]:
     async with node_at(folder) as client:
         if client.node.topics.find(OTHER[0]) is None:
-            await client.node.catalog.create(OTHER[0], 1)
+            await client.node.replication_control.create(OTHER[0], 1)
         await client.node.groups.partition_for(GROUP)
         await client.node.groups.loaded(GROUP)
         yield client
@@ -95,9 +95,9 @@ def shard_place(node: Node) -> tuple[Any, int]:
 async def with_shard_closed(node: Node, deletion: Deletion) -> None:
     """Run `deletion` while no node serves the shard, as between two leaders."""
     place = shard_place(node)
-    node.groups.shards.partition_closed(*place)
+    node.groups.shards.on_resignation(*place)
     await deletion()
-    node.groups.shards.partition_opened(*place)
+    node.groups.shards.on_election(*place)
 
 
 async def with_shard_loading(node: Node, deletion: Deletion) -> None:
@@ -113,8 +113,8 @@ async def with_shard_loading(node: Node, deletion: Deletion) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CoordinatorLog, "replay", slow_replay)
-        node.groups.shards.partition_closed(*place)
-        node.groups.shards.partition_opened(*place)
+        node.groups.shards.on_resignation(*place)
+        node.groups.shards.on_election(*place)
         await is_read.wait()
         await deletion()
         go_on.set()
@@ -142,7 +142,7 @@ async def test_offsets_end_with_their_topic_wherever_their_shard_is(
         await with_shard(client.node, lambda: change(client.node))
         assert await committed(client.node) == {OTHER: 5}
         if change is delete:
-            await client.node.catalog.create(GONE[0], 1)
+            await client.node.replication_control.create(GONE[0], 1)
         assert await committed(client.node) == {OTHER: 5}
     async with node_with_topics(tmp_path) as client:
         assert await committed(client.node) == {OTHER: 5}

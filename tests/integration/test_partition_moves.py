@@ -80,7 +80,7 @@ async def described(cluster: NodeCluster, node_id: int) -> Any:
 
 async def test_topics_spread_and_every_node_says_the_same() -> None:
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 6)
+        await cluster.nodes[1].replication_control.create("t", 6)
         assert sorted(cluster.leaders("t")) == [1, 1, 2, 2, 3, 3]
         await cluster.until(cluster.is_even)
         answers = [await described(cluster, node_id) for node_id in (1, 2, 3)]
@@ -89,16 +89,18 @@ async def test_topics_spread_and_every_node_says_the_same() -> None:
             leaders = [partition.leader_id for partition in answer.topics[0].partitions]
             assert leaders == cluster.leaders("t")
             assert all(p.replica_nodes == (p.leader_id,) for p in answer.topics[0].partitions)
-        await cluster.nodes[2].catalog.add_partitions("t", 9)
+        await cluster.nodes[2].replication_control.add_partitions("t", 9)
         assert sorted(cluster.leaders("t")) == [1, 1, 1, 2, 2, 2, 3, 3, 3]
-        await cluster.nodes[3].catalog.delete(cluster.nodes[3].topics.by_name["t"].topic_id)
+        await cluster.nodes[3].replication_control.delete(
+            cluster.nodes[3].topics.by_name["t"].topic_id
+        )
         await cluster.until(lambda: not any(n.topics.by_name for n in cluster.nodes.values()))
-        assert not any(node.catalog.leadership.held for node in cluster.nodes.values())
+        assert not any(node.replica_manager.held for node in cluster.nodes.values())
 
 
 async def test_partitions_move_and_back_and_only_where_they_can() -> None:
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 3, replicas=[(1,), (2,), (3,)])
+        await cluster.nodes[1].replication_control.create("t", 3, replicas=[(1,), (2,), (3,)])
         assert cluster.leaders("t") == [1, 2, 3]
         refused = await reassign(cluster, {0: (9,), 1: (), 2: (1, 1), 7: (1,)})
         assert refused == [
@@ -118,7 +120,7 @@ async def test_partitions_move_and_back_and_only_where_they_can() -> None:
 async def test_who_asks_the_wrong_node_is_told_where_to_go() -> None:
     """KIP-951: with the answer, without asking for metadata first."""
     async with node_cluster(broker_rack="here") as cluster:
-        await cluster.nodes[1].catalog.create("t", 1, replicas=[(2,)])
+        await cluster.nodes[1].replication_control.create("t", 1, replicas=[(2,)])
         await cluster.until(cluster.is_even)
         client = await Client.connect(cluster.nodes[1])
         try:
@@ -143,7 +145,7 @@ async def test_who_asks_the_wrong_node_is_told_where_to_go() -> None:
 
 async def test_preferred_leaders_are_elected_again() -> None:
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 3, replicas=[(1,), (2,), (2,)])
+        await cluster.nodes[1].replication_control.create("t", 3, replicas=[(1,), (2,), (2,)])
         await cluster.stop(2)
         await cluster.until(lambda: all(leader in {1, 3} for leader in cluster.leaders("t")))
         await cluster.until(lambda: cluster.nodes[3].state.nodes[2].is_fenced)
@@ -166,13 +168,13 @@ async def test_preferred_leaders_are_elected_again() -> None:
 async def test_a_draining_node_is_given_nothing() -> None:
     async with node_cluster() as cluster:
         first = cluster.nodes[1]
-        await first.catalog.create("t", 3, replicas=[(1,), (2,), (3,)])
+        await first.replication_control.create("t", 3, replicas=[(1,), (2,), (3,)])
         drain = DrainNode(node_id=2, epoch=first.state.nodes[2].epoch, is_draining=True)
         await first.engine.metadata.commit([drain])
         assert await reassign(cluster, {0: (2,)}) == [ErrorCode.invalid_replica_assignment]
         assert await reassign(cluster, {0: (2, 3), 1: (1,)}) == [NONE, NONE]
-        await cluster.nodes[2].catalog.wait_empty()
-        await first.catalog.add_partitions("t", 9)
+        await cluster.until(lambda: not cluster.nodes[2].replica_manager.held)
+        await first.replication_control.add_partitions("t", 9)
         assert 2 not in cluster.leaders("t")
 
 
@@ -180,7 +182,7 @@ async def test_clients_go_on_while_their_partitions_move() -> None:
     """Nothing is lost, doubled or out of order, and no error reaches the application."""
     rng = random.Random(5)
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 3)
+        await cluster.nodes[1].replication_control.create("t", 3)
         moved = asyncio.Event()
         producing = asyncio.create_task(produce_until(cluster, moved))
         for _ in range(12):
@@ -249,7 +251,7 @@ def read_all(cluster: NodeCluster, count: int) -> list[list[bytes]]:
 
 async def test_no_commit_is_lost_when_the_coordinator_moves() -> None:
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 1)
+        await cluster.nodes[1].replication_control.create("t", 1)
         await cluster.nodes[1].groups.partition_for("team")
         index = partition_of("team", 3)
         acknowledged = -1
@@ -323,11 +325,11 @@ async def one_change(cluster: NodeCluster, name: str, rng: random.Random) -> Non
     topic = node.state.topics.get(name)
     try:
         if topic is None:
-            await node.catalog.create(name, rng.randint(1, 4))
+            await node.replication_control.create(name, rng.randint(1, 4))
         elif (choice := rng.random()) < 0.2:
-            await node.catalog.delete(topic.topic_id)
+            await node.replication_control.delete(topic.topic_id)
         elif choice < 0.4:
-            await node.catalog.add_partitions(name, len(topic.partitions) + 1)
+            await node.replication_control.add_partitions(name, len(topic.partitions) + 1)
         else:
             target = rng.choice(sorted(cluster.nodes))
             move = AssignStreams(node_id=target, stream_ids=topic.partitions, is_preferred=True)

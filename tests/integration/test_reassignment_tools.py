@@ -40,7 +40,7 @@ def plan_file(folder: Path, replicas: list[list[int]]) -> str:
 async def test_partitions_are_reassigned_and_verified(tmp_path: Path) -> None:
     require_kafka_tools()
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 3, replicas=[(1,), (2,), (3,)])
+        await cluster.nodes[1].replication_control.create("t", 3, replicas=[(1,), (2,), (3,)])
         plan = plan_file(tmp_path, [[3], [1], [2]])
         arguments = ("--reassignment-json-file", plan)
         started = await tool(cluster, "kafka-reassign-partitions", *arguments, "--execute")
@@ -57,7 +57,7 @@ async def test_partitions_are_reassigned_and_verified(tmp_path: Path) -> None:
 async def test_a_tool_makes_a_plan_for_the_brokers_that_are_named(tmp_path: Path) -> None:
     require_kafka_tools()
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 4)
+        await cluster.nodes[1].replication_control.create("t", 4)
         topics = tmp_path / "topics.json"
         topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "t"}]}))
         made = await tool(
@@ -75,7 +75,7 @@ async def test_a_tool_makes_a_plan_for_the_brokers_that_are_named(tmp_path: Path
 async def test_preferred_leaders_are_elected() -> None:
     require_kafka_tools()
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 2, replicas=[(2,), (2,)])
+        await cluster.nodes[1].replication_control.create("t", 2, replicas=[(2,), (2,)])
         await cluster.stop(2)
         await cluster.until(lambda: 2 not in cluster.leaders("t"))
         await cluster.start(2)
@@ -93,7 +93,7 @@ async def test_java_clients_go_on_while_everything_moves(tmp_path: Path) -> None
     config.write_text("retries=2147483647\nenable.idempotence=true\n")
     count = ("--topic", "t", "--max-messages", "1500")
     async with node_cluster() as cluster:
-        await cluster.nodes[1].catalog.create("t", 6)
+        await cluster.nodes[1].replication_control.create("t", 6)
         await cluster.nodes[1].groups.partition_for("g")
         producing = asyncio.create_task(
             tool(

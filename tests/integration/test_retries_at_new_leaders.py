@@ -54,7 +54,7 @@ async def die(cluster: NodeCluster, old: Node) -> Node:
 @pytest.mark.parametrize("change", [(move, move), (die,), (move, die)])
 async def test_the_next_leader_knows_what_the_last_one_took(change: Sequence[Change]) -> None:
     async with node_cluster(**OBJECT) as cluster:
-        await cluster.nodes[1].catalog.create("t", 1)
+        await cluster.nodes[1].replication_control.create("t", 1)
         leader = await leader_of(cluster)
         assert await produced(leader, *range(8)) == [(0, n) for n in range(8)]
         await leader.engine.upload_now()
@@ -102,7 +102,7 @@ async def test_producers_are_known_though_their_records_were_all_deleted(
 ) -> None:
     """As in Kafka: they expire (`producer.id.expiration.ms`), and do not go with what they sent."""
     async with node_cluster(wal=wal) as cluster:
-        await cluster.nodes[1].catalog.create("t", 1)
+        await cluster.nodes[1].replication_control.create("t", 1)
         leader = await leader_of(cluster)
         assert await produced(leader, *range(8)) == [(0, n) for n in range(8)]
         for happens in change:

@@ -16,13 +16,13 @@ from lakehead.broker.cluster.heartbeat import (
     ERROR_NONE,
     ERROR_STRANGER,
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     NodeLoad,
-    decode_answer,
     decode_heartbeat,
+    decode_heartbeat_response,
     encode_heartbeat,
 )
-from lakehead.broker.cluster.network import TcpNetwork
+from lakehead.broker.cluster.inter_broker_client import TcpNetwork
 from lakehead.broker.node import Node
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.errors import MalformedFrame
@@ -55,10 +55,12 @@ def proof_for(node: Node) -> NodeProof:
     return NodeProof(secret=node.state.node_secret, to_node=node.node_id)
 
 
-async def beat(node: Node, heartbeat: Heartbeat, proof: NodeProof) -> HeartbeatAnswer:
+async def beat(node: Node, heartbeat: Heartbeat, proof: NodeProof) -> HeartbeatResponse:
     channel = await TcpNetwork().connect("127.0.0.1", node.advertised_port, lambda: None)
     try:
-        return decode_answer(await channel.ask(encode_heartbeat(heartbeat, 1, proof)))[1]
+        return decode_heartbeat_response(await channel.send(encode_heartbeat(heartbeat, 1, proof)))[
+            1
+        ]
     finally:
         channel.close()
 
@@ -78,8 +80,8 @@ async def test_a_heartbeat_without_proof_changes_nothing(cluster: NodeCluster) -
         NodeProof(secret="00" * 32, to_node=1),
         NodeProof(secret=secret, to_node=2),  # said to another node, and repeated here
     ]
-    member = first.peers.membership._members[2]
-    line = first.peers._lines[2][0]
+    member = first.lifecycle.membership._members[2]
+    line = first.lifecycle._channels[2][0]
     for proof in proofs:
         load = NodeLoad(hottest=((0, -4194304.0),))
         answer = await beat(first, forged(first, load=load), proof)
@@ -107,7 +109,7 @@ async def test_nodes_prove_themselves_to_each_other(cluster: NodeCluster) -> Non
     assert second.state.node_secret == first.state.node_secret
     assert first.state.node_secret not in repr(first.state)
     async with asyncio.timeout(30):
-        while not all(set(node.peers.ready()) == {1, 2} for node in (first, second)):  # noqa: ASYNC110
+        while not all(set(node.lifecycle.ready()) == {1, 2} for node in (first, second)):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -129,11 +131,11 @@ def markers(*, is_commit: bool, coordinator_epoch: int) -> Any:
 async def test_a_client_may_abort_a_hanging_transaction_and_nothing_else(
     cluster: NodeCluster,
 ) -> None:
-    await cluster.nodes[1].catalog.create("t", 1)
+    await cluster.nodes[1].replication_control.create("t", 1)
     leader = next(
         node
         for node in cluster.nodes.values()
-        if node.partition_leaders.leader(("t", 0)) == node.node_id
+        if node.metadata_cache.leader(("t", 0)) == node.node_id
     )
     client = await Client.connect(leader)
 
@@ -236,7 +238,7 @@ async def test_a_turn_of_the_controller_that_crashes_is_not_the_end_of_its_node(
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("lakehead.broker.controller.controller._signs", broken)
+        patched.setattr("lakehead.broker.cluster.controller._plan_key", broken)
         async with asyncio.timeout(30):
             while crashes < 3:  # noqa: ASYNC110 - turns come by themselves
                 await asyncio.sleep(0.02)
@@ -245,4 +247,4 @@ async def test_a_turn_of_the_controller_that_crashes_is_not_the_end_of_its_node(
     survivor = cluster.nodes[1]
     del cluster.nodes[2]
     assert survivor.failure is None
-    await survivor.catalog.create("after", 1)
+    await survivor.replication_control.create("after", 1)

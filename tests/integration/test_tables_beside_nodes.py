@@ -108,7 +108,7 @@ async def test_a_node_without_the_lake_reports_once_that_nothing_keeps_its_table
     with capture_logs() as logs:
         node = await start_node(settings, rng=random.Random(1))
         try:
-            await node.catalog.create("orders", 1, DECLARED, [])
+            await node.replication_control.create("orders", 1, DECLARED, [])
             tables = node.tables
             assert tables is not None
             assert await asyncio.to_thread(wait_until, lambda: bool(reports(logs)), 20)

@@ -192,7 +192,7 @@ async def test_delete_records(client: ApiClient, version: int) -> None:
         topic = entity(module, "DeleteRecordsTopic", name="emptied", partitions=partitions)
         return entity(module, "DeleteRecordsRequest", topics=(topic,), timeout=1000)
 
-    await client.node.catalog.ensure("emptied")
+    await client.node.replication_control.ensure("emptied")
     answer = await client.ask(21, version, build)
     assert [p.error_code for p in answer.topics[0].partitions] == [
         NONE,

@@ -39,7 +39,7 @@ async def node_at(folder: Path, **settings: object) -> AsyncIterator[ApiClient]:
     try:
         async with asyncio.timeout(20):
             if node.topics.find("orders") is None:
-                await node.catalog.create("orders", 2)
+                await node.replication_control.create("orders", 2)
             yield ApiClient(node)
     finally:
         await node.close()

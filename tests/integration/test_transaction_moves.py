@@ -21,7 +21,7 @@ PLACES = [("orders", index) for index in range(3)]
 async def cluster_with_topic(**flags: object) -> AsyncIterator[NodeCluster]:
     flags = {"transaction_state_log_num_partitions": 1, **flags}
     async with node_cluster(3, **flags) as cluster, asyncio.timeout(LIMIT_S):
-        await cluster.nodes[1].catalog.create("orders", 3)
+        await cluster.nodes[1].replication_control.create("orders", 3)
         await cluster.until(cluster.is_even)
         yield cluster
 
@@ -116,7 +116,7 @@ async def test_a_coordinator_that_dies_between_decision_and_markers_is_finished_
         async def lost(node_id: int, key: int, version: int, request: object) -> object:
             raise ConnectionResetError("the network is gone")
 
-        node.inquiries.ask = lost  # type: ignore[method-assign]
+        node.inter_broker_client.send = lost  # type: ignore[method-assign]
         assert await client.end() is NONE
         assert await client.state() == "PrepareCommit"
         assert marked(cluster) == 0
@@ -133,13 +133,13 @@ async def test_a_coordinator_that_dies_between_decision_and_markers_is_finished_
 async def test_markers_find_partitions_that_move_and_forget_those_that_are_deleted() -> None:
     async with cluster_with_topic() as cluster:
         client = await producer(cluster)
-        await cluster.nodes[1].catalog.create("gone", 2)
+        await cluster.nodes[1].replication_control.create("gone", 2)
         await cluster.until(cluster.is_even)
         assert await client.add([*PLACES, ("gone", 0), ("gone", 1)]) == [NONE] * 5
         await move(cluster, "orders", 0, cluster.leaders("orders")[0] % 3 + 1)
         gone = cluster.nodes[2].topics.find("gone")
         assert gone is not None
-        await cluster.nodes[2].catalog.delete(gone.topic_id)
+        await cluster.nodes[2].replication_control.delete(gone.topic_id)
         assert await client.end() is NONE
         await client.until("CompleteCommit")
         assert marked(cluster) == 3
@@ -155,13 +155,13 @@ async def test_the_next_transaction_may_be_asked_for_before_the_last_ones_marker
         assert partition is not None
         adding = leader.transactions.verify("tx", *client.producer, [place], is_adding=True)
         assert await adding == {place: NONE}
-        go_on, ask = asyncio.Event(), coordinator.inquiries.ask
+        go_on, ask = asyncio.Event(), coordinator.inter_broker_client.send
 
         async def held_up(node_id: int, key: int, version: int, request: object) -> object:
             await go_on.wait()
             return await ask(node_id, key, version, request)
 
-        coordinator.inquiries.ask = held_up  # type: ignore[method-assign]
+        coordinator.inter_broker_client.send = held_up  # type: ignore[method-assign]
         assert await client.end(5) is NONE
         producer_id, epoch = client.producer
         batch = encode_batch([(b"k", b"v")], 0, producer_id=producer_id, producer_epoch=epoch)

@@ -72,7 +72,7 @@ async def move_for_ever(cluster: NodeCluster, topics: tuple[str, ...]) -> None:
 )
 async def test_what_is_committed_is_read_though_leaders_change(topics: tuple[str, ...]) -> None:
     async with node_cluster(**{"transaction.state.log.num.partitions": 1}) as cluster:
-        await cluster.nodes[1].catalog.create("t", PARTITIONS)
+        await cluster.nodes[1].replication_control.create("t", PARTITIONS)
         await cluster.until(cluster.is_even)
         servers = bootstrap(cluster)
 
@@ -89,6 +89,6 @@ async def test_what_is_committed_is_read_though_leaders_change(topics: tuple[str
         async with asyncio.timeout(LIMIT_S):
             assert await asyncio.to_thread(read_all, servers, "t", PARTITIONS) == committed
         for node in cluster.nodes.values():
-            for partition in node.catalog.led():
+            for partition in node.replica_manager.led():
                 open_now = [pid for pid, e in partition.producers if e.transaction_start >= 0]
                 assert open_now == []

@@ -8,8 +8,8 @@ import pytest
 
 from lakehead.broker.api import produce as produce_api
 from lakehead.broker.api.fetch import FetchCall
-from lakehead.broker.catalog import leadership
-from lakehead.broker.cluster.session import Session
+from lakehead.broker.cluster import replica_manager
+from lakehead.broker.cluster.broker_lifecycle import Session
 from lakehead.broker.coordinator.log import CoordinatorLog
 from lakehead.broker.coordinator.transaction.transactions import Transactions
 from lakehead.broker.node import Node
@@ -149,7 +149,7 @@ async def test_an_unexpected_error_of_a_look_at_records_ends_its_connection_alon
 ) -> None:
     name, error, records = CHECKS[check]
     async with running() as node:
-        await node.catalog.create("t", 2, {"lakehead.record.validation": "true"})
+        await node.replication_control.create("t", 2, {"lakehead.record.validation": "true"})
         client = await Client.connect(node)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(produce_api, name, error)
@@ -202,7 +202,7 @@ async def test_a_partition_is_loaded_again_after_an_unexpected_error() -> None:
     async with running() as node:
         with pytest.MonkeyPatch.context() as patch:
             tries: list[str] = []
-            load = leadership.open_partition  # type: ignore[attr-defined]
+            load = replica_manager.open_partition  # type: ignore[attr-defined]
 
             async def broken_load(topic: Any, *given: Any, **named: Any) -> Any:
                 tries.append(topic.name)
@@ -210,8 +210,8 @@ async def test_a_partition_is_loaded_again_after_an_unexpected_error() -> None:
                     raise Unexpected("a defect")
                 return await load(topic, *given, **named)
 
-            patch.setattr(leadership, "open_partition", broken_load)
-            await node.catalog.create("t", 1)
+            patch.setattr(replica_manager, "open_partition", broken_load)
+            await node.replication_control.create("t", 1)
             await until(lambda: node.topics.partition("t", 0) is not None)
         assert len(tries) == 3
         assert node.failure is None

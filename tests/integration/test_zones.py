@@ -17,7 +17,7 @@ async def test_consumers_are_given_the_partitions_that_are_led_in_their_rack() -
         for node_id, rack in RACKS.items():
             await cluster.start(node_id, broker_rack=rack)
         await cluster.until(cluster.is_whole)
-        await cluster.nodes[1].catalog.create("t", 6)
+        await cluster.nodes[1].replication_control.create("t", 6)
         await cluster.nodes[1].groups.partition_for("team")
         consumers = {rack: consumer_in(cluster, rack) for rack in RACKS.values()}
         try:

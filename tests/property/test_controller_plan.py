@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from lakehead.broker.cluster.controller import (
+    ClusterView,
+    intended_leader,
+    is_controller,
+    is_lease_vacant,
+)
 from lakehead.broker.cluster.heartbeat import NodeLoad
-from lakehead.broker.controller.placement import leader_of
-from lakehead.broker.controller.plan import is_controller, is_lease_vacant
-from lakehead.broker.controller.situation import Situation
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState
@@ -26,14 +29,16 @@ class Cluster:
     """A state and a situation, and the traffic of each stream (bytes per second)."""
 
     state: ClusterState
-    situation: Situation
+    situation: ClusterView
     rates: Mapping[int, float]
 
     def loads(self) -> dict[int, NodeLoad]:
         """What the nodes would report: traffic goes where its streams are."""
         loads = {}
         for node_id in self.situation.ready:
-            streams = [s.stream_id for s in self.state.streams.values() if leader_of(s) == node_id]
+            streams = [
+                s.stream_id for s in self.state.streams.values() if intended_leader(s) == node_id
+            ]
             rates = [(stream_id, self.rates[stream_id]) for stream_id in streams]
             total = sum(rate for _, rate in rates)
             hottest = tuple(sorted(rates, key=lambda flow: -flow[1])[:64])
@@ -70,7 +75,7 @@ class Cluster:
 
     def leaders(self) -> dict[int, int]:
         """Return who leads each stream, or is to."""
-        return {s.stream_id: leader_of(s) for s in self.state.streams.values()}
+        return {s.stream_id: intended_leader(s) for s in self.state.streams.values()}
 
     def takers(self) -> set[int]:
         """Return who may be given streams."""
@@ -134,7 +139,7 @@ def clusters(
     state = apply_records(state, changes, 0)
     lives = set(range(nodes)) - fenced
     ready = frozenset(lives - dead - starting)
-    situation = Situation(
+    situation = ClusterView(
         node_id=0,
         node_epoch=0,
         ready=ready,

@@ -62,7 +62,7 @@ async def api_client(folder: Path) -> AsyncIterator[ApiClient]:
     )
     node = await start_node(settings, rng=random.Random(3))
     try:
-        await node.catalog.create(TOPIC, 2)
+        await node.replication_control.create(TOPIC, 2)
         await node.groups.partition_for(GROUP)
         yield ApiClient(node)
     finally:

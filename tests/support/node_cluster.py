@@ -57,7 +57,8 @@ class NodeCluster:
     def is_whole(self) -> bool:
         """Whether every node knows that all of them serve, and one is the controller."""
         return all(
-            node.peers.ready() >= self.nodes.keys() and node.state.controller.node_id in self.nodes
+            node.lifecycle.ready() >= self.nodes.keys()
+            and node.state.controller.node_id in self.nodes
             for node in self.nodes.values()
         )
 

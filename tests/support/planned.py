@@ -3,10 +3,10 @@
 from collections.abc import Generator, Mapping, Sequence
 from typing import TypeVar
 
+from lakehead.broker.cluster import balance as balancing
+from lakehead.broker.cluster import controller as planning
+from lakehead.broker.cluster.controller import ClusterView
 from lakehead.broker.cluster.heartbeat import NodeLoad
-from lakehead.broker.controller import balance as balancing
-from lakehead.broker.controller import plan as planning
-from lakehead.broker.controller.situation import Situation
 from lakehead.storage.metadata.records import Record
 from lakehead.storage.metadata.state import ClusterState
 
@@ -22,7 +22,7 @@ def finished(steps: Generator[None, None, T]) -> T:
             return result
 
 
-def plan(state: ClusterState, situation: Situation) -> Sequence[Record]:
+def plan(state: ClusterState, situation: ClusterView) -> Sequence[Record]:
     return finished(planning.plan(state, situation))
 
 

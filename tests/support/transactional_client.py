@@ -34,7 +34,7 @@ class TransactionalClient:
         topic = first.topics.by_name.get(STATES)
         count = 0 if topic is None else len(topic.partitions)
         where = STATES, partition_of(self.transactional_id, count) if count else 0
-        node_id = first.partition_leaders.leader(where)
+        node_id = first.metadata_cache.leader(where)
         return self._nodes.client(first.node_id if node_id is None else node_id)
 
     def move(self, nodes: NodeCluster | ApiClient) -> None:

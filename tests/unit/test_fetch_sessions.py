@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 from lakehead.broker.partition.fetch_session import EVICTION_S, FetchSessions
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.broker.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.unit.test_arrivals import SteppedClock
+from tests.unit.test_delayed_requests import SteppedClock
 
 WANTED = [FetchTopic("t", [FetchPartition(0, -1, 0, -1, 1 << 20)])]
 

@@ -15,12 +15,12 @@ from kio.static.primitive import i64
 from lakehead.broker import api
 from lakehead.broker.cluster.heartbeat import (
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     NodeLoad,
-    decode_answer,
     decode_heartbeat,
-    encode_answer,
+    decode_heartbeat_response,
     encode_heartbeat,
+    encode_heartbeat_response,
 )
 from lakehead.broker.protocol.decode import decode
 from lakehead.broker.protocol.errors import MalformedFrame
@@ -52,7 +52,7 @@ HEARTBEATS = st.builds(
     levels=LEVELS,
 )
 ANSWERS = st.builds(
-    HeartbeatAnswer,
+    HeartbeatResponse,
     node_id=st.integers(0, 2**31 - 1),
     epoch=LONGS,
     next_entry=LONGS,
@@ -90,10 +90,10 @@ def test_a_request_comes_back_whole_and_kafka_reads_it_too(heartbeat: Heartbeat)
 
 @given(ANSWERS, st.integers(0, 2**31 - 1))
 def test_an_answer_comes_back_whole_and_kafka_reads_it_too(
-    answer: HeartbeatAnswer, number: int
+    answer: HeartbeatResponse, number: int
 ) -> None:
-    frame = encode_answer(answer, number)
-    assert decode_answer(memoryview(frame)[4:]) == (number, answer)
+    frame = encode_heartbeat_response(answer, number)
+    assert decode_heartbeat_response(memoryview(frame)[4:]) == (number, answer)
     kafkas = decode(BrokerHeartbeatResponse, memoryview(frame), 9)  # length, correlation id, tags
     assert int(kafkas.error_code) == answer.error
     assert kafkas.is_caught_up is answer.is_known
@@ -139,7 +139,7 @@ def test_a_request_that_is_cut_off_is_malformed(heartbeat: Heartbeat, data: st.D
 @given(st.binary(max_size=200))
 def test_no_bytes_from_another_tenant_of_the_port_do_harm(frame: bytes) -> None:
     try:
-        decode_answer(memoryview(frame))
+        decode_heartbeat_response(memoryview(frame))
     except MalformedFrame:
         pass
     try:

@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.catalog.duties import Duty, duty_of
-from lakehead.broker.catalog.leaders import leader_beside, leader_of, replicas_of
-from lakehead.broker.catalog.placement import as_assigned, new_streams, spread
-from lakehead.broker.catalog.reassignment import judge_elections, judge_reassignments
+from lakehead.broker.cluster.metadata_image import leader_of, other_leader, replicas_of
+from lakehead.broker.cluster.replica_manager import Transition, transition_of
+from lakehead.broker.cluster.replication_control import (
+    as_assigned,
+    new_streams,
+    plan_elections,
+    plan_reassignments,
+    spread,
+)
 from lakehead.broker.protocol.errors import KafkaError
 from lakehead.storage.metadata.records import CreateTopic, OpenStream, RegisterNode
 from lakehead.storage.metadata.rules import apply_records
@@ -106,41 +111,51 @@ def test_a_partition_can_be_given_to_a_node_that_has_just_come() -> None:
 @pytest.mark.parametrize(
     ("owner", "fields", "is_held", "duty"),
     [
-        (LIVE, {"assigned": 1}, False, Duty.OPEN),
-        (LIVE, {"assigned": 2}, False, Duty.NOTHING),
-        (LIVE, {"assigned": -1}, False, Duty.NOTHING),
-        (LIVE, {"assigned": -1, "node_id": 1, "epoch": 3}, False, Duty.OPEN),
-        (LIVE, {"assigned": 1, "node_id": 9, "is_open": True}, False, Duty.WAIT),
-        (UNRECOVERED, {"assigned": 1, "node_id": 9, "is_open": True}, False, Duty.WAIT),
-        (RECOVERED, {"assigned": 1, "node_id": 9, "is_open": True}, False, Duty.OPEN),
-        (None, {"assigned": 1, "node_id": 9, "is_open": True}, False, Duty.OPEN),
-        (LIVE, {"assigned": 1, "node_id": 1, "is_open": True}, False, Duty.OPEN),
-        (LIVE, {"assigned": 9, "node_id": 1, "is_open": True}, False, Duty.HAND_OVER),
-        (LIVE, {"assigned": 1, "node_id": 1, "is_open": True}, True, Duty.NOTHING),
-        (LIVE, {"assigned": -1, "node_id": 1, "is_open": True}, True, Duty.NOTHING),
-        (LIVE, {"assigned": 9, "node_id": 1, "is_open": True}, True, Duty.HAND_OVER),
-        (UNRECOVERED, {"assigned": 9, "node_id": 1, "is_open": True}, True, Duty.WAIT),
-        (None, {"assigned": 9, "node_id": 1, "is_open": True}, True, Duty.WAIT),
+        (LIVE, {"assigned": 1}, False, Transition.BECOME_LEADER),
+        (LIVE, {"assigned": 2}, False, Transition.NONE),
+        (LIVE, {"assigned": -1}, False, Transition.NONE),
+        (LIVE, {"assigned": -1, "node_id": 1, "epoch": 3}, False, Transition.BECOME_LEADER),
+        (LIVE, {"assigned": 1, "node_id": 9, "is_open": True}, False, Transition.AWAIT_NODES),
+        (
+            UNRECOVERED,
+            {"assigned": 1, "node_id": 9, "is_open": True},
+            False,
+            Transition.AWAIT_NODES,
+        ),
+        (
+            RECOVERED,
+            {"assigned": 1, "node_id": 9, "is_open": True},
+            False,
+            Transition.BECOME_LEADER,
+        ),
+        (None, {"assigned": 1, "node_id": 9, "is_open": True}, False, Transition.BECOME_LEADER),
+        (LIVE, {"assigned": 1, "node_id": 1, "is_open": True}, False, Transition.BECOME_LEADER),
+        (LIVE, {"assigned": 9, "node_id": 1, "is_open": True}, False, Transition.RESIGN),
+        (LIVE, {"assigned": 1, "node_id": 1, "is_open": True}, True, Transition.NONE),
+        (LIVE, {"assigned": -1, "node_id": 1, "is_open": True}, True, Transition.NONE),
+        (LIVE, {"assigned": 9, "node_id": 1, "is_open": True}, True, Transition.RESIGN),
+        (UNRECOVERED, {"assigned": 9, "node_id": 1, "is_open": True}, True, Transition.AWAIT_NODES),
+        (None, {"assigned": 9, "node_id": 1, "is_open": True}, True, Transition.AWAIT_NODES),
     ],
 )
 def test_what_node_1_has_to_do(
-    owner: NodeState | None, fields: dict[str, object], is_held: bool, duty: Duty
+    owner: NodeState | None, fields: dict[str, object], is_held: bool, duty: Transition
 ) -> None:
     nodes = [node(1)] if owner is None else [node(1), owner]
-    assert duty_of(state_of(*nodes), stream(**fields), 1, is_held=is_held) is duty
+    assert transition_of(state_of(*nodes), stream(**fields), 1, is_held=is_held) is duty
 
 
 def test_clients_are_sent_to_who_leads_or_is_about_to() -> None:
     moving = stream(node_id=1, epoch=4, is_open=True, assigned=2, preferred=2)
     state = state_of(node(1), node(2), node(3, is_fenced=True), streams={0: moving})
-    elsewhere = leader_beside(state, moving, 3)
+    elsewhere = other_leader(state, moving, 3)
     assert elsewhere is not None
     assert (elsewhere.node.node_id, elsewhere.epoch) == (1, 4)
-    beside = leader_beside(state, moving, 1)
+    beside = other_leader(state, moving, 1)
     assert beside is not None
     assert (beside.node.node_id, beside.epoch) == (2, 5)
-    assert leader_beside(state, stream(node_id=3, is_open=True, assigned=3), 1) is None
-    assert leader_beside(state, stream(node_id=1, is_open=True, assigned=1), 1) is None
+    assert other_leader(state, stream(node_id=3, is_open=True, assigned=3), 1) is None
+    assert other_leader(state, stream(node_id=1, is_open=True, assigned=1), 1) is None
     assert replicas_of(state, moving) == ((2, 1), (2, 1), ())
     orphan = stream(node_id=3, is_open=True, assigned=2, preferred=3)
     assert replicas_of(state, orphan) == ((3, 2), (2,), (3,))
@@ -155,17 +170,17 @@ def test_a_move_that_is_under_way_can_be_called_back() -> None:
     opened = OpenStream(stream_id=0, epoch=0, node_id=1, node_epoch=0)
     state = apply_records(state, [opened], 0)
     place = ("t", 0)
-    assert judge_reassignments(state, [(place, None)], ()).errors[place].code is (
+    assert plan_reassignments(state, [(place, None)], ()).errors[place].code is (
         ErrorCode.no_reassignment_in_progress
     )
     asked = [(place, (2,))]
-    assert judge_reassignments(state, asked, {1}).errors[place].code is (
+    assert plan_reassignments(state, asked, {1}).errors[place].code is (
         ErrorCode.invalid_replica_assignment
     )
-    state = apply_records(state, judge_reassignments(state, asked, {1, 2}).records(), 0)
-    assert duty_of(state, state.streams[0], 1, is_held=True) is Duty.HAND_OVER
-    state = apply_records(state, judge_reassignments(state, [(place, None)], ()).records(), 0)
-    assert duty_of(state, state.streams[0], 1, is_held=True) is Duty.NOTHING
+    state = apply_records(state, plan_reassignments(state, asked, {1, 2}).records(), 0)
+    assert transition_of(state, state.streams[0], 1, is_held=True) is Transition.RESIGN
+    state = apply_records(state, plan_reassignments(state, [(place, None)], ()).records(), 0)
+    assert transition_of(state, state.streams[0], 1, is_held=True) is Transition.NONE
     assert state.streams[0].preferred == 1
 
 
@@ -179,7 +194,7 @@ def test_an_unclean_election_finds_somebody() -> None:
     )
     state = ClusterState(nodes=state.nodes, streams=state.streams, topics=topics)
     place = ("t", 0)
-    clean = judge_elections(state, [place], (), is_unclean=False)
+    clean = plan_elections(state, [place], (), is_unclean=False)
     assert clean.errors[place].code is ErrorCode.preferred_leader_not_available
-    unclean = judge_elections(state, [place], (), is_unclean=True)
+    unclean = plan_elections(state, [place], (), is_unclean=True)
     assert unclean.moves[place][:2] == (0, 1)

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from lakehead.broker.cluster import controller as planning
+from lakehead.broker.cluster.balance import MOVES_MAX
+from lakehead.broker.cluster.controller import ClusterView, is_lease_vacant
 from lakehead.broker.cluster.heartbeat import NodeLoad
-from lakehead.broker.controller import plan as planning
-from lakehead.broker.controller.balance import MOVES_MAX
-from lakehead.broker.controller.plan import is_lease_vacant
-from lakehead.broker.controller.situation import Situation
 from lakehead.storage.errors import EntryRejected
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.log_reader import in_steps
@@ -44,16 +43,16 @@ def cluster(nodes: int, streams: int = 0) -> ClusterState:
     return apply_records(ClusterState(), records, 0)
 
 
-def seen(state: ClusterState, node_id: int = 0, **changes: Any) -> Situation:
+def seen(state: ClusterState, node_id: int = 0, **changes: Any) -> ClusterView:
     """What a node sees when everybody who is registered serves."""
     live = frozenset(n for n, known in state.nodes.items() if not known.is_fenced)
-    situation = Situation(
+    situation = ClusterView(
         node_id=node_id, node_epoch=state.nodes[node_id].epoch, ready=live, settled=live
     )
     return replace(situation, **changes)
 
 
-def dead(state: ClusterState, *node_ids: int, by: int = 0, **changes: Any) -> Situation:
+def dead(state: ClusterState, *node_ids: int, by: int = 0, **changes: Any) -> ClusterView:
     """What is seen when some are dead and the others serve."""
     ready = frozenset(state.nodes) - set(node_ids)
     return seen(

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from lakehead.broker.cluster.session import Session
+from lakehead.broker.cluster.broker_lifecycle import Session
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import StoreUnavailable
 from lakehead.storage.metadata.log import MetadataLog
@@ -100,9 +100,9 @@ def test_what_another_node_knows_counts_from_when_it_was_asked() -> None:
         await asyncio.sleep(10)
         sent_at = world.clock.monotonic()
         await asyncio.sleep(0.5)
-        session.note_answer(sent_at, 1000, log.state.next_entry)
+        session.note_response(sent_at, 1000, log.state.next_entry)
         assert session.proven_at == sent_at - 1.0
-        session.note_answer(sent_at, None, log.state.next_entry)
+        session.note_response(sent_at, None, log.state.next_entry)
         assert session.proven_at == sent_at - 1.0
         assert session.is_current()
 
@@ -117,13 +117,13 @@ def test_a_proof_passes_on_only_with_the_entries_it_rests_on() -> None:
         await other.refresh(surely=True)
         assert log.state.next_entry < other.state.next_entry
         asked_at = world.clock.monotonic()
-        session.note_answer(asked_at, 0, other.state.next_entry)
+        session.note_response(asked_at, 0, other.state.next_entry)
         assert session.proven_at == asked_at  # of this node it is proven
         age = session.state_age_ms()
         assert age is not None
         assert age >= 10_000  # but what it says of others is as old as its state
         await log.refresh()
-        session.note_answer(asked_at, 0, other.state.next_entry)
+        session.note_response(asked_at, 0, other.state.next_entry)
         assert session.state_age_ms() == 1
 
     run(scenario)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakehead.broker.controller.recovery import last_resorts, recoverers
+from lakehead.broker.cluster.log_recovery import last_resorts, recoverers
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import Fenced, SettingsError, StorageError
 from lakehead.storage.object_store import MemoryStore

@@ -41,7 +41,7 @@ class Nodes:
     def leader(self, where: TopicPartition) -> int | None:
         return self.leaders[where]
 
-    async def ask(self, node_id: int, key: int, version: int, request: Any) -> Any:
+    async def send(self, node_id: int, key: int, version: int, request: Any) -> Any:
         fault = self.faults.pop(0) if self.faults else ""
         self.requests.append((node_id, len(request.markers)))
         if fault == "lost":
@@ -220,14 +220,14 @@ def test_markers_that_met_an_unexpected_error_are_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nodes, failures = Nodes(), list[str]()
-    ask = nodes.ask
+    ask = nodes.send
 
     async def ask_badly(*given: Any) -> Any:
         if len(failures) < 4:
             raise ZeroDivisionError("a defect")
         return await ask(*given)
 
-    monkeypatch.setattr(nodes, "ask", ask_badly)
+    monkeypatch.setattr(nodes, "send", ask_badly)
 
     async def world() -> None:
         sending = Sending(nodes)

@@ -40,7 +40,7 @@ class OtherNode:
         self.transactions: list[int] = []
         self._elements_max = elements_max
 
-    async def ask(self, node_id: int, key: int, version: int, request: Any) -> Any:
+    async def send(self, node_id: int, key: int, version: int, request: Any) -> Any:
         assert (node_id, key, version) == (OTHER, KEY, VERSION)
         body = io.BytesIO()
         entity_writer(type(request))(body, request)

@@ -9,7 +9,7 @@ import pytest
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.catalog.reassignment import Judged, Loss, judge_elections
+from lakehead.broker.cluster.replication_control import Loss, MovePlan, plan_elections
 from lakehead.storage.metadata.rules import apply_records
 from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState, TopicState
 from lakehead.storage.object_store import MemoryStore
@@ -49,18 +49,18 @@ def cluster(owner: dict[str, object], stream: dict[str, object], host_id: str) -
     )
 
 
-def elect(state: ClusterState) -> Judged:
-    return judge_elections(state, [PLACE], {LIVE}, is_unclean=True)
+def elect(state: ClusterState) -> MovePlan:
+    return plan_elections(state, [PLACE], {LIVE}, is_unclean=True)
 
 
 def test_what_nobody_reaches_is_given_up_from_the_committed_end_on() -> None:
     state = cluster({}, {}, host_id="here")
-    judged = elect(state)
-    assert judged.moves[PLACE] == (0, LIVE, False, Loss(DEAD, 3, 70))
-    after = apply_records(state, judged.records(), 0).streams[0]
+    planned = elect(state)
+    assert planned.moves[PLACE] == (0, LIVE, False, Loss(DEAD, 3, 70))
+    after = apply_records(state, planned.records(), 0).streams[0]
     assert (after.is_open, after.assigned, after.epoch, after.end_offset) == (False, LIVE, 3, 70)
     assert after.preferred == DEAD, "the balance of preferred leaders is as it was"
-    again = elect(apply_records(state, judged.records(), 0))
+    again = elect(apply_records(state, planned.records(), 0))
     assert again.moves[PLACE].loss is None, "nothing is given up a second time"
 
 
@@ -81,27 +81,27 @@ def test_nothing_is_given_up_without_need(
 ) -> None:
     """Somebody reaches the log, or has recovered it, or leads."""
     state = cluster(owner, stream, host_id)
-    judged = elect(state)
+    planned = elect(state)
     if code is None:
-        assert judged.moves[PLACE].loss is None
+        assert planned.moves[PLACE].loss is None
     else:
-        assert judged.errors[PLACE].code is code
-        assert judged.records() == []
+        assert planned.errors[PLACE].code is code
+        assert planned.records() == []
 
 
 def test_nobody_is_elected_where_nobody_may_lead() -> None:
     state = cluster({}, {}, host_id="here")
     drains = replace(state.nodes[LIVE], is_fenced=True)
-    judged = elect(replace(state, nodes=state.nodes.set(LIVE, drains)))
-    assert judged.errors[PLACE].code is ErrorCode.eligible_leaders_not_available
-    assert judged.records() == []
+    planned = elect(replace(state, nodes=state.nodes.set(LIVE, drains)))
+    assert planned.errors[PLACE].code is ErrorCode.eligible_leaders_not_available
+    assert planned.records() == []
 
 
 def test_an_election_of_preferred_leaders_gives_nothing_up() -> None:
     state = cluster({}, {"preferred": LIVE}, host_id="here")
-    judged = judge_elections(state, [PLACE], {LIVE}, is_unclean=False)
-    assert judged.moves[PLACE].loss is None
-    assert apply_records(state, judged.records(), 0).streams[0].is_open
+    planned = plan_elections(state, [PLACE], {LIVE}, is_unclean=False)
+    assert planned.moves[PLACE].loss is None
+    assert apply_records(state, planned.records(), 0).streams[0].is_open
 
 
 async def died_with_a_log(store: MemoryStore, place: Place) -> list[list[int]]:
@@ -121,9 +121,9 @@ async def give_up(engine: StreamEngine, stream_id: int) -> None:
     stream = state.streams[stream_id]
     topic = state.topic_by_id(stream.topic_id)
     assert topic is not None
-    judged = judge_elections(state, [(topic.name, stream.partition)], {1}, is_unclean=True)
-    assert [move.loss for move in judged.moves.values()] == [Loss(0, 0, stream.end_offset)]
-    await engine.metadata.commit(judged.records())
+    planned = plan_elections(state, [(topic.name, stream.partition)], {1}, is_unclean=True)
+    assert [move.loss for move in planned.moves.values()] == [Loss(0, 0, stream.end_offset)]
+    await engine.metadata.commit(planned.records())
 
 
 async def test_who_comes_back_finds_its_records_passed_over() -> None:

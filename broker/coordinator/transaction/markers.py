@@ -38,11 +38,11 @@ _SETTLED = frozenset(
 _log = structlog.get_logger(__name__)
 
 
-class Inquirer(Protocol):
-    """What asks other nodes (`lakehead.broker.cluster.inquiries.Inquiries`)."""
+class RequestSender(Protocol):
+    """Sends requests to nodes: `lakehead.broker.cluster.inter_broker_client.InterBrokerClient`."""
 
-    async def ask(self, node_id: int, key: int, version: int, request: Any) -> Any:
-        """Return a node's answer. Raises OSError, TimeoutError, MalformedFrame."""
+    async def send(self, node_id: int, key: int, version: int, request: Any) -> Any:
+        """Return the response of a node. Raises OSError, TimeoutError, MalformedFrame."""
 
 
 class Leaders(Protocol):
@@ -84,8 +84,8 @@ class _Errand(NamedTuple):
 class MarkerSender:
     """Sends the markers of this node's coordinators."""
 
-    def __init__(self, inquirer: Inquirer, leaders: Leaders, scope: TaskScope) -> None:
-        self._inquirer = inquirer
+    def __init__(self, client: RequestSender, leaders: Leaders, scope: TaskScope) -> None:
+        self._client = client
         self._leaders = leaders
         self._scope = scope
         self._queues: dict[int, deque[_Errand]] = {}
@@ -165,7 +165,7 @@ class MarkerSender:
 
     async def _send(self, node_id: int, by_job: dict[Job, list[TopicPartition]]) -> None:
         try:
-            answer = await self._inquirer.ask(node_id, _KEY, _VERSION, _request(by_job))
+            answer = await self._client.send(node_id, _KEY, _VERSION, _request(by_job))
             codes = _codes(answer)
         except (OSError, TimeoutError, MalformedFrame, LakeheadError) as error:
             _log.info("markers_not_sent", node_id=node_id, error=repr(error))

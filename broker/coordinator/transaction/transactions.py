@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from lakehead.broker.coordinator.shards import CoordinatorTopic, partition_of
 from lakehead.broker.coordinator.transaction.coordinator import TransactionCoordinator
-from lakehead.broker.coordinator.transaction.markers import Inquirer, Leaders
+from lakehead.broker.coordinator.transaction.markers import Leaders, RequestSender
 from lakehead.broker.coordinator.transaction.messages import (
     CLIENT_VERSION_2,
     Producer,
@@ -60,14 +60,14 @@ class Transactions:
         coordinator: TransactionCoordinator,
         topic: CoordinatorTopic,
         leaders: Leaders,
-        inquirer: Inquirer,
+        client: RequestSender,
         scope: TaskScope,
     ) -> None:
         self._own_id = own_id
         self._coordinator = coordinator
         self._topic = topic
         self._leaders = leaders
-        self._inquirer = inquirer
+        self._client = client
         self._scope = scope
         self._queues: dict[int, deque[_Question]] = {}
         """By node; one that is here has a task."""
@@ -142,7 +142,7 @@ class Transactions:
     async def _ask(self, node_id: int, batch: dict[str, _Question]) -> None:
         found: Mapping[str, Codes] = {}
         try:
-            response = await self._inquirer.ask(node_id, _KEY, _VERSION, _request(batch))
+            response = await self._client.send(node_id, _KEY, _VERSION, _request(batch))
             found = _codes(response)
         except (OSError, TimeoutError, MalformedFrame, KafkaError):
             pass

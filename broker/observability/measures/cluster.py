@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from lakehead.broker.cluster.controller import Controller
 from lakehead.broker.cluster.membership import Standing
-from lakehead.broker.controller.controller import Controller
 from lakehead.broker.observability.measures.measure import Values, counter, gauge
 from lakehead.broker.observability.observed_node import ObservedNode
 
@@ -13,7 +13,7 @@ def _nodes(node: ObservedNode) -> Values:
     counts = dict.fromkeys([*(standing.value for standing in Standing), "fenced"], 0.0)
     now = node.clock.monotonic()
     for known in node.state.nodes.values():
-        standing = node.peers.membership.standing(known.node_id, now)
+        standing = node.lifecycle.membership.standing(known.node_id, now)
         counts["fenced" if known.is_fenced else standing.value] += 1
     return counts
 
@@ -40,7 +40,7 @@ MEASURES = (
         _nodes,
         "state",
     ),
-    gauge("partitions_led", "Partitions led here.", lambda n: len(n.catalog.leadership.held)),
+    gauge("partitions_led", "Partitions led here.", lambda n: len(n.replica_manager.held)),
     gauge("partitions_unled", "Partitions of the cluster that no live node leads.", _unled),
     gauge(
         "session_age_seconds",
@@ -70,7 +70,7 @@ MEASURES = (
     counter(
         "nodes_recovered",
         "Dead nodes whose write-ahead logs this node has committed.",
-        lambda n: n.recoveries.recovered_total if n.is_ready else None,
+        lambda n: n.log_recovery.recovered_total if n.is_ready else None,
     ),
     gauge(
         "controller",

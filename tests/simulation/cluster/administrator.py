@@ -50,9 +50,9 @@ class Administrator:
             pass  # the name is taken, nobody may lead, …
 
     async def _create(self, member: Member) -> None:
-        assert member.catalog is not None
+        assert member.replication_control is not None
         name = f"t{self._rng.randrange(TOPICS_MAX)}"
-        topic = await member.catalog.create(name, self._rng.randint(1, 6))
+        topic = await member.replication_control.create(name, self._rng.randint(1, 6))
         member.note(f"made topic {name}: {topic.stream_ids}")
 
     async def _reassign(self, member: Member) -> None:

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lakehead.broker.catalog import leadership
-from lakehead.broker.catalog.duties import Duty, duty_of
-from lakehead.broker.cluster.session import Session
-from lakehead.broker.controller import controller, plan
-from lakehead.broker.controller.recovery import Recoveries
+from lakehead.broker.cluster import controller, replica_manager
+from lakehead.broker.cluster.broker_lifecycle import Session
+from lakehead.broker.cluster.log_recovery import LogRecovery
+from lakehead.broker.cluster.replica_manager import Transition, transition_of
 from lakehead.storage.metadata.state import NodeState
 from lakehead.storage.stream.engine import PendingAppends
 from lakehead.storage.wal.object.seal import LogSealer
@@ -46,20 +45,19 @@ def answer_reads_for_ever(patch: Patch) -> None:
 
 
 def fence_nobody(patch: Patch) -> None:
-    patch.setattr(plan, "unfenced_dead", lambda state, situation: [])
-    patch.setattr(controller, "unfenced_dead", lambda state, situation: [])
+    patch.setattr(controller, "unfenced_dead", lambda state, view: [])
 
 
 def recover_nobody(patch: Patch) -> None:
-    patch.setattr(Recoveries, "_look", lambda self, state: None)
+    patch.setattr(LogRecovery, "_check", lambda self, state: None)
 
 
 def keep_what_an_earlier_life_had_open(patch: Patch) -> None:
-    def mutant(state: Any, stream: Any, node_id: int, *, is_held: bool) -> Duty:
-        duty = duty_of(state, stream, node_id, is_held=is_held)
-        return Duty.NOTHING if duty is Duty.HAND_OVER and not is_held else duty
+    def mutant(state: Any, stream: Any, node_id: int, *, is_held: bool) -> Transition:
+        transition = transition_of(state, stream, node_id, is_held=is_held)
+        return Transition.NONE if transition is Transition.RESIGN and not is_held else transition
 
-    patch.setattr(leadership, "duty_of", mutant)
+    patch.setattr(replica_manager, "transition_of", mutant)
 
 
 def move_without_need(patch: Patch) -> None:
@@ -71,7 +69,7 @@ def move_without_need(patch: Patch) -> None:
         moves = [(streams[0], nodes[n - 1]) for n, streams in enumerate(leads.values()) if streams]
         return moves[:1] if len(nodes) > 1 else []
 
-    patch.setattr(plan, "balance", mutant)
+    patch.setattr(controller, "balance", mutant)
 
 
 class Mutant(NamedTuple):

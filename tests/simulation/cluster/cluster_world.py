@@ -227,9 +227,9 @@ class ClusterWorld:
         if not stream.is_open or stream.assigned not in {-1, stream.node_id}:
             return None
         member = self.machines[stream.node_id].newest
-        if member.life.is_dead or not member.is_serving or member.catalog is None:
+        if member.life.is_dead or not member.is_serving or member.replica_manager is None:
             return None
-        topic = member.catalog.topics.by_id.get(bytes.fromhex(stream.topic_id))
+        topic = member.replica_manager.topics.by_id.get(bytes.fromhex(stream.topic_id))
         partition = None if topic is None else topic.partitions[stream.partition]
         if partition is None or partition.stream.epoch != stream.epoch:
             return None

@@ -1,5 +1,5 @@
-"""One process of a simulated cluster: the real engine, catalog, peers, controller and recoveries,
-put together as a broker does it, and clients at work on what it leads.
+"""One process of a simulated cluster: the real engine, replica manager, lifecycle, controller and
+log recovery, put together as a broker does it, and clients at work on what it leads.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lakehead.broker.catalog import TopicCatalog
-from lakehead.broker.cluster.leaving import hand_over_all
-from lakehead.broker.cluster.loads import LoadMeter, Traffic
-from lakehead.broker.cluster.namesake import refuse_namesake
-from lakehead.broker.cluster.peers import Peers
-from lakehead.broker.controller.controller import Controller, ControllerSettings
-from lakehead.broker.controller.recovery import Recoveries
+from lakehead.broker.cluster.broker_lifecycle import BrokerLifecycle, refuse_duplicate_id
+from lakehead.broker.cluster.controller import Controller, ControllerSettings
+from lakehead.broker.cluster.load_meter import LoadMeter, Traffic
+from lakehead.broker.cluster.log_recovery import LogRecovery
+from lakehead.broker.cluster.replica_manager import ReplicaManager
+from lakehead.broker.cluster.replication_control import ReplicationControl
 from lakehead.broker.partition.partition import Partition
 from lakehead.broker.partition.topic import Topic
 from lakehead.broker.settings import Settings
@@ -64,8 +63,9 @@ class Member:
         self.rng: random.Random = world.rng
         self.clock = clock
         self.engine: StreamEngine | None = None
-        self.peers: Peers | None = None
-        self.catalog: TopicCatalog | None = None
+        self.lifecycle: BrokerLifecycle | None = None
+        self.replica_manager: ReplicaManager | None = None
+        self.replication_control: ReplicationControl | None = None
         self.controller: Controller | None = None
         self.is_serving = False
         self._port = port
@@ -91,14 +91,12 @@ class Member:
     async def stop(self) -> None:
         """Leave cleanly, as a broker does."""
         assert self.engine is not None
-        assert self.peers is not None
-        assert self.catalog is not None
+        assert self.lifecycle is not None
+        assert self.replica_manager is not None
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S):
-                await hand_over_all(
-                    self.peers, self.engine.metadata, self.catalog.leadership, self.clock
-                )
-        self.catalog.leadership.stop()
+                await self.lifecycle.controlled_shutdown(self.replica_manager)
+        self.replica_manager.stop()
         await self.engine.close()
         self.exit("stopped")
 
@@ -120,10 +118,10 @@ class Member:
         network = world.network.of(self.host, self.life)
 
         async def admit(state: ClusterState) -> None:
-            await refuse_namesake(network, state, self.node_id)
+            await refuse_duplicate_id(network, state, self.node_id)
 
         def join(metadata: MetadataLog) -> None:
-            self.peers = Peers(
+            self.lifecycle = BrokerLifecycle(
                 metadata.state.nodes[self.node_id],
                 metadata,
                 network,
@@ -134,7 +132,7 @@ class Member:
                 nudge=self._read_metadata,
                 load=LoadMeter(self._traffic, self.clock, lambda: 0.0).load,
             )
-            self.peers.start()
+            self.lifecycle.start()
 
         engine = self.engine = await StreamEngine.open(
             store=world.store_of(self.name),
@@ -153,24 +151,29 @@ class Member:
             admit=admit,
             on_registered=join,
         )
-        assert self.peers is not None
+        assert self.lifecycle is not None
         self.note(f"has epoch {engine.node_epoch}")
         settings = Settings(node_id=self.node_id)
-        catalog = self.catalog = TopicCatalog(engine, settings, self.clock, self.rng, self._scope)
-        catalog.ready_nodes = self.peers.ready
-        catalog.leadership.on_opened.append(self._opened)
-        await catalog.open_all()
-        peers = self.peers
+        replicas = ReplicaManager(engine, settings, self.clock, self.rng, self._scope)
+        self.replica_manager = replicas
+        self.replication_control = ReplicationControl(
+            engine.metadata, replicas, settings, self.rng, self.lifecycle.ready
+        )
+        replicas.add_listener(self)
+        await replicas.start()
+        lifecycle = self.lifecycle
         world.network.listen(
             self.host,
             self._port,
             self.life,
-            lambda heartbeat, is_proven: peers.heard(heartbeat, is_from_node=is_proven),
+            lambda heartbeat, is_proven: lifecycle.handle_heartbeat(
+                heartbeat, is_from_node=is_proven
+            ),
         )
-        self.peers.serve()
-        Recoveries(self.node_id, engine.metadata, self._scope, self._take_over).start()
+        self.lifecycle.serve()
+        LogRecovery(self.node_id, engine.metadata, self._scope, self._take_over).start()
         self.controller = Controller(
-            engine.metadata, self.peers, self.clock, self._scope, ControllerSettings()
+            engine.metadata, self.lifecycle, self.clock, self._scope, ControllerSettings()
         )
         self.controller.start()
         self.is_serving = True
@@ -190,8 +193,8 @@ class Member:
             self.engine.follower.nudge(next_entry)
 
     def _traffic(self) -> Iterator[Traffic]:
-        if self.catalog is not None:
-            for partition in self.catalog.led():
+        if self.replica_manager is not None:
+            for partition in self.replica_manager.led():
                 yield Traffic(partition.stream.stream_id, partition.bytes_in, partition.bytes_out)
 
     def begin(self, coro: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -215,7 +218,10 @@ class Member:
 
     # ------------------------------------------------------------- what clients do
 
-    def _opened(self, topic: Topic, index: int) -> None:
+    def on_resignation(self, topic: Topic, index: int) -> None:
+        """See `LeadershipListener.on_resignation`: its clients see that the stream is closed."""
+
+    def on_election(self, topic: Topic, index: int) -> None:
         partition = topic.partitions[index]
         assert partition is not None
         stream = partition.stream
@@ -264,11 +270,11 @@ class Member:
         return None
 
     async def _consume(self, partition: Partition) -> None:
-        assert self.peers is not None
+        assert self.lifecycle is not None
         stream, end = partition.stream, 0
         while stream.is_open and not self.world.is_quiet:
             await asyncio.sleep(self.rng.expovariate(0.7))
-            is_current = await self.peers.session.ensure()
+            is_current = await self.lifecycle.session.ensure()
             if not (is_current and partition.stream.is_open):
                 continue  # the client is told to go elsewhere
             self.world.judge.reads(self, stream)

@@ -15,13 +15,17 @@ from dataclasses import dataclass
 
 from lakehead.broker import api
 from lakehead.broker.cluster.heartbeat import Heartbeat as HeartbeatRequest
-from lakehead.broker.cluster.heartbeat import HeartbeatAnswer, decode_heartbeat, encode_answer
+from lakehead.broker.cluster.heartbeat import (
+    HeartbeatResponse,
+    decode_heartbeat,
+    encode_heartbeat_response,
+)
 from lakehead.broker.protocol.frame import read_header
 from tests.simulation.lives import Life, outside
 
 _REGISTRY = api.registry()
 
-Heard = Callable[[HeartbeatRequest, bool], HeartbeatAnswer]
+Heard = Callable[[HeartbeatRequest, bool], HeartbeatResponse]
 """Takes a heartbeat and whether its proof is there."""
 
 
@@ -137,8 +141,8 @@ class _Channel:
         if is_gone and self._network.goes(self._there, self._here):
             self._life.call(self._reset)
 
-    async def ask(self, frame: bytes) -> memoryview:
-        """See `PeerChannel.ask`."""
+    async def send(self, frame: bytes) -> memoryview:
+        """See `PeerChannel.send`."""
         if not self.is_open:
             raise ConnectionResetError("the connection was reset")
         self._answer = asyncio.get_running_loop().create_future()
@@ -163,7 +167,7 @@ class _Channel:
             header = read_header(memoryview(frame)[4:], _REGISTRY)
             heartbeat = decode_heartbeat(memoryview(frame), header.body + 4)
             found = self._listener.heard(heartbeat, bool(header.proof))
-            asked.set_result(encode_answer(found, int.from_bytes(frame[8:12], "big")))
+            asked.set_result(encode_heartbeat_response(found, int.from_bytes(frame[8:12], "big")))
 
         self._listener.life.spawn(handle(), "answer a heartbeat")
         body = await asked

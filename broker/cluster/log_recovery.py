@@ -1,9 +1,9 @@
-"""Who commits what a dead node left in its write-ahead log, and the tasks that do it.
+"""Recovery of the write-ahead logs of dead nodes: choose a live node, which commits what counts.
 
-Any survivor that reaches the log can. Which one does follows from the state at the entry that
-fenced the node, the same on every node; it stays so until that one is fenced itself. So two do not
-get in each other's way, and several dead nodes are spread over the survivors. One that lives and
-does not get it done is joined by the others, one after the other.
+Any live node that reaches the log can recover it. The choice follows from the state at the entry
+that fenced the node, so every node makes the same one. It stands until the chosen node is fenced
+itself. So no two nodes compete, and several dead nodes are spread over the live ones. If the chosen
+node lives and does not finish, the others join it, one after the other.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ _log = structlog.get_logger("broker.recovery")
 
 _RETRY_S = 1.0
 _RETRY_MAX_S = 30.0
-_NOBODY = -1
+_NO_NODE = -1
 STEP_IN_S = 10.0
-"""Each further node tries a recovery that is not done so much later."""
+"""Delay after which each further node tries a recovery that is not done."""
 
 TakeOver = Callable[[NodeState], Awaitable[int]]
-"""Fences the node's log, commits what counts of it, and returns how much that was."""
+"""Fences a node's log, commits its acknowledged data and returns the number of objects."""
 
 
 def recoverers(state: ClusterState, dead: NodeState) -> list[int]:
-    """Return who can recover a dead node; whose turn is first comes first."""
+    """Return the nodes that can recover a dead node's log, in the order of their turns."""
     able = sorted(
         node.node_id for node in state.nodes.values() if not node.is_fenced and reaches(node, dead)
     )
@@ -40,15 +40,17 @@ def recoverers(state: ClusterState, dead: NodeState) -> list[int]:
 
 
 def last_resorts(state: ClusterState, dead: NodeState) -> list[int]:
-    """Return who may try, if nobody reaches the log for certain: hosts that may have its device."""
+    """Return the nodes that may try if no node certainly reaches the log: those on hosts that may
+    have its device.
+    """
     live = [node for node in state.nodes.values() if not node.is_fenced]
     return sorted(node.node_id for node in live if may_reach_device(state, node, dead))
 
 
 def unrecovered(state: ClusterState) -> list[NodeState]:
-    """Return the fenced nodes that still have streams open: these wait for what is in their logs.
+    """Return the fenced nodes that have streams open, which wait for the recovery of their logs.
 
-    One that stopped cleanly has none, and is left to its next start.
+    A node that stopped cleanly has none; its own next start recovers its log.
     """
     fenced = {n: known for n, known in state.nodes.items() if known.is_fenced}
     fenced = {n: known for n, known in fenced.items() if not known.is_recovered}
@@ -58,8 +60,8 @@ def unrecovered(state: ClusterState) -> list[NodeState]:
     return [fenced[node_id] for node_id in sorted(owners & fenced.keys())]
 
 
-class Recoveries:
-    """One for each node: does those that fall to it."""
+class LogRecovery:
+    """Recovers the logs that this node is chosen for. One for each node."""
 
     def __init__(
         self,
@@ -69,36 +71,36 @@ class Recoveries:
         take_over: TakeOver,
     ) -> None:
         self.recovered_total = 0
-        """Dead nodes whose logs this node has committed."""
+        """Number of dead nodes whose logs this node has committed."""
         self._node_id = node_id
         self._metadata = metadata
         self._scope = scope
         self._take_over = take_over
-        self._seen = _signs(metadata.state)
+        self._seen = _node_states(metadata.state)
         self._chosen: dict[tuple[int, int], int] = {}
         self._running: set[tuple[int, int]] = set()
-        self._is_news = asyncio.Event()
+        self._has_changed = asyncio.Event()
 
     def start(self) -> None:
-        """Begin to look out for the dead."""
+        """Start the recoveries that are due, now and later."""
         self._metadata.subscribe(self._changed)
-        self._look(self._metadata.state)
+        self._check(self._metadata.state)
 
     def _changed(self, state: ClusterState) -> None:
-        signs = _signs(state)
-        if signs != self._seen:
-            self._seen = signs
-            self._look(state)
+        node_states = _node_states(state)
+        if node_states != self._seen:
+            self._seen = node_states
+            self._check(state)
 
-    def _look(self, state: ClusterState) -> None:
+    def _check(self, state: ClusterState) -> None:
         waiting = {(dead.node_id, dead.epoch): dead for dead in unrecovered(state)}
-        self._chosen = {key: who for key, who in self._chosen.items() if key in waiting}
+        self._chosen = {key: chosen for key, chosen in self._chosen.items() if key in waiting}
         for key, dead in waiting.items():
             able = recoverers(state, dead)
             if self._chosen.get(key) not in able:
-                self._chosen[key] = able[0] if able else _NOBODY
+                self._chosen[key] = able[0] if able else _NO_NODE
                 self._note_choice(dead, self._chosen[key])
-            turns = able or [_NOBODY, *last_resorts(state, dead)]
+            turns = able or [_NO_NODE, *last_resorts(state, dead)]
             if self._node_id in turns and key not in self._running:
                 self._running.add(key)
                 step_in_s = STEP_IN_S * turns.index(self._node_id)
@@ -106,23 +108,23 @@ class Recoveries:
                     partial(self._recover, dead, step_in_s), name=f"recover node {dead.node_id}"
                 )
                 task.add_done_callback(partial(self._ended, key))
-        self._is_news.set()
+        self._has_changed.set()
 
     async def _recover(self, dead: NodeState, step_in_s: float) -> None:
-        """Recover a node once this one is chosen for it, or nobody has for so long."""
+        """Recover a node's log once this node is chosen, or after `step_in_s` without success."""
         key, pause_s = (dead.node_id, dead.epoch), _RETRY_S
         loop = asyncio.get_running_loop()
         step_in_at = loop.time() + step_in_s
         while (chosen := self._chosen.get(key)) is not None:
             left_s = step_in_at - loop.time()
             if chosen != self._node_id and left_s > 0:
-                await self._wait_news(left_s)
+                await self._wait_change(left_s)
                 continue
             try:
                 found = await self._take_over(dead)
             except LakeheadError as error:
                 _log.error("recovery_failed", dead_id=dead.node_id, error=str(error))
-                await self._wait_news(pause_s)
+                await self._wait_change(pause_s)
                 pause_s = min(2 * pause_s, _RETRY_MAX_S)
                 continue
             self.recovered_total += 1
@@ -132,19 +134,19 @@ class Recoveries:
     def _ended(self, key: tuple[int, int], _: asyncio.Task[None]) -> None:
         self._running.discard(key)
 
-    async def _wait_news(self, seconds: float) -> None:
-        """Wait so long, or until the state of nodes has changed."""
-        self._is_news.clear()
+    async def _wait_change(self, seconds: float) -> None:
+        """Wait `seconds`, or until the state of a node has changed."""
+        self._has_changed.clear()
         try:
             async with asyncio.timeout(seconds):
-                await self._is_news.wait()
+                await self._has_changed.wait()
         except TimeoutError:
             pass
 
     def _note_choice(self, dead: NodeState, chosen: int) -> None:
-        if chosen == _NOBODY:
+        if chosen == _NO_NODE:
             _log.error(
-                "nobody_reaches_the_log",
+                "log_unreachable",
                 dead_id=dead.node_id,
                 wal=dead.wal,
                 host_id=dead.host_id,
@@ -153,8 +155,8 @@ class Recoveries:
             )
 
 
-def _signs(state: ClusterState) -> frozenset[tuple[int, int, bool, bool]]:
-    """Return what recoveries depend on; most entries change nothing of it."""
+def _node_states(state: ClusterState) -> frozenset[tuple[int, int, bool, bool]]:
+    """Return the part of the state that recoveries depend on. Most entries do not change it."""
     return frozenset(
         (known.node_id, known.epoch, known.is_fenced, known.is_recovered)
         for known in state.nodes.values()

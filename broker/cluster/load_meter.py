@@ -1,7 +1,7 @@
-"""What this node does, for those who balance: bytes per second of each partition, and CPU.
+"""Measure the load of this node for balancing: bytes per second of each partition, and CPU.
 
-Counters are read every few seconds at most, whoever asks how often. Rates are smoothed over about
-ten seconds, so that a burst moves nothing.
+Counters are read every `SAMPLE_S` seconds at most. Rates are smoothed over about ten seconds, so
+that a burst moves nothing.
 """
 
 import math
@@ -16,7 +16,7 @@ _WINDOW_S = 10.0
 
 
 class Traffic(NamedTuple):
-    """A partition's counters: bytes that came in and went out since it was opened here."""
+    """The counters of a partition: bytes produced and fetched since it was opened here."""
 
     stream_id: int
     bytes_in: int
@@ -45,8 +45,8 @@ class _Rate:
 
 
 class LoadMeter:
-    """Measures one node. `traffic` yields what is open there, `cpu_seconds` counts what its process
-    has used so far.
+    """Measures one node. `traffic` yields the counters of its open partitions; `cpu_seconds`
+    returns the CPU time of its process so far.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LoadMeter:
         self._load = NodeLoad()
 
     def load(self) -> NodeLoad:
-        """Return the newest figures."""
+        """Return the newest measurement."""
         elapsed_s = self._clock.monotonic() - self._sampled_at
         if elapsed_s >= SAMPLE_S:
             self._sample(elapsed_s)

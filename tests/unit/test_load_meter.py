@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from lakehead.broker.cluster.heartbeat import HOTTEST_MAX
-from lakehead.broker.cluster.loads import SAMPLE_S, LoadMeter, Traffic
+from lakehead.broker.cluster.load_meter import SAMPLE_S, LoadMeter, Traffic
 
 
 class Node:

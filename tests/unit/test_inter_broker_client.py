@@ -12,8 +12,7 @@ import pytest
 from immutables import Map
 from kio.schema.errors import ErrorCode
 
-from lakehead.broker.cluster.inquiries import Inquiries
-from lakehead.broker.cluster.network import TcpNetwork
+from lakehead.broker.cluster.inter_broker_client import InterBrokerClient, TcpNetwork
 from lakehead.broker.protocol.api import schema
 from lakehead.broker.protocol.errors import MalformedFrame
 from lakehead.broker.protocol.frame import encode_response
@@ -95,25 +94,25 @@ async def refuse(key: int, version: int, message: Any) -> Any:
 
 
 @asynccontextmanager
-async def asking(timeout_s: float = 5.0) -> AsyncIterator[tuple[Inquiries, Peer]]:
+async def asking(timeout_s: float = 5.0) -> AsyncIterator[tuple[InterBrokerClient, Peer]]:
     peer = Peer()
     server = await asyncio.start_server(peer.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     node = NodeState(node_id=PEER, epoch=1, incarnation="i", host="127.0.0.1", port=port, rack=None)
     state = ClusterState(nodes=Map({PEER: node}))
-    inquiries = Inquiries(1, TcpNetwork(), lambda: state, refuse, timeout_s=timeout_s)
+    client = InterBrokerClient(1, TcpNetwork(), lambda: state, refuse, timeout_s=timeout_s)
     try:
-        yield inquiries, peer
+        yield client, peer
     finally:
-        inquiries.close()
+        client.close()
         server.close()
         for writer in peer.connections:
             writer.close()
 
 
 async def test_questions_share_a_connection_one_after_the_other() -> None:
-    async with asking() as (inquiries, peer):
-        tasks = [inquiries.ask(PEER, KEY, VERSION, request(n)) for n in range(5)]
+    async with asking() as (client, peer):
+        tasks = [client.send(PEER, KEY, VERSION, request(n)) for n in range(5)]
         answers = await asyncio.gather(*tasks)
         assert [one.error_code for one in answers] == [CODE] * 5
         assert (peer.asked, len(peer.connections)) == (5, 1)
@@ -132,19 +131,19 @@ async def test_questions_share_a_connection_one_after_the_other() -> None:
 async def test_after_a_fault_the_next_question_has_a_connection_of_its_own(
     fault: Reply, error: type[Exception]
 ) -> None:
-    async with asking(timeout_s=0.2) as (inquiries, peer):
+    async with asking(timeout_s=0.2) as (client, peer):
         peer.replies = [answer, fault]
-        await inquiries.ask(PEER, KEY, VERSION, request(1))
+        await client.send(PEER, KEY, VERSION, request(1))
         with pytest.raises(error):
-            await inquiries.ask(PEER, KEY, VERSION, request(2))
-        assert (await inquiries.ask(PEER, KEY, VERSION, request(3))).error_code is CODE
+            await client.send(PEER, KEY, VERSION, request(2))
+        assert (await client.send(PEER, KEY, VERSION, request(3))).error_code is CODE
         assert len(peer.connections) == 2
 
 
 async def test_a_node_that_is_not_there_is_an_error_at_once() -> None:
-    async with asking() as (inquiries, peer):
+    async with asking() as (client, peer):
         with pytest.raises(OSError, match="does not serve"):
-            await inquiries.ask(99, KEY, VERSION, request(1))
+            await client.send(99, KEY, VERSION, request(1))
         assert peer.asked == 0
 
 
@@ -155,7 +154,7 @@ async def test_this_node_answers_itself_in_the_process() -> None:
         asked.append((key, version))
         return message
 
-    inquiries = Inquiries(1, TcpNetwork(), ClusterState, own, timeout_s=1)
+    client = InterBrokerClient(1, TcpNetwork(), ClusterState, own, timeout_s=1)
     message = request(1)
-    assert await inquiries.ask(1, KEY, VERSION, message) is message
+    assert await client.send(1, KEY, VERSION, message) is message
     assert asked == [(KEY, VERSION)]

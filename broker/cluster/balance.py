@@ -1,28 +1,28 @@
-"""Moves of leadership that even out what nodes do: pure.
+"""Balance the load of nodes: plan moves of leadership. Pure.
 
-A stream weighs its share of all streams, and of the traffic: half by its bytes, half by the CPU
-that its node spends, as its part of the node's bytes. While little is going on, the number of
-streams is what counts, so that noise moves nothing; under load it counts for a fifth.
+A stream weighs its share of all streams and of the traffic: half by its bytes, half by the CPU of
+its node, divided by its part of the node's bytes. With little traffic the number of streams
+decides, so that noise moves nothing; under load it counts for a fifth.
 
-Nothing is moved while every node is within `imbalance` of the average. Else streams go from the
-heaviest node to the lightest until half of that is reached: each time the one that evens the two
-out best. It must leave at most half of the difference between them, the other way round at worst:
-so no later move undoes it, and one stream that is too large for any node stays where it is.
+Nothing moves while every node is within `imbalance` of the average. Otherwise streams go from the
+heaviest node to the lightest until every node is within half of `imbalance`. Each time the stream
+is chosen that brings the two nodes closest. It must leave at most half of their difference, in
+either direction: so no later move undoes it, and a stream too large for any node stays.
 
-All of it is done in steps, between which others have a turn.
+Plans are made in steps, between which the event loop does other work.
 """
 
 from bisect import bisect_right, insort
 from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from lakehead.broker.cluster.heartbeat import NodeLoad
-from lakehead.broker.controller.placement import STREAMS_AT_ONCE
 
 MOVES_MAX = 5000
-"""Moves of one plan."""
+"""Maximum moves of one plan."""
 TRAFFIC_FLOOR = 1 << 20
-"""With this many bytes per second in the cluster, traffic counts in full."""
-
+"""Bytes per second in the cluster from which on traffic counts in full."""
+STREAMS_AT_ONCE = 1000
+"""Streams that one step looks at: a few milliseconds of work."""
 _MOVES_AT_ONCE = 50
 _EPSILON = 1e-9
 
@@ -30,7 +30,7 @@ _EPSILON = 1e-9
 def balance(
     leads: Mapping[int, Sequence[int]], loads: Mapping[int, NodeLoad], *, imbalance: float
 ) -> Generator[None, None, list[tuple[int, int]]]:
-    """Return (stream, new leader) of the moves to make; `leads` are the streams by node."""
+    """Return (stream, new leader) for each move; `leads` are the streams by node."""
     if len(leads) < 2:
         return []
     weights = yield from stream_weights(leads, loads)
@@ -70,7 +70,7 @@ def balance(
 def stream_weights(
     leads: Mapping[int, Sequence[int]], loads: Mapping[int, NodeLoad]
 ) -> Generator[None, None, dict[int, float]]:
-    """Return what each stream weighs; all of them together weigh 1."""
+    """Return the weight of each stream by its id; the weights add up to 1."""
     number = sum(map(len, leads.values()))
     known = {node_id: loads.get(node_id, NodeLoad()) for node_id in leads}
     hottest = dict(flow for load in loads.values() for flow in load.hottest)
@@ -107,14 +107,14 @@ def stream_weights(
 
 
 def _pieces(leads: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Sequence[int]]]:
-    """Yield the streams of each node, so many at a time."""
+    """Yield (node, some of its streams), at most `STREAMS_AT_ONCE` at a time."""
     for node_id, streams in leads.items():
         for at in range(0, len(streams), STREAMS_AT_ONCE):
             yield node_id, streams[at : at + STREAMS_AT_ONCE]
 
 
 def _best_place(heap: Sequence[tuple[float, int]], gap: float) -> int | None:
-    """Return the place of the stream that evens out a difference best; None if none does well."""
+    """Return the index of the stream that best closes a gap, or None if none leaves it halved."""
     above = bisect_right(heap, (gap / 2 + _EPSILON, 1 << 63))
     near = [place for place in (above - 1, above) if 0 <= place < len(heap)]
     places = [place for place in near if heap[place][0] <= gap * 0.75]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from lakehead.broker.controller.recovery import STEP_IN_S, Recoveries, recoverers, unrecovered
+from lakehead.broker.cluster.log_recovery import STEP_IN_S, LogRecovery, recoverers, unrecovered
 from lakehead.storage.errors import StoreUnavailable
 from lakehead.storage.metadata import records as r
 from lakehead.storage.metadata.log import MetadataLog
@@ -40,7 +40,7 @@ class World:
         )
         return self.logs[node_id]
 
-    async def join(self, node_id: int, **fields: Any) -> Recoveries:
+    async def join(self, node_id: int, **fields: Any) -> LogRecovery:
         log = await self.log(node_id)
         await log.create_cluster("c")
         fields = {"wal": "object:", **fields}
@@ -68,7 +68,7 @@ class World:
             )
             return 1
 
-        recoveries = Recoveries(node_id, log, self.scope, take_over)
+        recoveries = LogRecovery(node_id, log, self.scope, take_over)
         recoveries.start()
         return recoveries
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from lakehead.broker.catalog.arrivals import WAIT_S, Arrivals, is_coming
+from lakehead.broker.cluster.replica_manager import DELAY_S, DelayedRequests, is_arriving
 from lakehead.broker.partition.topic import Topic
 from lakehead.storage.metadata.state import ClusterState, NodeState, StreamState
 
@@ -40,7 +40,7 @@ class World:
         streams = ClusterState().streams.set(MOVING.stream_id, MOVING)
         self.state = ClusterState(nodes=Map({OLD: old, HERE: here}), streams=streams)
         self.clock = SteppedClock()
-        self.arrivals = Arrivals(lambda: self.state, HERE, self.clock)
+        self.delayed = DelayedRequests(lambda: self.state, HERE, self.clock)
         self.woken: list[str] = []
 
     def change(self, **fields: object) -> None:
@@ -48,10 +48,10 @@ class World:
         self.state = replace(self.state, streams=self.state.streams.set(stream.stream_id, stream))
 
     def is_expected(self) -> bool:
-        return self.arrivals.is_expected(self.topic, 0)
+        return self.delayed.should_wait(self.topic, 0)
 
     def wait(self, name: str) -> None:
-        self.arrivals.wait(MOVING.stream_id, lambda: self.woken.append(name))
+        self.delayed.add(MOVING.stream_id, lambda: self.woken.append(name))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_is_about_to_come(
     world.change(**stream)
     old = replace(world.state.nodes[OLD], **owner)  # type: ignore[arg-type]
     world.state = replace(world.state, nodes=world.state.nodes.set(OLD, old))
-    assert is_coming(world.state, world.state.streams[MOVING.stream_id], HERE) is is_awaited
+    assert is_arriving(world.state, world.state.streams[MOVING.stream_id], HERE) is is_awaited
     assert world.is_expected() is is_awaited
 
 
@@ -84,20 +84,20 @@ def test_a_partition_is_waited_for_once() -> None:
     """All who ask share one time, which runs from the first; it begins anew with the next move."""
     world = World()
     assert world.is_expected()
-    world.clock.seconds = WAIT_S - 0.01
+    world.clock.seconds = DELAY_S - 0.01
     assert world.is_expected()
-    world.clock.seconds = WAIT_S
+    world.clock.seconds = DELAY_S
     assert not world.is_expected()
-    world.clock.seconds = 100 * WAIT_S
+    world.clock.seconds = 100 * DELAY_S
     assert not world.is_expected()
-    world.arrivals.arrived(world.topic, 0)
+    world.delayed.complete(world.topic, 0)
     assert world.is_expected()
 
 
 def test_partitions_that_do_not_exist_are_not_expected() -> None:
     world = World()
-    assert not world.arrivals.is_expected(world.topic, 1)
-    assert not world.arrivals.is_expected(world.topic, -1)
+    assert not world.delayed.should_wait(world.topic, 1)
+    assert not world.delayed.should_wait(world.topic, -1)
     world.state = replace(world.state, streams=world.state.streams.delete(MOVING.stream_id))
     assert not world.is_expected()
 
@@ -106,8 +106,8 @@ def test_all_who_wait_are_woken_once_in_order() -> None:
     world = World()
     for name in "abc":
         world.wait(name)
-    world.arrivals.arrived(world.topic, 0)
-    world.arrivals.arrived(world.topic, 0)
+    world.delayed.complete(world.topic, 0)
+    world.delayed.complete(world.topic, 0)
     assert world.woken == ["a", "b", "c"]
 
 
@@ -117,15 +117,15 @@ def test_who_waits_no_more_is_not_woken() -> None:
     def waiter() -> None:
         world.woken.append("gone")
 
-    world.arrivals.wait(MOVING.stream_id, waiter)
-    world.arrivals.unwait(MOVING.stream_id, waiter)
-    world.arrivals.unwait(MOVING.stream_id, waiter)
-    world.arrivals.arrived(world.topic, 0)
+    world.delayed.add(MOVING.stream_id, waiter)
+    world.delayed.remove(MOVING.stream_id, waiter)
+    world.delayed.remove(MOVING.stream_id, waiter)
+    world.delayed.complete(world.topic, 0)
     assert world.woken == []
 
 
 def test_who_waits_for_a_deleted_topic_is_told() -> None:
     world = World()
     world.wait("a")
-    world.arrivals.forget(world.topic)
+    world.delayed.complete_topic(world.topic)
     assert world.woken == ["a"]

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakehead.broker import api
+from lakehead.broker.cluster.broker_lifecycle import HeartbeatChannel
 from lakehead.broker.cluster.heartbeat import (
     Heartbeat,
-    HeartbeatAnswer,
+    HeartbeatResponse,
     decode_heartbeat,
-    encode_answer,
+    encode_heartbeat_response,
 )
-from lakehead.broker.cluster.network import PeerChannel
-from lakehead.broker.cluster.peer import PeerLine
+from lakehead.broker.cluster.inter_broker_client import PeerChannel
 from lakehead.broker.protocol.frame import read_header
 from lakehead.broker.protocol.node_proof import NO_PROOF, NodeProof
 from lakehead.storage.metadata.state import NodeState
@@ -59,7 +59,7 @@ class Channel:
         self._on_closed = on_closed
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def ask(self, frame: bytes) -> memoryview:
+    async def send(self, frame: bytes) -> memoryview:
         loop, view = asyncio.get_running_loop(), memoryview(frame)[4:]
         self._other.asked.append(loop.time())
         if self._other.is_silent:
@@ -72,8 +72,8 @@ class Channel:
         heartbeat = decode_heartbeat(view, header.body)
         if self._other.is_stranger:
             return memoryview(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        answer = HeartbeatAnswer(node_id=2, epoch=5, next_entry=heartbeat.next_entry)
-        return memoryview(encode_answer(answer, header.correlation_id))[4:]
+        answer = HeartbeatResponse(node_id=2, epoch=5, next_entry=heartbeat.next_entry)
+        return memoryview(encode_heartbeat_response(answer, header.correlation_id))[4:]
 
     def end(self) -> None:
         if self.is_open:
@@ -100,7 +100,7 @@ class Listener:
     def proof(self, peer: NodeState) -> NodeProof:
         return NO_PROOF
 
-    def answered(self, peer: NodeState, answer: HeartbeatAnswer, sent_at: float) -> None:
+    def responded(self, peer: NodeState, answer: HeartbeatResponse, sent_at: float) -> None:
         assert answer.next_entry == 7
         self.answers.append(asyncio.get_running_loop().time())
 
@@ -114,7 +114,7 @@ class Listener:
         self.losses.append(asyncio.get_running_loop().time())
 
 
-Scenario = Callable[[Other, PeerLine, Listener], Awaitable[None]]
+Scenario = Callable[[Other, HeartbeatChannel, Listener], Awaitable[None]]
 
 
 def run(scenario: Scenario, **other: Any) -> None:
@@ -123,7 +123,7 @@ def run(scenario: Scenario, **other: Any) -> None:
         scope = TaskScope(lambda name, error: crashes.append(f"{name}: {error!r}"))
         made, listener = Other(**other), Listener()
         clock = LoopClock(asyncio.get_running_loop())
-        line = PeerLine(PEER, made, listener, clock, interval_s=INTERVAL, session_s=SESSION)
+        line = HeartbeatChannel(PEER, made, listener, clock, interval_s=INTERVAL, session_s=SESSION)
         scope.spawn(line.run(), name="line")
         await scenario(made, line, listener)
         await scope.close()
@@ -133,7 +133,7 @@ def run(scenario: Scenario, **other: Any) -> None:
 
 
 def test_one_heartbeat_an_interval() -> None:
-    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+    async def scenario(other: Other, line: HeartbeatChannel, listener: Listener) -> None:
         await asyncio.sleep(10)
         assert len(other.attempts) == 1
         assert 20 <= len(listener.answers) <= 21
@@ -143,7 +143,7 @@ def test_one_heartbeat_an_interval() -> None:
 
 
 def test_a_nudge_is_sent_at_once_and_many_are_one() -> None:
-    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+    async def scenario(other: Other, line: HeartbeatChannel, listener: Listener) -> None:
         await asyncio.sleep(0.1)
         before = len(other.asked)
         for _ in range(50):
@@ -156,7 +156,7 @@ def test_a_nudge_is_sent_at_once_and_many_are_one() -> None:
 
 
 def test_an_end_is_told_at_once_and_refusals_soon_and_often() -> None:
-    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+    async def scenario(other: Other, line: HeartbeatChannel, listener: Listener) -> None:
         await asyncio.sleep(1.3)
         other.die()
         assert len(listener.losses) == 1
@@ -172,7 +172,7 @@ def test_an_end_is_told_at_once_and_refusals_soon_and_often() -> None:
 
 
 def test_silence_ends_the_connection_after_a_session_and_another_is_tried() -> None:
-    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+    async def scenario(other: Other, line: HeartbeatChannel, listener: Listener) -> None:
         await asyncio.sleep(SESSION - 0.1)
         assert len(other.attempts) == 1
         await asyncio.sleep(0.3)
@@ -183,21 +183,21 @@ def test_silence_ends_the_connection_after_a_session_and_another_is_tried() -> N
 
 
 def test_a_look_at_a_silent_node_tells_one_that_hangs_and_keeps_the_connection() -> None:
-    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+    async def scenario(other: Other, line: HeartbeatChannel, listener: Listener) -> None:
         await asyncio.sleep(1)
-        await line.look()
+        await line.check_address()
         assert listener.accepted_total == 1
         assert [channel.is_open for channel in other.channels] == [True, False]
         assert listener.losses == []
         other.is_listening = False
-        await line.look()
+        await line.check_address()
         assert (listener.accepted_total, len(listener.refusals)) == (1, 1)
 
     run(scenario, is_silent=True)
 
 
 def test_an_address_with_another_tenant_is_not_asked_in_a_tight_loop() -> None:
-    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+    async def scenario(other: Other, line: HeartbeatChannel, listener: Listener) -> None:
         await asyncio.sleep(10)
         assert listener.answers == []
         assert len(other.attempts) < 200
@@ -206,7 +206,7 @@ def test_an_address_with_another_tenant_is_not_asked_in_a_tight_loop() -> None:
 
 
 def test_an_address_that_hangs_up_at_once_is_not_asked_in_a_tight_loop() -> None:
-    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+    async def scenario(other: Other, line: HeartbeatChannel, listener: Listener) -> None:
         await asyncio.sleep(10)
         assert len(other.attempts) < 200
 
@@ -214,7 +214,7 @@ def test_an_address_that_hangs_up_at_once_is_not_asked_in_a_tight_loop() -> None
 
 
 def test_nudges_do_not_make_a_dead_address_be_asked_in_a_tight_loop() -> None:
-    async def scenario(other: Other, line: PeerLine, listener: Listener) -> None:
+    async def scenario(other: Other, line: HeartbeatChannel, listener: Listener) -> None:
         for _ in range(1000):
             line.nudge()
             await asyncio.sleep(0)
