@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import AssetAlias
 
-from lakehead.connectors.airflow.assets.lakehead import table_asset
-from lakehead.connectors.airflow.untold_commits import (
+from lakehead.connectors.airflow.asset_events import (
     EventVersions,
     Maker,
     TaskKey,
@@ -16,6 +15,7 @@ from lakehead.connectors.airflow.untold_commits import (
     first_version,
     share_of,
 )
+from lakehead.connectors.airflow.assets.lakehead import table_asset
 from lakehead.storage.jobs.job import TableChange
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lakehead.connectors.schema_registry.parsed import ParsedSchema, schema_type
+from lakehead.connectors.schema_registry.parsed import ParsedSchema
+from lakehead.connectors.schema_registry.schema_types import schema_type
 
 LEVELS = (
     "NONE",

@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from lakehead.connectors.airflow.assets import (
-    events_extra,
-    growth,
-    new_data,
-    sanitize_uri,
-    table_asset,
-    watched_table,
-)
+from lakehead.connectors.airflow.asset_events import events_extra, growth
+from lakehead.connectors.airflow.assets import new_data, sanitize_uri, table_asset, watched_table
 from lakehead.connectors.airflow.conditions import decoded
 from lakehead.lake.store_reader import store_reader
 from lakehead.storage.errors import UnknownTopic

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakehead.connectors.airflow.assets import growth
+from lakehead.connectors.airflow.asset_events import growth
 from lakehead.connectors.airflow.conditions import Condition, LagUnder, TopicOffset, encoded
 from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook
 from lakehead.lake.jobs.declared_tables import DeclaredTables

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from immutables import Map
 
+from lakehead.connectors.airflow.asset_events import TaskKey
 from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook
-from lakehead.connectors.airflow.untold_commits import TaskKey
 from lakehead.lake.tables.table_history import Change, TableCommit, commits_since
 from lakehead.storage.jobs.job import TableChange
 from lakehead.storage.metadata.state import TableState, TopicState

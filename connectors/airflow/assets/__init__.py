@@ -1,8 +1,6 @@
 """Assets: topics and their tables, as what DAGs are scheduled on."""
 
 from lakehead.connectors.airflow.assets.lakehead import (
-    events_extra,
-    growth,
     new_data,
     sanitize_uri,
     table_asset,
@@ -12,8 +10,6 @@ from lakehead.connectors.airflow.assets.lakehead import (
 )
 
 __all__ = [
-    "events_extra",
-    "growth",
     "new_data",
     "sanitize_uri",
     "table_asset",

@@ -69,22 +69,6 @@ def watched_table(
     return _watched("table", trigger)
 
 
-def growth(
-    topic: str, before: Mapping[str, int], after: Sequence[int] | Mapping[str, int]
-) -> dict[str, Any]:
-    """Return what an event says of a topic, or table, that grew from end offsets to others;
-    partitions that did not grow are left out, and a partition that is new began at 0.
-    """
-    if not isinstance(after, Mapping):
-        after = {str(partition): offset for partition, offset in enumerate(after)}
-    grown = {
-        partition: (before.get(partition, 0), end)
-        for partition, end in after.items()
-        if end > before.get(partition, 0)
-    }
-    return events_extra(topic, grown)
-
-
 def new_data(triggering_asset_events: "TriggeringEvents") -> list[dict[str, Any]]:
     """Return what the events of topics and tables say that started a run of a DAG, each event once
     (`triggering_asset_events` of the task's context). Airflow lists an event of a table that a task
@@ -97,15 +81,6 @@ def new_data(triggering_asset_events: "TriggeringEvents") -> list[dict[str, Any]
         if isinstance(asset, Asset) and asset.uri.startswith("lakehead://"):
             found += [event.extra.get("payload", event.extra) for event in events]
     return found
-
-
-def events_extra(topic: str, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-    """Return what an event says: ranges of offsets, by partition."""
-    return {
-        "topic": topic,
-        "offsets": {partition: [first, end] for partition, (first, end) in ranges.items()},
-        "records": sum(end - first for first, end in ranges.values()),
-    }
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:

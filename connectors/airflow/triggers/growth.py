@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 from airflow.triggers.base import TriggerEvent
 
-from lakehead.connectors.airflow.assets.lakehead import growth
+from lakehead.connectors.airflow.asset_events import growth
 from lakehead.connectors.airflow.conditions import end_offsets
 from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook
 from lakehead.connectors.airflow.triggers.watcher_trigger import WatcherTrigger
@@ -18,7 +18,7 @@ from lakehead.connectors.airflow.triggers.watcher_trigger import WatcherTrigger
 
 class GrowthTrigger(WatcherTrigger):
     """Fires whenever a topic has at least `records` more records in objects, with what
-    `lakehead.connectors.airflow.assets.growth` says. A topic that does not exist is waited for.
+    `lakehead.connectors.airflow.asset_events.growth` says. A topic that does not exist is waited for.
 
     :param lakehead_conn_id: the connection.
     :param topic: the topic.

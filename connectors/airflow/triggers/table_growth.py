@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from airflow.triggers.base import TriggerEvent
 
+from lakehead.connectors.airflow.asset_events import event_extras
 from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook, in_environment
 from lakehead.connectors.airflow.triggers.watcher_trigger import WatcherTrigger
-from lakehead.connectors.airflow.untold_commits import event_extras
 
 if TYPE_CHECKING:
     from lakehead.lake.tables.table_history import TableCommit
@@ -35,7 +35,7 @@ class _Position(NamedTuple):
 
 class TableGrowthTrigger(WatcherTrigger):
     """Fires whenever at least `records` new records came into a topic's table, with what
-    `lakehead.connectors.airflow.untold_commits.event_extras` says. A topic that does not exist or
+    `lakehead.connectors.airflow.asset_events.event_extras` says. A topic that does not exist or
     declares no table is waited for.
 
     :param lakehead_conn_id: the connection.

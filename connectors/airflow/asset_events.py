@@ -1,9 +1,10 @@
-"""Which commits of a table a task has to make events of: pure.
+"""Events of topics' and tables' assets: their extras, and the commits that a task's events stand for.
+Pure.
 
-Every commit names the task that made it, in the table's history, and every event names the versions
+Every commit names in the table's history the task that made it, and every event names the versions
 that it stands for. Airflow stores a task's events together with its success, both or neither. So a
 task that has ended without an event of a commit leaves it to the task that commits next, and a task
-that is still at work, or will be tried again, keeps its own. A task that has ended well leaves a
+that is still at work, or will be tried again, keeps its own. A task that has succeeded may leave a
 commit too: a try that Airflow took for dead, as after the end of its scheduler, may commit when
 another try has succeeded. Two tasks of one table therefore never make an event of the same commit,
 whichever ends first.
@@ -16,6 +17,32 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from lakehead.lake.tables.table_history import TableCommit
+
+
+def growth(
+    topic: str, before: Mapping[str, int], after: Sequence[int] | Mapping[str, int]
+) -> dict[str, Any]:
+    """Return what an event says of a topic, or table, that grew from end offsets to others;
+    partitions that did not grow are left out, and a partition that is new began at 0.
+    """
+    if not isinstance(after, Mapping):
+        after = {str(partition): offset for partition, offset in enumerate(after)}
+    grown = {
+        partition: (before.get(partition, 0), end)
+        for partition, end in after.items()
+        if end > before.get(partition, 0)
+    }
+    return events_extra(topic, grown)
+
+
+def events_extra(topic: str, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+    """Return what an event says: ranges of offsets, by partition."""
+    return {
+        "topic": topic,
+        "offsets": {partition: [first, end] for partition, (first, end) in ranges.items()},
+        "records": sum(end - first for first, end in ranges.values()),
+    }
+
 
 Maker = Literal["own", "at_work", "succeeded", "ended", "unknown"]
 """The run that made a commit, to the task that looks: itself (any try of it), a task that may still
@@ -186,7 +213,6 @@ def _joined(
 
 
 def _extra(topic: str, group: Sequence["TableCommit"]) -> dict[str, Any]:
-    from lakehead.connectors.airflow.assets.lakehead import events_extra
 
     offsets: dict[int, tuple[int, int]] = {}
     versions: list[list[int]] = []
