@@ -98,7 +98,7 @@ def get_provider_info() -> dict[str, Any]:
         "asset-uris": [
             {
                 "schemes": ["lakehead"],
-                "handler": "lakehead.connectors.airflow.assets.lakehead.sanitize_uri",
+                "handler": "lakehead.connectors.airflow.assets.sanitize_uri",
                 "to_openlineage_converter": (
                     "lakehead.connectors.airflow.lineage.datasets.asset_to_openlineage"
                 ),

@@ -15,7 +15,7 @@ from lakehead.connectors.airflow.asset_events import (
     first_version,
     share_of,
 )
-from lakehead.connectors.airflow.assets.lakehead import table_asset
+from lakehead.connectors.airflow.assets import table_asset
 from lakehead.storage.jobs.job import TableChange
 
 if TYPE_CHECKING:

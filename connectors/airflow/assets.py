@@ -1,13 +1,13 @@
-"""Topics and tables as assets. Their URIs are `lakehead://CONNECTION/topics/TOPIC` and
-`lakehead://CONNECTION/tables/TOPIC`; that is their name too. A watched one is an asset of its own,
-`.../tables/TOPIC/watched/RECORDS`, since an asset's events have one origin: the tasks that write,
-or one watcher. So no DAG is started twice by one commit.
+"""Topics and tables as assets, which DAGs are scheduled on. Their URIs, which are their names too, are
+`lakehead://CONNECTION/topics/TOPIC` and `lakehead://CONNECTION/tables/TOPIC`. A watched one is an
+asset of its own, `.../tables/TOPIC/watched/RECORDS`, since an asset's events have one origin: the
+tasks that write, or one watcher. So one commit does not start a DAG twice.
 
-An event says the same (`events_extra`) if a task made the data, whose operator adds it to
+An event has the same extra (`events_extra`) if a task made the data, whose operator adds it to
 `outlet_events`, or if a watcher saw it: `topic`, `offsets` as [first, end) by partition, and
-`records`, their number; a table's also `rows`, those that came, `kind`, the job, and `versions` of
-the table as [first, end). `new_data` returns this of the events that started a run: Airflow has a
-watcher's in `extra["payload"]`, and a task's in two places.
+`records`, their number; a table's also `rows`, the number of new rows, `kind`, the job, and
+`versions` of the table as [first, end). `new_data` returns this of the events that started a run:
+Airflow has a watcher's in `extra["payload"]`, and a task's in two places.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from lakehead.connectors.airflow.triggers.growth import GrowthTrigger
     from lakehead.connectors.airflow.triggers.table_growth import TableGrowthTrigger
+
 
 TriggeringEvents = Mapping[Any, Sequence[Any]]
 """Airflow's events that started a run, by assets and by aliases."""
