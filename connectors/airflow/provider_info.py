@@ -2,7 +2,7 @@
 
 from typing import Any
 
-_HOOK = "lakehead.connectors.airflow.hooks.lakehead"
+_HOOK = "lakehead.connectors.airflow.hooks"
 _OPTIONAL_TEXT = {"type": ["string", "null"]}
 _PROTOCOLS = ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 _MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]

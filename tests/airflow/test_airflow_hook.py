@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def hook() -> Any:
-    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.hooks import LakeheadHook
 
     return LakeheadHook()
 
@@ -81,7 +81,7 @@ def test_a_connection_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_brokers_that_do_not_answer(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakehead.connectors.airflow.hooks.lakehead._ANSWER_S", 0.2)
+    monkeypatch.setattr("lakehead.connectors.airflow.hooks._ANSWER_S", 0.2)
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         connect(monkeypatch, cluster, host="127.0.0.1", port=taken.getsockname()[1])

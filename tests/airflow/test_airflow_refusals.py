@@ -22,7 +22,7 @@ def test_wrong_credentials_fail_at_once_with_what_to_do(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.hooks import LakeheadHook
     from lakehead.connectors.airflow.operators.job import LakeheadJobOperator
 
     path = f"s3://{s3_server.bucket}/cluster"
@@ -39,7 +39,7 @@ def test_wrong_credentials_fail_at_once_with_what_to_do(
 
 
 def test_a_bucket_that_is_not_there(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.hooks import LakeheadHook
 
     connect(monkeypatch, "s3://nowhere-at-all/cluster")
     is_well, words = LakeheadHook().test_connection()

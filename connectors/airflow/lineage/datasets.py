@@ -109,7 +109,7 @@ def asset_to_openlineage(asset: "Asset", lineage_context: Any) -> Any:
     kind, topic = parts.path.strip("/").split("/")[:2]  # a watched one is the same dataset
     from airflow.sdk.exceptions import AirflowFailException
 
-    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.hooks import LakeheadHook
     from lakehead.storage.errors import LakeheadError
     from lakehead.storage.metadata.table_declaration import TableDeclaration
 

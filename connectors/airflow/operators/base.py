@@ -8,7 +8,7 @@ from airflow.sdk import BaseOperator, Context
 
 from lakehead.connectors.airflow.cancelling import Cancellation, Cancelled
 from lakehead.connectors.airflow.errors import airflow_errors, checked_if_taken
-from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+from lakehead.connectors.airflow.hooks import LakeheadHook
 from lakehead.connectors.airflow.jobs import checked_job, job_named
 from lakehead.connectors.airflow.lineage import has_openlineage
 from lakehead.connectors.airflow.progress import ProgressLines

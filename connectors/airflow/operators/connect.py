@@ -7,7 +7,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from lakehead.connectors.airflow.errors import airflow_errors
-from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+from lakehead.connectors.airflow.hooks import LakeheadHook
 from lakehead.connectors.airflow.lineage import connector_lineage
 from lakehead.connectors.airflow.progress import ProgressLines
 

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
 
 from lakehead.connectors.airflow import spark_application
 from lakehead.connectors.airflow.errors import checked_if_taken
-from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+from lakehead.connectors.airflow.hooks import LakeheadHook
 from lakehead.connectors.airflow.jobs import checked_job
 from lakehead.connectors.airflow.spark_secrets import executor_properties
 

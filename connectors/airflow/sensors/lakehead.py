@@ -68,7 +68,7 @@ class ConditionSensor(BaseSensorOperator):
         later is another one.
         """
         from lakehead.connectors.airflow.errors import airflow_errors
-        from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+        from lakehead.connectors.airflow.hooks import LakeheadHook
         from lakehead.storage.clock import SystemClock
 
         with airflow_errors():

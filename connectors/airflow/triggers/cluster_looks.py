@@ -84,7 +84,7 @@ class _Watched:
     @classmethod
     async def open(cls, lakehead_conn_id: str) -> "_Watched":
         """Raises SettingsError when there is no cluster, StoreUnavailable, AirflowFailException."""
-        from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+        from lakehead.connectors.airflow.hooks import LakeheadHook
         from lakehead.storage.errors import SettingsError
         from lakehead.storage.metadata.log_reader import LogReader
         from lakehead.storage.object_store import open_retrying_store
@@ -122,7 +122,7 @@ async def in_environment(lakehead_conn_id: str, work: Callable[[str], _T]) -> _T
     """Return what `work` returns of the cluster's path, in a thread, with the connection's storage
     settings in the environment. Raises what it raises, and AirflowFailException.
     """
-    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.hooks import LakeheadHook
 
     hook = LakeheadHook(lakehead_conn_id)
     path, _ = await asyncio.to_thread(lambda: (hook.path, hook.storage_settings))

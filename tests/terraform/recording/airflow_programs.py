@@ -22,7 +22,7 @@ def job(name: str, options: str) -> None:
 
 def look() -> None:
     """Try the connection, and look as sensors do."""
-    from lakehead.connectors.airflow.hooks.lakehead import LakeheadHook
+    from lakehead.connectors.airflow.hooks import LakeheadHook
     from lakehead.connectors.airflow.sensors.lakehead import TableFreshSensor, TopicOffsetSensor
 
     is_well, words = LakeheadHook().test_connection()

@@ -1,4 +1,4 @@
-"""What a connection of type `lakehead` says, and whether it is true."""
+"""The hook of the connection type `lakehead`: its fields, and tests of the store and the brokers."""
 
 import json
 import os
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from lakehead.storage.metadata.state import ClusterState
+
 
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SECRET = re.compile(r"SECRET|TOKEN|PASSWORD|PRIVATE")
