@@ -88,7 +88,7 @@ def get_provider_info() -> dict[str, Any]:
                 "lakehead.connectors.airflow.operators.tables",
             )
         ],
-        "sensors": [_of_ours("lakehead.connectors.airflow.sensors.lakehead")],
+        "sensors": [_of_ours("lakehead.connectors.airflow.sensors")],
         "triggers": [
             _of_ours(
                 "lakehead.connectors.airflow.triggers.condition",

@@ -23,7 +23,7 @@ from lakehead.connectors.airflow.operators.tables import (
     LakeheadBackfillOperator, LakeheadMaterializeOperator, LakeheadOptimizeOperator,
     LakeheadRebuildTableOperator, LakeheadReplayOperator, LakeheadVacuumOperator,
 )
-from lakehead.connectors.airflow.sensors.lakehead import LagSensor
+from lakehead.connectors.airflow.sensors import LagSensor
 with DAG("all", schedule=None):
     for job in JOB_NAMES:
         LakeheadJobOperator(task_id=f"one_{job}", job=job)

@@ -39,18 +39,18 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sensors(**more: Any) -> dict[str, Any]:
     """One of each, which is done at once."""
-    from lakehead.connectors.airflow.sensors import lakehead
+    from lakehead.connectors.airflow import sensors
 
     moment = datetime(1970, 1, 1, 0, 16, 40, tzinfo=UTC)
     return {
-        "offsets": lakehead.TopicOffsetSensor(
+        "offsets": sensors.TopicOffsetSensor(
             task_id="offsets", topic="orders", offsets={0: "10"}, **more
         ),
-        "time": lakehead.TopicTimeSensor(task_id="time", topic="orders", timestamp=moment, **more),
-        "fresh": lakehead.TableFreshSensor(
+        "time": sensors.TopicTimeSensor(task_id="time", topic="orders", timestamp=moment, **more),
+        "fresh": sensors.TableFreshSensor(
             task_id="fresh", topic="orders", within=timedelta(days=1), **more
         ),
-        "lag": lakehead.LagSensor(task_id="lag", topic="orders", under="11", **more),
+        "lag": sensors.LagSensor(task_id="lag", topic="orders", under="11", **more),
     }
 
 
@@ -65,7 +65,7 @@ def test_what_is_there_is_not_waited_for(cluster: Path, deferrable: bool) -> Non
 def test_a_deferred_sensor_goes_on_with_what_its_trigger_found(cluster: Path) -> None:
     from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-    from lakehead.connectors.airflow.sensors.lakehead import TopicOffsetSensor
+    from lakehead.connectors.airflow.sensors import TopicOffsetSensor
 
     sensor = TopicOffsetSensor(
         task_id="a", topic="orders", offsets=12, deferrable=True, poke_interval=3, timeout=60
@@ -93,7 +93,7 @@ def test_a_sensor_does_not_go_on_to_a_topic_that_is_made_again(
     """Its offsets are reached there, by other records. Another try waits for the new topic."""
     from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-    from lakehead.connectors.airflow.sensors.lakehead import TopicOffsetSensor
+    from lakehead.connectors.airflow.sensors import TopicOffsetSensor
 
     more: dict[str, Any] = {"deferrable": True} if mode == "deferred" else {"mode": mode}
 
@@ -145,9 +145,9 @@ def test_what_cannot_be_waited_for_fails_at_once(
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
-    from lakehead.connectors.airflow.sensors import lakehead
+    from lakehead.connectors.airflow import sensors
 
-    sensor = getattr(lakehead, kind)(task_id="a", **{"topic": "orders"} | arguments)
+    sensor = getattr(sensors, kind)(task_id="a", **{"topic": "orders"} | arguments)
     with pytest.raises(AirflowFailException, match=said) as failed:
         sensor.execute({})
     assert "\n" not in str(failed.value)

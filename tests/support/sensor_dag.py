@@ -12,7 +12,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, task
 
-from lakehead.connectors.airflow.sensors.lakehead import TopicOffsetSensor
+from lakehead.connectors.airflow.sensors import TopicOffsetSensor
 
 with DAG("sensors", schedule=None) as dag:
     # dag.test() runs one task after the other, so each sensor writes what the next one waits for.

@@ -23,7 +23,7 @@ def job(name: str, options: str) -> None:
 def look() -> None:
     """Try the connection, and look as sensors do."""
     from lakehead.connectors.airflow.hooks import LakeheadHook
-    from lakehead.connectors.airflow.sensors.lakehead import TableFreshSensor, TopicOffsetSensor
+    from lakehead.connectors.airflow.sensors import TableFreshSensor, TopicOffsetSensor
 
     is_well, words = LakeheadHook().test_connection()
     if not is_well:

@@ -1,8 +1,8 @@
 """Sensors that wait for a topic or its table, by the cluster's metadata alone.
 
 Deferrable (the triggerer polls for all of them at once, see
-`lakehead.connectors.airflow.triggers`), or by poking. What a sensor returns is what was there when
-it was done: the topic and its offsets.
+`lakehead.connectors.airflow.triggers`), or by poking. A sensor returns the topic and the offsets
+that met its condition.
 """
 
 from abc import abstractmethod
@@ -27,6 +27,7 @@ from lakehead.connectors.airflow.conditions import (
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
 
 DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 

@@ -1,1 +1,0 @@
-"""Sensors: tasks that wait for a topic or its table."""
