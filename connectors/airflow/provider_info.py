@@ -100,7 +100,7 @@ def get_provider_info() -> dict[str, Any]:
                 "schemes": ["lakehead"],
                 "handler": "lakehead.connectors.airflow.assets.sanitize_uri",
                 "to_openlineage_converter": (
-                    "lakehead.connectors.airflow.lineage.datasets.asset_to_openlineage"
+                    "lakehead.connectors.airflow.lineage.asset_to_openlineage"
                 ),
             }
         ],

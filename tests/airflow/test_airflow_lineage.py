@@ -75,7 +75,7 @@ def test_without_the_provider_there_is_no_lineage(monkeypatch: pytest.MonkeyPatc
     def absent(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr("lakehead.connectors.airflow.lineage.datasets.import_module", absent)
+    monkeypatch.setattr("lakehead.connectors.airflow.lineage.import_module", absent)
     tables = {"orders": "/tables/orders"}
     assert (
         table_lineage(path="/s", bootstrap_servers="", tables=tables, rows={}, bytes_written={})

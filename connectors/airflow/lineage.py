@@ -1,4 +1,6 @@
-"""Names of topics and tables by OpenLineage's naming rules, and the lineage between them with the
+"""Lineage for OpenLineage: a table comes from a topic, a connector's topic from its source.
+
+Datasets of topics and tables are named by OpenLineage's rules, and lineage between them has the
 number of rows. These are functions of plain values. They return None where the OpenLineage provider
 is not installed.
 
