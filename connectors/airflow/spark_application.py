@@ -23,8 +23,7 @@ def run(told: Mapping[str, Any]) -> dict[str, Any]:
     """
     from pyspark.sql import SparkSession
 
-    from lakehead.connectors.airflow.jobs import checked_job, job_named
-    from lakehead.connectors.airflow.jobs.chunks import Chunk
+    from lakehead.connectors.airflow.jobs import Chunk, checked_job, job_named
     from lakehead.connectors.airflow.progress import ProgressLines
     from lakehead.lake.jobs.spark_runner import spark_runner
     from lakehead.storage.jobs.job import JobContext, Unit, sum_of_fields

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehead.connectors.airflow.jobs import job_named
-from lakehead.connectors.airflow.jobs.chunks import Chunk, cut, digest
+from lakehead.connectors.airflow.jobs import Chunk, cut, digest, job_named
 from lakehead.storage.errors import SettingsError
 from lakehead.storage.jobs.job import LINES_MAX, Planned, Unit, sum_of_fields
 from lakehead.storage.jobs.options import names, truth

@@ -53,7 +53,7 @@ class LakeheadPlanOperator(LakeheadOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Plan the job."""
-        from lakehead.connectors.airflow.jobs.chunks import cut
+        from lakehead.connectors.airflow.jobs import cut
         from lakehead.storage.jobs.options import parsed
 
         with self._work(f"plan of {self.job}", context) as place, self._cancellation.breaks_in():
@@ -97,7 +97,7 @@ class LakeheadWorkOperator(LakeheadOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do the item."""
-        from lakehead.connectors.airflow.jobs.chunks import Chunk
+        from lakehead.connectors.airflow.jobs import Chunk
         from lakehead.storage.jobs.job import Fields
         from lakehead.storage.jobs.options import parsed
 

@@ -1,15 +1,24 @@
-"""Units of a plan in chunks of bounded number and size, for XCom: pure.
+"""Jobs of storage and lake by name, imported when they run, and chunks of a job's plan for XCom.
 
-A chunk is a range of digests of keys. Who gets one plans again, and takes the units whose keys are
-in it: what is done already is not planned any more, what came since is mostly left to the next run.
+The driver of a Spark application imports this module, and may not have Airflow: nothing here needs
+it. A chunk is a range of digests of keys, bounded in number and size of its units. The task that
+gets a chunk plans again, and takes the units whose keys are in it: a unit that is done by then is
+not planned any more, and most new units are left to the next run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from lakehead.lake.jobs import LAKE_JOBS
+from lakehead.storage.jobs import STORAGE_JOBS
 from lakehead.storage.jobs.job import Unit, in_bytes
+
+if TYPE_CHECKING:
+    from lakehead.storage.jobs.job import Job
+
 
 MAX_TASKS = 64
 _LABEL_MAX = 120
@@ -94,3 +103,26 @@ def _chunk(group: Sequence[tuple[str, Unit]], place: str) -> Chunk:
     return Chunk(
         first=group[0][0], last=group[-1][0], units=len(units), size=size, label=label[:_LABEL_MAX]
     )
+
+
+_PLACES = {
+    **{name: f"{module}:JOB" for name, (module, _) in STORAGE_JOBS.items()},
+    **LAKE_JOBS,
+}
+
+JOB_NAMES = tuple(sorted(_PLACES))
+"""What `job` of an operator may be."""
+
+
+def checked_job(name: str) -> str:
+    """Return it if it is one. Raises ValueError, which Airflow shows as an import error."""
+    if name not in _PLACES:
+        raise ValueError(f"job is {name!r}: use one of {', '.join(JOB_NAMES)}")
+    return name
+
+
+def job_named(name: str) -> "Job[Any, Any]":
+    """Import a job."""
+    module, _, attribute = _PLACES[name].partition(":")
+    found: Job[Any, Any] = getattr(import_module(module), attribute)
+    return found
