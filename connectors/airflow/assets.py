@@ -17,8 +17,7 @@ from urllib.parse import SplitResult
 if TYPE_CHECKING:
     from airflow.sdk import Asset
 
-    from lakehead.connectors.airflow.triggers.growth import GrowthTrigger
-    from lakehead.connectors.airflow.triggers.table_growth import TableGrowthTrigger
+    from lakehead.connectors.airflow.triggers import GrowthTrigger, TableGrowthTrigger
 
 
 TriggeringEvents = Mapping[Any, Sequence[Any]]
@@ -48,7 +47,7 @@ def watched_topic(
     """Return the asset of a topic, with an event whenever at least `records` new ones lie in
     objects. The triggerer makes it, whatever process wrote them. `poll_interval` in seconds.
     """
-    from lakehead.connectors.airflow.triggers.growth import GrowthTrigger
+    from lakehead.connectors.airflow.triggers import GrowthTrigger
 
     trigger = GrowthTrigger(lakehead_conn_id, topic, records, poll_interval)
     return _watched("topic", trigger)
@@ -64,7 +63,7 @@ def watched_table(
     """Return the asset of a topic's table, with an event whenever at least `records` new ones came
     into it. The triggerer makes it, whatever process wrote them. `poll_interval` in seconds.
     """
-    from lakehead.connectors.airflow.triggers.table_growth import TableGrowthTrigger
+    from lakehead.connectors.airflow.triggers import TableGrowthTrigger
 
     trigger = TableGrowthTrigger(lakehead_conn_id, topic, records, poll_interval)
     return _watched("table", trigger)

@@ -91,8 +91,8 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_of_ours("lakehead.connectors.airflow.sensors")],
         "triggers": [
             _of_ours(
-                "lakehead.connectors.airflow.triggers.condition",
-                "lakehead.connectors.airflow.triggers.growth",
+                "lakehead.connectors.airflow.triggers",
+                "lakehead.connectors.airflow.triggers",
             )
         ],
         "asset-uris": [

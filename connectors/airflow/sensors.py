@@ -90,7 +90,7 @@ class ConditionSensor(BaseSensorOperator):
             return super().execute(context)
         first = self.poke(context)
         if not first.is_done:
-            from lakehead.connectors.airflow.triggers.condition import ConditionTrigger
+            from lakehead.connectors.airflow.triggers import ConditionTrigger
 
             assert self._waits_for is not None
             waits_for = encoded(self._waits_for)

@@ -11,7 +11,7 @@ import pytest
 
 from lakehead.connectors.airflow.asset_events import growth
 from lakehead.connectors.airflow.conditions import Condition, LagUnder, TopicOffset, encoded
-from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook
+from lakehead.connectors.airflow.triggers import ClusterLook
 from lakehead.lake.jobs.declared_tables import DeclaredTables
 from lakehead.lake.store_reader import store_reader
 from tests.support.declared_topics import configure
@@ -65,13 +65,13 @@ def rebuilt(trigger: Any) -> Any:
 
 
 def condition_trigger(condition: Condition, conn: str = CONN) -> Any:
-    from lakehead.connectors.airflow.triggers.condition import ConditionTrigger
+    from lakehead.connectors.airflow.triggers import ConditionTrigger
 
     return rebuilt(ConditionTrigger(conn, encoded(condition), POLL_S))
 
 
 def growth_trigger(records: int, kept: Kept | None = None) -> Any:
-    from lakehead.connectors.airflow.triggers.growth import GrowthTrigger
+    from lakehead.connectors.airflow.triggers import GrowthTrigger
 
     trigger = rebuilt(GrowthTrigger(CONN, "orders", records, POLL_S))
     trigger.asset_state_store = kept
@@ -183,7 +183,7 @@ def look_at(root: Path) -> ClusterLook:
 
 async def test_a_watcher_tells_each_commit_of_a_table_once(cluster: Path) -> None:
     """Backfill and what came while no triggerer ran included, and again only what may be lost."""
-    from lakehead.connectors.airflow.triggers.table_growth import TableGrowthTrigger
+    from lakehead.connectors.airflow.triggers import TableGrowthTrigger
 
     kept = Kept()
 

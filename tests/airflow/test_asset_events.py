@@ -13,7 +13,7 @@ import pytest
 from immutables import Map
 
 from lakehead.connectors.airflow.asset_events import TaskKey
-from lakehead.connectors.airflow.triggers.cluster_looks import ClusterLook
+from lakehead.connectors.airflow.triggers import ClusterLook
 from lakehead.lake.tables.table_history import Change, TableCommit, commits_since
 from lakehead.storage.jobs.job import TableChange
 from lakehead.storage.metadata.state import TableState, TopicState
@@ -334,13 +334,13 @@ class WatchingTable(Watching):
             return work("/store")
 
         self.table = History()
-        patch.setattr("lakehead.connectors.airflow.triggers.table_growth.in_environment", work_done)
+        patch.setattr("lakehead.connectors.airflow.triggers.in_environment", work_done)
         patch.setattr("lakehead.lake.tables.delta_table.open_table", lambda _uri: self.table)
         super().__init__(rng)
         self.begun_at = self.table.version
 
     def trigger(self) -> Any:
-        from lakehead.connectors.airflow.triggers.table_growth import TableGrowthTrigger
+        from lakehead.connectors.airflow.triggers import TableGrowthTrigger
 
         return TableGrowthTrigger("lakehead_default", "orders", self.records)
 
@@ -385,7 +385,7 @@ class WatchingTopic(Watching):
         self.begun_at = list(self.ends)
 
     def trigger(self) -> Any:
-        from lakehead.connectors.airflow.triggers.growth import GrowthTrigger
+        from lakehead.connectors.airflow.triggers import GrowthTrigger
 
         return GrowthTrigger("lakehead_default", "orders", self.records)
 

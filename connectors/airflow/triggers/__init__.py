@@ -1,1 +1,0 @@
-"""Triggers: what the triggerer polls for deferred sensors and for assets."""
