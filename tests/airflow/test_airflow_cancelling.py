@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lakehead.connectors.airflow.cancelling import Cancellation, Cancelled
+from lakehead.connectors.airflow.operators.base import Cancellation, Cancelled
 
 
 def in_a_callback(ask: Callable[[], None]) -> None:

@@ -1,4 +1,10 @@
-"""What every operator that runs a job has: a place for it, progress, errors, cancelling."""
+"""Base of the operators that run a job: its context, progress, errors and cancelling.
+
+Airflow ends a task by SIGTERM, upon which it calls `on_kill` in the middle of the main thread's
+work, and kills the process five seconds later. So `on_kill` raises `Cancelled` there, once, and
+only while the work runs; the code that returns leases and ends children runs after that,
+undisturbed.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -6,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, Context
 
-from lakehead.connectors.airflow.cancelling import Cancellation, Cancelled
 from lakehead.connectors.airflow.errors import airflow_errors, checked_if_taken
 from lakehead.connectors.airflow.hooks import LakeheadHook
 from lakehead.connectors.airflow.jobs import checked_job, job_named
@@ -17,6 +22,43 @@ from lakehead.connectors.airflow.table_changes import TABLES, add_events, lineag
 
 if TYPE_CHECKING:
     from lakehead.storage.jobs.job import Fields, Job, JobContext, TableChange
+
+
+class Cancelled(KeyboardInterrupt):
+    """The task was asked to end. Not an error: nothing in between may take it for one. An event
+    loop lets a KeyboardInterrupt out of a callback, and of other exceptions only tells its log.
+    """
+
+
+class Cancellation:
+    """Of one task. For its main thread, signal handlers included."""
+
+    def __init__(self) -> None:
+        self._is_asked = False
+        self._is_working = False
+
+    def ask(self) -> None:
+        """Have the work end. Raises Cancelled if it is running now."""
+        if self._is_asked:
+            return
+        self._is_asked = True
+        self._raise_if_working()
+
+    @contextmanager
+    def breaks_in(self) -> Iterator[None]:
+        """While the block runs, `ask` ends it by Cancelled; so does what was asked before."""
+        self._is_working = True
+        try:
+            if self._is_asked:
+                self._raise_if_working()
+            yield
+        finally:
+            self._is_working = False
+
+    def _raise_if_working(self) -> None:
+        if self._is_working:
+            self._is_working = False
+            raise Cancelled
 
 
 def with_table_events(job: str, kwargs: dict[str, Any]) -> dict[str, Any]:
