@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from lakehead.connectors.schema_registry import errors
-from lakehead.connectors.schema_registry.compatibility import Earlier, problems
+from lakehead.connectors.schema_registry.compatibility import Earlier, problems, schema_type
 from lakehead.connectors.schema_registry.errors import InvalidSchema, RegistryError
 from lakehead.connectors.schema_registry.log import Decision, SchemaLog
 from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
@@ -23,7 +23,6 @@ from lakehead.connectors.schema_registry.records import (
     VersionRecord,
 )
 from lakehead.connectors.schema_registry.requested import LATEST, RequestedSchema
-from lakehead.connectors.schema_registry.schema_types import schema_type
 from lakehead.connectors.schema_registry.state import RegistryState
 from lakehead.connectors.schema_registry.subjects import (
     DEFAULT_CONTEXT,

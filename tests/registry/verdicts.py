@@ -5,10 +5,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from lakehead.connectors.schema_registry.compatibility import LEVELS, Earlier, problems
+from lakehead.connectors.schema_registry.compatibility import LEVELS, Earlier, problems, schema_type
 from lakehead.connectors.schema_registry.errors import InvalidSchema
 from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
-from lakehead.connectors.schema_registry.schema_types import schema_type
 from tests.registry.generated_avro import avro_chain, avro_reference
 from tests.registry.generated_json import json_schema
 from tests.registry.generated_protobuf import protobuf_schema

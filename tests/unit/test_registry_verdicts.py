@@ -7,9 +7,9 @@ import json
 
 import pytest
 
+from lakehead.connectors.schema_registry.compatibility import schema_type
 from lakehead.connectors.schema_registry.errors import InvalidSchema
 from lakehead.connectors.schema_registry.parsed import NamedText
-from lakehead.connectors.schema_registry.schema_types import schema_type
 from tests.registry.__main__ import sample
 from tests.registry.verdicts import KINDS, disagreements
 

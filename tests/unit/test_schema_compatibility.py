@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from lakehead.connectors.schema_registry.compatibility import Earlier, problems
+from lakehead.connectors.schema_registry.compatibility import Earlier, problems, schema_type
 from lakehead.connectors.schema_registry.errors import InvalidSchema
 from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
 from lakehead.connectors.schema_registry.protobuf_schema import serialized
-from lakehead.connectors.schema_registry.schema_types import schema_type
 
 TEXT, NUMBER, INTEGER = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
