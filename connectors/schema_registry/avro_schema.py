@@ -1,13 +1,19 @@
-"""Avro schemas as the registry keeps them: in the one form that `Schema.toString()` of Avro's Java
-library gives. So a schema that came with other blanks, another order of attributes or full names
-where short ones do is the same schema with the same id.
+"""Avro schemas of the registry: the form in which they are kept, and compatibility.
+
+The form is that of `Schema.toString()` of Avro's Java library. So a schema that came with other
+blanks, another order of attributes or full names where short ones do is the same schema with the
+same id.
+
+Two are compatible by the rules of Avro 1.12, "Schema Resolution": names by their last part or by an
+alias, promotions, defaults for fields that the writer's schema lacks, a symbol for those that the
+reader's lacks, and every branch that the writer may choose.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lakehead.connectors.schema_registry.errors import InvalidSchema
-from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
+from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema, difference
 from lakehead.connectors.schema_registry.records import AVRO, compact_json
 from lakehead.storage.metadata import avro_schema
 from lakehead.storage.metadata.avro_schema import PRIMITIVES, AvroModel, MalformedAvro, name_space
@@ -89,3 +95,169 @@ def _short(full: str, space: str) -> str:
     """A name as it is written within a name space: short unless a type of Avro has that name."""
     bare = full.rpartition(".")[2]
     return bare if space and name_space(full) == space and bare not in _TYPE_NAMES else full
+
+
+_Pair = tuple[str, str]
+"""The names of a reader's record and a writer's."""
+_PROMOTIONS = {
+    "long": ("int",),
+    "float": ("int", "long"),
+    "double": ("int", "long", "float"),
+    "bytes": ("string",),
+    "string": ("bytes",),
+}
+
+
+def unreadable(reader: AvroModel, writer: AvroModel) -> list[str]:
+    """Return why values of `writer` cannot be read by `reader`: nothing if they can."""
+    return _Resolution(reader, writer).types(reader.root, writer.root, "")
+
+
+class _Resolution:
+    def __init__(self, reader: AvroModel, writer: AvroModel) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._assumed: set[_Pair] = set()
+        self._relied_on: set[_Pair] = set()
+        self._known: dict[_Pair, list[str]] = {}
+
+    def types(self, reader: Any, writer: Any, path: str) -> list[str]:
+        """Why a type of the writer cannot be read as one of the reader's."""
+        read, wrote = _node(reader, self._reader), _node(writer, self._writer)
+        if isinstance(wrote, list):
+            return self._writer_union(reader, read, wrote, path)
+        if isinstance(read, list):
+            if any(not self.types(each, writer, path) for each in read):
+                return []
+            return [
+                difference(
+                    "MISSING_UNION_BRANCH",
+                    f"The new schema is missing a type inside a union field at path "
+                    f"'{path or '/'}' in the old schema",
+                    f"reader union lacking writer type: {wrote['type'].upper()}",
+                )
+            ]
+        if read["type"] != wrote["type"]:
+            if wrote["type"] in _PROMOTIONS.get(read["type"], ()):
+                return []
+            return [
+                difference(
+                    "TYPE_MISMATCH",
+                    f"The type (path '{path or '/'}') of a field in the new schema does not "
+                    "match with the old schema",
+                    f"reader type: {read['type'].upper()} not compatible with writer type: "
+                    f"{wrote['type'].upper()}",
+                )
+            ]
+        return self._same_type(read, wrote, path)
+
+    def _writer_union(self, reader: Any, read: Any, wrote: list[Any], path: str) -> list[str]:
+        if not isinstance(read, list):
+            return [reason for each in wrote for reason in self.types(reader, each, path)]
+        return [
+            reason
+            for index, each in enumerate(wrote)
+            for reason in self.types(reader, each, f"{path}/{index}")
+        ]
+
+    def _same_type(self, read: Any, wrote: Any, path: str) -> list[str]:
+        match read["type"]:
+            case "array":
+                return self.types(read["items"], wrote["items"], f"{path}/items")
+            case "map":
+                return self.types(read["values"], wrote["values"], f"{path}/values")
+            case "fixed":
+                return _names(read, wrote, path) + _sizes(read, wrote, path)
+            case "enum":
+                return _names(read, wrote, path) + _symbols(read, wrote, path)
+            case "record" | "error":
+                return self._records(read, wrote, path)
+            case _:
+                return []
+
+    def _records(self, read: Any, wrote: Any, path: str) -> list[str]:
+        """Each pair is compared once, unless that rests on one that is still being compared."""
+        pair = (read["name"], wrote["name"])
+        if pair in self._known:
+            return self._known[pair]
+        if pair in self._assumed:  # a record inside itself is as compatible as it is outside
+            self._relied_on.add(pair)
+            return []
+        self._assumed.add(pair)
+        above, self._relied_on = self._relied_on, set()
+        reasons = self._fields(read, wrote, path)
+        self._assumed.discard(pair)
+        open_ones = self._relied_on - {pair}
+        if reasons or not open_ones:
+            self._known[pair] = reasons
+        self._relied_on = above | open_ones
+        return reasons
+
+    def _fields(self, read: Any, wrote: Any, path: str) -> list[str]:
+        reasons = _names(read, wrote, path)
+        written = {field["name"]: field for field in wrote["fields"]}
+        for index, field in enumerate(read["fields"]):
+            names = (field["name"], *field["aliases"])
+            found = [written[name] for name in names if name in written]
+            place = f"{path}/fields/{index}"
+            if len(found) > 1:
+                reasons.append(_ambiguous(field["name"], place))
+            elif found:
+                reasons += self.types(field["type"], found[0]["type"], f"{place}/type")
+            elif "default" not in field:
+                reasons.append(_no_default(field["name"], place))
+        return reasons
+
+
+def _node(node: Any, model: AvroModel) -> Any:
+    """A union as a list, anything else as an object with its `type`."""
+    if isinstance(node, str):
+        return model.named.get(node, {"type": node})
+    return node
+
+
+def _names(read: Any, wrote: Any, path: str) -> list[str]:
+    bare = read["name"].rpartition(".")[2]
+    if bare == wrote["name"].rpartition(".")[2] or wrote["name"] in read["aliases"]:
+        return []
+    description = f"The name of the schema has changed (path '{path}/name')"
+    return [difference("NAME_MISMATCH", description, f"expected: {wrote['name']}")]
+
+
+def _sizes(read: Any, wrote: Any, path: str) -> list[str]:
+    if read["size"] == wrote["size"]:
+        return []
+    description = (
+        f"The size of FIXED type field at path '{path}/size' in the new schema does not match "
+        "with the old schema"
+    )
+    info = f"expected: {wrote['size']}, found: {read['size']}"
+    return [difference("FIXED_SIZE_MISMATCH", description, info)]
+
+
+def _symbols(read: Any, wrote: Any, path: str) -> list[str]:
+    missing = [symbol for symbol in wrote["symbols"] if symbol not in read["symbols"]]
+    if not missing or "default" in read:
+        return []
+    named = ", ".join(missing)
+    description = (
+        f"The new schema is missing enum symbols '[{named}]' at path '{path}/symbols' in "
+        "the old schema"
+    )
+    return [difference("MISSING_ENUM_SYMBOLS", description, f"[{named}]")]
+
+
+def _ambiguous(name: str, place: str) -> str:
+    description = (
+        f"The field '{name}' at path '{place}' in the new schema is, by its name and aliases, more "
+        "than one field of the old schema"
+    )
+    return difference("FIELD_NAME_AMBIGUOUS", description, name)
+
+
+def _no_default(name: str, place: str) -> str:
+    description = (
+        f"The field '{name}' at path '{place}' in the new schema has no default value and "
+        "is missing in the old schema"
+    )
+    return difference("READER_FIELD_MISSING_DEFAULT_VALUE", description, name)

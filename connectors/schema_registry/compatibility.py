@@ -29,11 +29,9 @@ def schema_type(kind: str) -> SchemaType:
     """Return the type of a name. Raises InvalidSchema."""
     match kind:
         case "AVRO":
-            from lakehead.connectors.schema_registry import avro_compatibility, avro_schema
+            from lakehead.connectors.schema_registry import avro_schema
 
-            return SchemaType(
-                parse=avro_schema.parse_avro, unreadable=avro_compatibility.unreadable
-            )
+            return SchemaType(parse=avro_schema.parse_avro, unreadable=avro_schema.unreadable)
         case "JSON":
             from lakehead.connectors.schema_registry import json_compatibility, json_schema
 

@@ -12,8 +12,7 @@ import fastavro
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lakehead.connectors.schema_registry.avro_compatibility import unreadable
-from lakehead.connectors.schema_registry.avro_schema import parse_avro
+from lakehead.connectors.schema_registry.avro_schema import parse_avro, unreadable
 
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 VALUES: dict[str, list[Any]] = {

@@ -13,7 +13,7 @@ CIRCLES = {
     "lakehead.broker.network.connection": 5,
     "lakehead.broker.partition.partition": 2,
     "lakehead.connectors.airflow.assets": 4,
-    "lakehead.connectors.schema_registry.avro_compatibility": 9,
+    "lakehead.connectors.schema_registry.avro_schema": 9,
     "lakehead.storage.metadata.declared_columns": 2,
     "lakehead.storage.wal.redivision": 2,
 }
