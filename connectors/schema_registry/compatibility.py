@@ -33,10 +33,10 @@ def schema_type(kind: str) -> SchemaType:
 
             return SchemaType(parse=avro_schema.parse_avro, unreadable=avro_schema.unreadable)
         case "JSON":
-            from lakehead.connectors.schema_registry import json_compatibility, json_schema
+            from lakehead.connectors.schema_registry import json_schema
 
             return SchemaType(
-                parse=json_schema.parse_json_schema, unreadable=json_compatibility.unreadable
+                parse=json_schema.parse_json_schema, unreadable=json_schema.unreadable
             )
         case "PROTOBUF":
             from lakehead.connectors.schema_registry import protobuf_compatibility, protobuf_schema

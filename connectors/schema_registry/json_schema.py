@@ -1,16 +1,26 @@
-"""JSON Schemas (drafts 4 to 2020-12): checked by `jsonschema`, references found by `referencing`.
+"""JSON Schemas (drafts 4 to 2020-12) of the registry: reading, and compatibility.
 
-A schema is taken apart the way that the comparison needs it: each part asserts one thing, and one
-that asserts several is `allOf` them. Nothing is fetched: what is referred to lies in the schema, in
-the registered schemas that come with it, or among the drafts themselves.
+Schemas are checked by `jsonschema`, and references are found by `referencing`. A schema is taken
+apart as the comparison needs it: each part asserts one thing, and one that asserts several is
+`allOf` them. Nothing is fetched: a reference is resolved in the schema, in the registered schemas
+that come with it, or among the drafts themselves.
+
+Two are compatible by the rules of Confluent's registry: for each keyword, the new schema accepts
+all that the old one accepted, and objects are compared as open or closed. A property may be added
+where the old schema was closed (no writer could have used it) or had a schema for further
+properties, and removed where the new one is open. An open object that gets a property is
+incompatible: a writer may have used that name with another type.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Literal
 from urllib.parse import urljoin
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from jsonschema.exceptions import SchemaError
 from jsonschema.validators import Draft7Validator, validator_for
 from jsonschema_specifications import REGISTRY
@@ -18,7 +28,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT7, DRAFT201909, DRAFT202012, specification_with
 
 from lakehead.connectors.schema_registry.errors import InvalidSchema
-from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
+from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema, difference
 from lakehead.connectors.schema_registry.records import JSON
 
 Kind = Literal[
@@ -249,3 +259,452 @@ def _inside(part: Part) -> Iterator[Source]:
         for each in given if isinstance(given, list) else [given]:
             if isinstance(each, dict | bool):
                 yield part.at(each)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What a new schema does not take any more, at a path of it."""
+
+    kind: str
+    path: str
+
+
+Compare = Callable[[Source | Part | None, Source | Part | None, str], list[Difference]]
+"""Compares an old schema with a new one; None: there is none."""
+
+
+def frozen(value: Any) -> str:
+    """Return a value so that equal ones are the same text."""
+    return json.dumps(value, sort_keys=True)
+
+
+def bounds(
+    old: Mapping[str, Any], new: Mapping[str, Any], path: str, upper: Mapping[str, str],
+    lower: Mapping[str, str],
+) -> list[Difference]:  # fmt: skip
+    """Return the limits that are new or tighter; `upper` and `lower` name keywords by kind."""
+    found = []
+    for keywords, sign, worse in ((upper, 1, "DECREASED"), (lower, -1, "INCREASED")):
+        for keyword, kind in keywords.items():
+            was, now = old.get(keyword), new.get(keyword)
+            if now is None:
+                continue
+            if was is None:
+                found.append(Difference(f"{kind}_ADDED", f"{path}/{keyword}"))
+            elif sign * now < sign * was:
+                found.append(Difference(f"{kind}_{worse}", f"{path}/{keyword}"))
+    return found
+
+
+def strings(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
+    """Return the differences of two schemas of strings."""
+    found = bounds(old, new, path, {"maxLength": "MAX_LENGTH"}, {"minLength": "MIN_LENGTH"})
+    was, now = old.get("pattern"), new.get("pattern")
+    if now is not None and was != now:
+        kind = "PATTERN_ADDED" if was is None else "PATTERN_CHANGED"
+        found.append(Difference(kind, f"{path}/pattern"))
+    return found
+
+
+def numbers(old: Part, new: Part, path: str) -> list[Difference]:
+    """Return the differences of two schemas of numbers."""
+    was, now = _limits(old.raw), _limits(new.raw)
+    found = bounds(
+        was,
+        now,
+        path,
+        {"maximum": "MAXIMUM", "exclusiveMaximum": "EXCLUSIVE_MAXIMUM"},
+        {"minimum": "MINIMUM", "exclusiveMinimum": "EXCLUSIVE_MINIMUM"},
+    )
+    before, after = old.raw.get("multipleOf"), new.raw.get("multipleOf")
+    if after is not None and before != after:
+        place = f"{path}/multipleOf"
+        if before is None:
+            found.append(Difference("MULTIPLE_OF_ADDED", place))
+        elif Fraction(str(before)) % Fraction(str(after)):
+            expanded = not Fraction(str(after)) % Fraction(str(before))
+            kind = "MULTIPLE_OF_EXPANDED" if expanded else "MULTIPLE_OF_CHANGED"
+            found.append(Difference(kind, place))
+    if new.is_integer and not old.is_integer:
+        found.append(Difference("TYPE_NARROWED", path))
+    return found
+
+
+def _limits(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Limits as numbers: in draft 4 `exclusiveMaximum: true` makes `maximum` exclusive."""
+    found = dict(raw)
+    for limit, exclusive in (("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")):
+        flag = raw.get(exclusive)
+        if isinstance(flag, bool):
+            del found[exclusive]
+            if flag and limit in raw:
+                found[exclusive] = found.pop(limit)
+    return found
+
+
+def enums(old: Sequence[Any], new: Sequence[Any], path: str) -> list[Difference]:
+    """Return the differences of two lists of values."""
+    was, now = set(map(frozen, old)), set(map(frozen, new))
+    if was <= now:
+        return []
+    kind = "ENUM_ARRAY_NARROWED" if now <= was else "ENUM_ARRAY_CHANGED"
+    return [Difference(kind, f"{path}/enum")]
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a pattern is found in a name.
+
+    By RE2, in time that grows with the two alone: whoever registers a schema chooses both. One that
+    RE2 does not know (look-ahead) matches nothing.
+    """
+    try:
+        found = pc.match_substring_regex(pa.array([name], pa.string()), pattern)
+    except pa.ArrowInvalid:
+        return False
+    return bool(found[0].as_py())
+
+
+def objects(compare: Compare, old: Part, new: Part, path: str) -> list[Difference]:
+    """Return the differences of two schemas of objects."""
+    found = _required(old.raw, new.raw, f"{path}/required")
+    was, now = _schemas(old, "properties"), _schemas(new, "properties")
+    for name in dict.fromkeys((*was, *now)):
+        place = f"{path}/properties/{name}"
+        if name not in now:
+            found += _removed(compare, was[name], new, name, place)
+        elif name not in was:
+            found += _added(compare, old, now[name], name, place)
+            if not _is_open(old) and _must_have(new.raw, name):
+                found.append(Difference("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", place))
+        else:
+            found += compare(was[name], now[name], place)
+    found += _dependencies(compare, old, new, f"{path}/dependencies")
+    found += _rest(
+        compare,
+        (old, old.raw.get("additionalProperties", True)),
+        (new, new.raw.get("additionalProperties", True)),
+        f"{path}/additionalProperties",
+        "ADDITIONAL_PROPERTIES",
+    )
+    return found + bounds(
+        old.raw,
+        new.raw,
+        path,
+        {"maxProperties": "MAX_PROPERTIES"},
+        {"minProperties": "MIN_PROPERTIES"},
+    )
+
+
+def _schemas(part: Part, keyword: str) -> dict[str, Source]:
+    return {name: part.at(raw) for name, raw in part.raw.get(keyword, {}).items()}
+
+
+def _required(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
+    properties = new.get("properties", {})
+    return [
+        Difference("REQUIRED_ATTRIBUTE_ADDED", f"{path}/{name}")
+        for name in old.get("properties", {})
+        if name in properties and name not in _names(old) and _must_have(new, name)
+    ]
+
+
+def _names(raw: Mapping[str, Any]) -> Sequence[str]:
+    given = raw.get("required", ())
+    return given if isinstance(given, list) else ()
+
+
+def _must_have(raw: Mapping[str, Any], name: str) -> bool:
+    """Whether a property has to be there, and no default stands for it."""
+    schema = raw.get("properties", {}).get(name)
+    has_default = isinstance(schema, dict) and "default" in schema
+    return name in _names(raw) and not has_default
+
+
+def _is_open(part: Part) -> bool:
+    """Whether any property may be there that is not named."""
+    raw = part.raw
+    return not raw.get("patternProperties") and raw.get("additionalProperties", True) is True
+
+
+def _schema_of_others(part: Part, name: str) -> Source | None:
+    """What an object that is neither open nor closed says of a property that it does not name."""
+    for pattern, raw in part.raw.get("patternProperties", {}).items():
+        if matches(pattern, name):
+            return part.at(raw)
+    rest = part.raw.get("additionalProperties", True)
+    return part.at(rest) if isinstance(rest, dict) else None
+
+
+def _removed(compare: Compare, was: Source, new: Part, name: str, place: str) -> list[Difference]:
+    if _is_open(new):
+        return []
+    others = _schema_of_others(new, name)
+    if others is not None:
+        found = compare(was, others, place)
+        kind = "PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
+        return [*found, Difference(kind, place)] if found else []
+    if parts_of(was).kind == "never":
+        return []
+    return [Difference("PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL", place)]
+
+
+def _added(compare: Compare, old: Part, now: Source, name: str, place: str) -> list[Difference]:
+    if _is_open(old):
+        if parts_of(now).kind == "any":
+            return []
+        return [Difference("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", place)]
+    others = _schema_of_others(old, name)
+    found = [] if others is None else compare(others, now, place)
+    kind = "PROPERTY_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
+    return [*found, Difference(kind, place)] if found else []
+
+
+def _dependencies(compare: Compare, old: Part, new: Part, path: str) -> list[Difference]:
+    found = []
+    was, now = _names_needed(old.raw), _names_needed(new.raw)
+    for name, needed in now.items():
+        place = f"{path}/{name}"
+        if name not in was:
+            found.append(Difference("DEPENDENCY_ARRAY_ADDED", place))
+        elif not set(needed) <= set(was[name]):
+            wider = set(was[name]) <= set(needed)
+            kind = "DEPENDENCY_ARRAY_EXTENDED" if wider else "DEPENDENCY_ARRAY_CHANGED"
+            found.append(Difference(kind, place))
+    before, after = _schemas_needed(old), _schemas_needed(new)
+    for name, schema in after.items():
+        place = f"{path}/{name}"
+        if name not in before:
+            found.append(Difference("DEPENDENCY_SCHEMA_ADDED", place))
+        else:
+            found += compare(before[name], schema, place)
+    return found
+
+
+def _names_needed(raw: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    given = {**raw.get("dependencies", {}), **raw.get("dependentRequired", {})}
+    return {name: each for name, each in given.items() if isinstance(each, list)}
+
+
+def _schemas_needed(part: Part) -> dict[str, Source]:
+    given = {**part.raw.get("dependencies", {}), **part.raw.get("dependentSchemas", {})}
+    return {name: part.at(each) for name, each in given.items() if not isinstance(each, list)}
+
+
+def _rest(
+    compare: Compare, old: tuple[Part, Any], new: tuple[Part, Any], path: str, kind: str
+) -> list[Difference]:
+    """What is said of properties or items that are not named: false, true, or a schema."""
+    (old_part, was), (new_part, now) = old, new
+    if (was is False) != (now is False):
+        return [Difference(f"{kind}_REMOVED", path)] if now is False else []
+    if not isinstance(now, dict):
+        return []
+    if not isinstance(was, dict):
+        return [Difference(f"{kind}_NARROWED", path)]
+    return compare(old_part.at(was), new_part.at(now), path)
+
+
+def arrays(compare: Compare, old: Part, new: Part, path: str) -> list[Difference]:
+    """Return the differences of two schemas of arrays."""
+    was, now = _Items(old), _Items(new)
+    found = compare(was.every, now.every, f"{path}/items")
+    common = min(len(was.first), len(now.first))
+    for index in range(common):
+        found += compare(was.first[index], now.first[index], f"{path}/items/{index}")
+    for index in range(common, len(was.first)):
+        found += _item_removed(compare, was.first[index], now, f"{path}/items/{index}")
+    for index in range(common, len(now.first)):
+        found += _item_added(compare, was, now.first[index], f"{path}/items/{index}")
+    found += _rest(
+        compare, (old, was.rest), (new, now.rest), f"{path}/additionalItems", "ADDITIONAL_ITEMS"
+    )
+    found += bounds(old.raw, new.raw, path, {"maxItems": "MAX_ITEMS"}, {"minItems": "MIN_ITEMS"})
+    if new.raw.get("uniqueItems") and not old.raw.get("uniqueItems"):
+        found.append(Difference("UNIQUE_ITEMS_ADDED", f"{path}/uniqueItems"))
+    return found
+
+
+class _Items:
+    """What a schema says of items: of the first ones one by one, of the rest, or of all alike."""
+
+    def __init__(self, part: Part) -> None:
+        raw = part.raw
+        items, first = raw.get("items"), raw.get("prefixItems")
+        self.every: Source | None = None
+        self.rest: Any = True
+        if first is not None:  # since 2020-12
+            self.rest = True if items is None else items
+        else:
+            # Confluent's rules look at it even where no list of items gives it a meaning.
+            self.rest = raw.get("additionalItems", True)
+            if isinstance(items, list):
+                first = items
+            elif items is not None:
+                self.every = part.at(items)
+        self.first = [part.at(each) for each in first or ()]
+        self.others = part.at(self.rest) if isinstance(self.rest, dict) else None
+        self.is_open = self.rest is True
+
+
+def _item_removed(compare: Compare, was: Source, now: _Items, place: str) -> list[Difference]:
+    if now.is_open:
+        return []
+    if now.others is not None:
+        found = compare(was, now.others, place)
+        kind = "ITEM_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
+        return [*found, Difference(kind, place)] if found else []
+    if parts_of(was).kind == "never":
+        return []
+    return [Difference("ITEM_REMOVED_FROM_CLOSED_CONTENT_MODEL", place)]
+
+
+def _item_added(compare: Compare, was: _Items, now: Source, place: str) -> list[Difference]:
+    if was.is_open:
+        if parts_of(now).kind == "any":
+            return []
+        return [Difference("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", place)]
+    found = [] if was.others is None else compare(was.others, now, place)
+    kind = "ITEM_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
+    return [*found, Difference(kind, place)] if found else []
+
+
+_STEPS_MAX = 200_000
+
+
+def unreadable(reader: Source, writer: Source) -> list[str]:
+    """Return why a value of `writer` may be none of `reader`: nothing if each is one."""
+    found = _Comparison().schemas(writer, reader, "#")
+    return [
+        difference(each.kind, f"The new schema is narrower at path '{each.path}'", each.path)
+        for each in dict.fromkeys(found)
+    ]
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """One pass over two schemas. Schemas inside themselves are compared once on each way."""
+
+    above: set[tuple[int, int, str]] = field(default_factory=set)
+    steps: int = 0
+
+    def schemas(
+        self, old_given: Source | Part | None, new_given: Source | Part | None, path: str
+    ) -> list[Difference]:
+        """What the new schema does not take of the old one's values; None: there is no schema."""
+        if new_given is None:
+            return []
+        if old_given is None:
+            return [Difference("SCHEMA_ADDED", path)]
+        self.steps += 1
+        if self.steps > _STEPS_MAX:
+            raise InvalidSchema(f"the schemas take more than {_STEPS_MAX} steps to compare")
+        old, new = parts_of(old_given), parts_of(new_given)
+        if (old.kind == "combined") != (new.kind == "combined") and self._is_branch(old, new, path):
+            return []
+        if old.kind != new.kind:
+            return (
+                []
+                if old.kind == "never" or new.kind == "any"
+                else [Difference("TYPE_CHANGED", path)]
+            )
+        pair = (id(old.source.raw), id(new.source.raw), old.kind + old.criterion)
+        if pair in self.above:
+            return []
+        self.above.add(pair)
+        try:
+            return self._same_kind(old, new, path)
+        finally:
+            self.above.discard(pair)
+
+    def _is_branch(self, old: Part, new: Part, path: str) -> bool:
+        """Whether one of the two is, to the other, no more than one of its own parts."""
+        if new.kind == "combined":
+            if len(new.parts) == 1 or new.criterion in ("anyOf", "oneOf"):
+                return any(not self.schemas(old, each, path) for each in new.parts)
+            return False
+        if len(old.parts) == 1 or old.criterion == "allOf":
+            return any(not self.schemas(each, new, path) for each in old.parts)
+        return False
+
+    def _same_kind(self, old: Part, new: Part, path: str) -> list[Difference]:
+        match old.kind:
+            case "string":
+                return strings(old.raw, new.raw, path)
+            case "number":
+                return numbers(old, new, path)
+            case "enum":
+                return enums(old.raw["enum"], new.raw["enum"], path)
+            case "const":
+                changed = frozen(old.raw["const"]) != frozen(new.raw["const"])
+                return [Difference("ENUM_ARRAY_CHANGED", f"{path}/const")] if changed else []
+            case "not":
+                # What is negated may take less, never more.
+                refused = self.schemas(new.parts[0], old.parts[0], f"{path}/not")
+                return [Difference("NOT_TYPE_EXTENDED", f"{path}/not")] if refused else []
+            case "combined":
+                return self._combined(old, new, path)
+            case "object":
+                return objects(self.schemas, old, new, path)
+            case "array":
+                return arrays(self.schemas, old, new, path)
+            case _:
+                return []
+
+    def _combined(self, old: Part, new: Part, path: str) -> list[Difference]:
+        before, after = _distinct(old.parts), _distinct(new.parts)
+        if not _is_criterion_kept(old, new):
+            return [Difference("COMBINED_TYPE_CHANGED", path)]
+        found = []
+        if len(before) < len(after) and new.criterion == "allOf":
+            found.append(Difference("PRODUCT_TYPE_EXTENDED", path))
+        if len(before) > len(after) and old.criterion != "allOf":
+            found.append(Difference("SUM_TYPE_NARROWED", path))
+        edges = [
+            [
+                there
+                for there, each in enumerate(after)
+                if not self.schemas(part, each, f"{path}/{old.criterion}/{here}")
+            ]
+            for here, part in enumerate(before)
+        ]
+        if _matched(edges, len(after)) < min(len(before), len(after)):
+            found.append(Difference("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path))
+        return found
+
+
+def _is_criterion_kept(old: Part, new: Part) -> bool:
+    if new.criterion in {old.criterion, "anyOf"}:
+        return True
+    was_one, is_one = len(old.parts) == 1, len(new.parts) == 1
+    return (
+        (was_one and is_one)
+        or (was_one and new.criterion == "oneOf")
+        or (is_one and old.criterion == "allOf")
+    )
+
+
+def _distinct(parts: Sequence[Part | Source]) -> list[Part | Source]:
+    """Parts without those that are written twice."""
+    found: dict[str, Part | Source] = {}
+    for each in parts:
+        kind = each.kind + str(each.is_integer) + each.criterion if isinstance(each, Part) else ""
+        raw = each.source.raw if isinstance(each, Part) else each.raw
+        found.setdefault(kind + frozen(raw), each)
+    return list(found.values())
+
+
+def _matched(edges: Sequence[Sequence[int]], count: int) -> int:
+    """How many of one side can be given one each of the other (Kuhn's augmenting paths)."""
+    given: list[int | None] = [None] * count
+
+    def place(here: int, tried: set[int]) -> bool:
+        for there in edges[here]:
+            if there not in tried:
+                tried.add(there)
+                holder = given[there]
+                if holder is None or place(holder, tried):
+                    given[there] = here
+                    return True
+        return False
+
+    return sum(place(here, set()) for here in range(len(edges)))
