@@ -39,11 +39,11 @@ def schema_type(kind: str) -> SchemaType:
                 parse=json_schema.parse_json_schema, unreadable=json_schema.unreadable
             )
         case "PROTOBUF":
-            from lakehead.connectors.schema_registry import protobuf_compatibility, protobuf_schema
+            from lakehead.connectors.schema_registry import protobuf_schema
 
             return SchemaType(
                 parse=protobuf_schema.parse_protobuf,
-                unreadable=protobuf_compatibility.unreadable,
+                unreadable=protobuf_schema.unreadable,
             )
     raise InvalidSchema(f"Invalid schema type {kind}: there are {AVRO}, {JSON} and {PROTOBUF}")
 

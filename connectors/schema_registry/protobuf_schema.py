@@ -1,24 +1,264 @@
-"""Protobuf schemas: texts and descriptors, compiled by protoc as the lake does, in one form.
+"""Protobuf schemas of the registry: texts and descriptors in one form, and compatibility.
 
-A text and a descriptor of the same file are one schema: what is kept is the text that `proto_text`
-writes. Comments and blanks are no part of it.
+A text and a descriptor of the same file are one schema, compiled by protoc as the lake does; the
+registry keeps the text that `proto_text` writes, without comments and blanks. protoc compiles texts
+and writes none, and Python's library has no printer of descriptors. A registry needs one: Python's
+serializers send descriptors, Java's send texts with comments, and both mean the same schema. The
+caller compiles the written text again and uses it only if it gives the same descriptor, so a
+feature that the printer lacks (custom options, editions' features) costs a pretty text and never a
+meaning.
+
+Two are compatible by the rules of Confluent's registry. Fields are identified by number. Numbers
+may come and go, but not those of `required` fields; a type may change within its kind on the wire
+(int32 and int64 and bool and enums, string and bytes); a message that is there stays; and of fields
+that could be set together no two may come into one `oneof`. Stricter in one place than Confluent's:
+a proto3 number without a label that becomes `repeated` is incompatible, as it is when the label is
+written out, since packed values are not read as one.
 """
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf.descriptor import FileDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    ServiceDescriptorProto,
+)
 from google.protobuf.message import DecodeError
 
 from lakehead.connectors.schema_registry.errors import InvalidSchema
-from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema
-from lakehead.connectors.schema_registry.proto_text import json_name, proto_text
+from lakehead.connectors.schema_registry.parsed import NamedText, ParsedSchema, difference
 from lakehead.connectors.schema_registry.records import PROTOBUF
 from lakehead.lake.tables.values.decoder import UnusableSchema
 from lakehead.lake.tables.values.protobuf_schema import compile_proto
+
+_MAX_NUMBER = 1 << 29
+_ENUM_MAX = (1 << 31) - 1
+_INDENT = "  "
+
+
+def proto_text(file: FileDescriptorProto) -> str:
+    """Return the text of a file whose types are named in full."""
+    return "\n".join(_Printer(file).file()) + "\n"
+
+
+class _Printer:
+    def __init__(self, file: FileDescriptorProto) -> None:
+        self._file = file
+        self._is_proto3 = file.syntax == "proto3"
+        self._prefix = f".{file.package}." if file.package else "."
+
+    def file(self) -> Iterator[str]:
+        """The lines of a file."""
+        file = self._file
+        if file.syntax == "editions":
+            yield f'edition = "{file.edition}";'
+        else:
+            yield f'syntax = "{file.syntax or "proto2"}";'
+        if file.package:
+            yield f"package {file.package};"
+        if file.dependency:
+            yield ""
+        for index, name in enumerate(file.dependency):
+            public = "public " if index in file.public_dependency else ""
+            yield f"import {public}{_quoted(name)};"
+        options = list(self._options(file.options))
+        if options:
+            yield ""
+        yield from (f"option {option};" for option in options)
+        for message in file.message_type:
+            yield ""
+            yield from self._message(message, "")
+        for enum in file.enum_type:
+            yield ""
+            yield from self._enum(enum, "")
+        yield from self._extensions(file.extension, "")
+        for service in file.service:
+            yield ""
+            yield from self._service(service)
+
+    def _message(self, message: DescriptorProto, indent: str) -> Iterator[str]:
+        yield f"{indent}message {message.name} {{"
+        yield from self._body(message, indent + _INDENT)
+        yield f"{indent}}}"
+
+    def _body(self, message: DescriptorProto, inner: str) -> Iterator[str]:
+        yield from (f"{inner}option {option};" for option in self._options(message.options))
+        yield from _reserved(message, inner)
+        for ranged in message.extension_range:
+            yield f"{inner}extensions {_span(ranged.start, ranged.end - 1, _MAX_NUMBER - 1)};"
+        for enum in message.enum_type:
+            yield from self._enum(enum, inner)
+        waiting = list(message.nested_type)
+        yield from self._extensions(message.extension, inner, waiting)
+        shown: set[int] = set()
+        for field in message.field:
+            if not field.HasField("oneof_index") or field.proto3_optional:
+                yield from self._field(field, inner, waiting)
+            elif field.oneof_index not in shown:
+                shown.add(field.oneof_index)
+                yield from self._oneof(message, field.oneof_index, inner, waiting)
+        for each in waiting:
+            yield from self._message(each, inner)
+
+    def _oneof(
+        self, message: DescriptorProto, index: int, indent: str, waiting: list[DescriptorProto]
+    ) -> Iterator[str]:
+        oneof, inner = message.oneof_decl[index], indent + _INDENT
+        yield f"{indent}oneof {oneof.name} {{"
+        yield from (f"{inner}option {option};" for option in self._options(oneof.options))
+        for member in message.field:
+            if member.HasField("oneof_index") and member.oneof_index == index:
+                yield from self._field(member, inner, waiting)
+        yield f"{indent}}}"
+
+    def _field(
+        self, field: FieldDescriptorProto, indent: str, waiting: list[DescriptorProto]
+    ) -> Iterator[str]:
+        """A field, after the nested messages whose places are before that of its own message.
+
+        Values name their message by its place among the nested ones, entries of maps included.
+        """
+        details = self._details(field)
+        entry = _own_message(field, waiting)
+        if entry is not None:
+            while waiting[0] is not entry:
+                yield from self._message(waiting.pop(0), indent)
+            waiting.pop(0)
+            if entry.options.map_entry:
+                kinds = ", ".join(self._type(each) for each in entry.field)
+                yield f"{indent}map<{kinds}> {field.name} = {field.number}{details};"
+            else:
+                yield f"{indent}{self._label(field)}group {entry.name} = {field.number}{details} {{"
+                yield from self._body(entry, indent + _INDENT)
+                yield f"{indent}}}"
+            return
+        label = self._label(field)
+        yield f"{indent}{label}{self._type(field)} {field.name} = {field.number}{details};"
+
+    def _label(self, field: FieldDescriptorProto) -> str:
+        if field.label == FieldDescriptorProto.LABEL_REPEATED:
+            return "repeated "
+        if field.HasField("oneof_index") and not field.proto3_optional:
+            return ""
+        if field.label == FieldDescriptorProto.LABEL_REQUIRED:
+            return "required "
+        is_said = field.proto3_optional or self._file.syntax in ("", "proto2")
+        return "optional " if is_said else ""
+
+    def _type(self, field: FieldDescriptorProto) -> str:
+        if field.type_name:
+            return str(field.type_name)
+        name: str = FieldDescriptorProto.Type.Name(field.type)
+        return name.removeprefix("TYPE_").lower()
+
+    def _details(self, field: FieldDescriptorProto) -> str:
+        found = []
+        if field.HasField("default_value"):
+            text = field.default_value
+            is_text = field.type == FieldDescriptorProto.TYPE_STRING
+            is_bytes = field.type == FieldDescriptorProto.TYPE_BYTES
+            shown = _quoted(text) if is_text else f'"{text}"' if is_bytes else text
+            found.append(f"default = {shown}")
+        if field.json_name and field.json_name != json_name(field.name):
+            found.append(f"json_name = {_quoted(field.json_name)}")
+        found += self._options(field.options)
+        return f" [{', '.join(found)}]" if found else ""
+
+    def _enum(self, enum: EnumDescriptorProto, indent: str) -> Iterator[str]:
+        inner = indent + _INDENT
+        yield f"{indent}enum {enum.name} {{"
+        yield from (f"{inner}option {option};" for option in self._options(enum.options))
+        spans = [_span(each.start, each.end, _ENUM_MAX) for each in enum.reserved_range]
+        if spans:
+            yield f"{inner}reserved {', '.join(spans)};"
+        if enum.reserved_name:
+            yield f"{inner}reserved {', '.join(map(_quoted, enum.reserved_name))};"
+        for value in enum.value:
+            options = list(self._options(value.options))
+            details = f" [{', '.join(options)}]" if options else ""
+            yield f"{inner}{value.name} = {value.number}{details};"
+        yield f"{indent}}}"
+
+    def _extensions(
+        self,
+        extensions: Iterable[FieldDescriptorProto],
+        indent: str,
+        waiting: list[DescriptorProto] | None = None,
+    ) -> Iterator[str]:
+        for field in extensions:
+            yield f"{indent}extend {field.extendee} {{"
+            yield from self._field(field, indent + _INDENT, [] if waiting is None else waiting)
+            yield f"{indent}}}"
+
+    def _service(self, service: ServiceDescriptorProto) -> Iterator[str]:
+        yield f"service {service.name} {{"
+        yield from (f"{_INDENT}option {option};" for option in self._options(service.options))
+        for method in service.method:
+            asked = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
+            told = f"{'stream ' if method.server_streaming else ''}{method.output_type}"
+            options = [f"option {option};" for option in self._options(method.options)]
+            end = f" {{ {' '.join(options)} }}" if options else ";"
+            yield f"{_INDENT}rpc {method.name} ({asked}) returns ({told}){end}"
+        yield "}"
+
+    @staticmethod
+    def _options(options: Any) -> Iterator[str]:
+        for field, value in options.ListFields():
+            if field.name == "map_entry" or field.message_type is not None or field.is_repeated:
+                continue
+            if field.enum_type is not None:
+                shown = field.enum_type.values_by_number[value].name
+            elif isinstance(value, bool):
+                shown = str(value).lower()
+            else:
+                shown = _quoted(value) if isinstance(value, str) else str(value)
+            yield f"{field.name} = {shown}"
+
+
+def _own_message(
+    field: FieldDescriptorProto, waiting: list[DescriptorProto]
+) -> DescriptorProto | None:
+    """The message that the field makes where it stands: a group, or the entries of a map."""
+    is_group = field.type == FieldDescriptorProto.TYPE_GROUP
+    name = field.type_name.rpartition(".")[2]
+    for each in waiting:
+        if each.name == name and (is_group or each.options.map_entry):
+            return each
+    return None
+
+
+def json_name(name: str) -> str:
+    """Return the name in JSON that a field has by default: `flight_no` is `flightNo`."""
+    first, *others = name.split("_")
+    return first + "".join(each[:1].upper() + each[1:] for each in others)
+
+
+def _reserved(message: DescriptorProto, indent: str) -> Iterator[str]:
+    spans = [_span(each.start, each.end - 1, _MAX_NUMBER - 1) for each in message.reserved_range]
+    if spans:
+        yield f"{indent}reserved {', '.join(spans)};"
+    if message.reserved_name:
+        yield f"{indent}reserved {', '.join(map(_quoted, message.reserved_name))};"
+
+
+def _span(first: int, last: int, most: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first} to {'max' if last == most else last}"
+
+
+def _quoted(text: str) -> str:
+    escaped = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}"
+        for byte in text.encode()
+    )
+    return f'"{escaped}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +393,165 @@ def serialized(schema: ParsedSchema) -> str:
     file.CopyFrom(schema.model.file)
     file.name = "default"
     return base64.b64encode(file.SerializeToString(deterministic=True)).decode()
+
+
+_Proto = FieldDescriptorProto
+_WIRE_KINDS: Mapping[int, str] = {
+    **dict.fromkeys(
+        (
+            *(_Proto.TYPE_INT32, _Proto.TYPE_INT64, _Proto.TYPE_UINT32, _Proto.TYPE_UINT64),
+            *(_Proto.TYPE_BOOL, _Proto.TYPE_ENUM),
+        ),
+        "number",
+    ),
+    **dict.fromkeys((_Proto.TYPE_SINT32, _Proto.TYPE_SINT64), "signed number"),
+    **dict.fromkeys((_Proto.TYPE_STRING, _Proto.TYPE_BYTES), "string or bytes"),
+    **dict.fromkeys((_Proto.TYPE_FIXED32, _Proto.TYPE_SFIXED32), "fixed32"),
+    **dict.fromkeys((_Proto.TYPE_FIXED64, _Proto.TYPE_SFIXED64), "fixed64"),
+    _Proto.TYPE_FLOAT: "float",
+    _Proto.TYPE_DOUBLE: "double",
+}
+
+
+def unreadable(reader: ProtobufModel, writer: ProtobufModel) -> list[str]:
+    """Return why values of `writer` cannot be read by `reader`: nothing if they can."""
+    comparison = _Comparison(writer, reader)
+    found = comparison.messages(writer.file.message_type, reader.file.message_type, "#")
+    return list(dict.fromkeys(found))
+
+
+class _Comparison:
+    def __init__(self, old: ProtobufModel, new: ProtobufModel) -> None:
+        self._old = old
+        self._new = new
+        self._begun: set[tuple[str, str]] = set()
+        self._local = {f"{_prefix(old)}.{each.name}" for each in old.file.message_type}
+
+    def messages(self, old: Any, new: Any, path: str) -> Iterator[str]:
+        """Compare messages at one place, by their names."""
+        kept = {each.name: each for each in new}
+        for message in old:
+            if message.options.map_entry:
+                continue
+            place = f"{path}/{message.name}"
+            if message.name not in kept:
+                yield _reason("MESSAGE_REMOVED", place)
+            else:
+                yield from self._message(message, kept[message.name], place)
+
+    def _message(self, old: DescriptorProto, new: DescriptorProto, path: str) -> Iterator[str]:
+        yield from _oneofs(old, new, path)
+        was = {field.number: field for field in old.field}
+        now = {field.number: field for field in new.field}
+        for number in sorted(was.keys() | now.keys()):
+            place = f"{path}/{number}"
+            before, after = was.get(number), now.get(number)
+            if before is not None and after is not None:
+                yield from self._field((old, before), (new, after), place)
+            elif before is not None and before.label == _Proto.LABEL_REQUIRED:
+                yield _reason("REQUIRED_FIELD_REMOVED", place)
+            elif after is not None and after.label == _Proto.LABEL_REQUIRED:
+                yield _reason("REQUIRED_FIELD_ADDED", place)
+        yield from self.messages(old.nested_type, new.nested_type, path)
+
+    def _field(
+        self,
+        old_pair: tuple[DescriptorProto, FieldDescriptorProto],
+        new_pair: tuple[DescriptorProto, FieldDescriptorProto],
+        path: str,
+    ) -> Iterator[str]:
+        (_, old), (_, new) = old_pair, new_pair
+        was, now = _entry(*old_pair), _entry(*new_pair)
+        kind_was = "map" if was is not None else _kind(old)
+        kind_is = "map" if now is not None else _kind(new)
+        if kind_was != kind_is:
+            yield _reason("FIELD_KIND_CHANGED", path)
+        elif was is not None and now is not None:
+            for index, part in enumerate(("key", "value")):
+                pairs = (was, was.field[index]), (now, now.field[index])
+                yield from self._field(*pairs, f"{path}/{part}")
+        elif kind_was == "message":
+            yield from self._message_type(old, new, path)
+        else:
+            yield from _scalar(old, new, path)
+
+    def _message_type(
+        self, old: FieldDescriptorProto, new: FieldDescriptorProto, path: str
+    ) -> Iterator[str]:
+        was, now = old.type_name, new.type_name
+        if _bare(was, self._old) != _bare(now, self._new):
+            yield _reason("FIELD_NAMED_TYPE_CHANGED", path)
+            return
+        pair = (was, now)
+        if pair in self._begun or any(f"{was}.".startswith(f"{own}.") for own in self._local):
+            return  # of the file itself: compared where it stands
+        self._begun.add(pair)
+        found = list(self._message(self._old.types[was], self._new.types[now], path))
+        if found:
+            yield from found
+            yield _reason("FIELD_NAMED_TYPE_CHANGED", path)
+
+
+def _prefix(model: ProtobufModel) -> str:
+    return f".{model.file.package}" if model.file.package else ""
+
+
+def _bare(name: str, model: ProtobufModel) -> str:
+    """A type's name without its package, which may change."""
+    package = model.packages.get(name, "")
+    return name.removeprefix(f".{package}.") if package else name.removeprefix(".")
+
+
+def _kind(field: FieldDescriptorProto) -> str:
+    is_message = field.type in (_Proto.TYPE_MESSAGE, _Proto.TYPE_GROUP)
+    return "message" if is_message else "scalar"
+
+
+def _entry(message: DescriptorProto, field: FieldDescriptorProto) -> DescriptorProto | None:
+    """The message that stands for the entries of a map."""
+    if field.type != _Proto.TYPE_MESSAGE:
+        return None
+    name = field.type_name.rpartition(".")[2]
+    found = (each for each in message.nested_type if each.name == name and each.options.map_entry)
+    return next(found, None)
+
+
+def _scalar(old: FieldDescriptorProto, new: FieldDescriptorProto, path: str) -> Iterator[str]:
+    was, now = _WIRE_KINDS[old.type], _WIRE_KINDS[new.type]
+    if was != now:
+        yield _reason("FIELD_SCALAR_KIND_CHANGED", path)
+    elif was != "string or bytes" and old.label != new.label:
+        yield _reason("FIELD_NUMERIC_LABEL_CHANGED", path)
+
+
+def _oneofs(old: DescriptorProto, new: DescriptorProto, path: str) -> Iterator[str]:
+    """What may be set together before and not after, and members that are gone."""
+    was = _members(old)
+    oneof_of = {number: name for name, numbers in was.items() for number in numbers}
+    plain = {field.number for field in old.field} - oneof_of.keys()
+    for name, numbers in _members(new).items():
+        moved = numbers & plain
+        sources = {oneof_of[number] for number in numbers & oneof_of.keys()}
+        if len(moved) > 1 or len(sources) > 1:
+            yield _reason("MULTIPLE_FIELDS_MOVED_TO_ONEOF", f"{path}/{name}")
+        elif moved and sources:
+            yield _reason("FIELD_MOVED_TO_EXISTING_ONEOF", f"{path}/{name}")
+    kept = {field.number for field in new.field}
+    for name, numbers in was.items():
+        if name in _members(new):
+            for number in sorted(numbers - kept):
+                yield _reason("ONEOF_FIELD_REMOVED", f"{path}/{name}/{number}")
+
+
+def _members(message: DescriptorProto) -> dict[str, set[int]]:
+    """The numbers of each oneof; one that proto3's `optional` makes up is none."""
+    found: dict[str, set[int]] = {}
+    for field in message.field:
+        if field.HasField("oneof_index") and not field.proto3_optional:
+            name = message.oneof_decl[field.oneof_index].name
+            found.setdefault(name, set()).add(field.number)
+    return found
+
+
+def _reason(kind: str, path: str) -> str:
+    return difference(kind, f"The new schema differs at path '{path}'", path)
