@@ -1,33 +1,132 @@
-"""The registry as a process: its topic, its socket, its end.
+"""The registry as a process: an ASGI application around `Routes`, on a socket, until a signal.
 
-The HTTP server runs on a thread, so that SIGTERM and SIGINT are ours: requests under way are
-answered, then the log is closed.
+The application bounds bodies, requires a password where users are set, and turns failures into
+Confluent's errors. Calls block on Kafka and on protoc, so each runs on a thread; the server bounds
+their number. The HTTP server runs on a thread, so that SIGTERM and SIGINT are ours: running
+requests get their responses, then the log is closed.
 """
 
+import base64
+import hmac
+import json
 import random
 import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import structlog
 import uvicorn
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
+from lakehead.connectors.schema_registry.errors import RegistryError, malformed_request
 from lakehead.connectors.schema_registry.log import SchemaLog
 from lakehead.connectors.schema_registry.registry import Registry
-from lakehead.connectors.schema_registry.routes import Routes
-from lakehead.connectors.schema_registry.service import Service
+from lakehead.connectors.schema_registry.routes import BareText, Call, Routes
 from lakehead.connectors.schema_registry.settings import RegistrySettings
 from lakehead.connectors.schema_registry.topic import prepare_topic
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+_log = structlog.get_logger("connectors.schema_registry")
+
+
+class Service:
+    """An ASGI application. `users` are passwords by name; none: everybody may ask."""
+
+    def __init__(self, routes: Routes, users: Mapping[str, str], *, body_bytes_max: int) -> None:
+        self._routes = routes
+        self._users = users
+        self._body_bytes_max = body_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, as ASGI has it."""
+        response = await self._response(Request(scope, receive))
+        await response(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        try:
+            if not self._is_known(request.headers.get("authorization", "")):
+                return _refused()
+            call = await self._call(request)
+            found = await run_in_threadpool(self._routes.answer, call)
+        except RegistryError as error:
+            return _error(error.status, error.code, str(error))
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception:  # noqa: BLE001 - the root of a request: the client gets an answer
+            _log.exception("registry_call_failed", method=request.method, path=request.url.path)
+            return _error(500, 50001, "Internal Server Error")
+        if isinstance(found, BareText):
+            return _answer(200, found.text)
+        return _answer(200, json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+
+    async def _call(self, request: Request) -> Call:
+        raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+        segments = raw_path.decode("ascii", "replace").partition("?")[0].split("/")
+        return Call(
+            method=request.method,
+            path=tuple(unquote(segment) for segment in segments if segment),
+            query=dict(request.query_params),
+            body=await self._body(request),
+        )
+
+    async def _body(self, request: Request) -> Any:
+        received = bytearray()
+        async for piece in request.stream():
+            received += piece
+            if len(received) > self._body_bytes_max:
+                raise RegistryError(
+                    413, 413, f"a request may have no more than {self._body_bytes_max} bytes"
+                )
+        if not received:
+            return None
+        try:
+            return json.loads(bytes(received))
+        except (ValueError, RecursionError):
+            raise malformed_request("the body is no JSON") from None
+
+    def _is_known(self, authorization: str) -> bool:
+        if not self._users:
+            return True
+        scheme, _, encoded = authorization.partition(" ")
+        try:
+            pair = base64.b64decode(encoded, validate=True).decode()
+        except ValueError:
+            return False
+        name, _, password = pair.partition(":")
+        wanted = self._users.get(name)
+        given_right = hmac.compare_digest((wanted or "").encode(), password.encode())
+        return scheme.lower() == "basic" and wanted is not None and given_right
+
+
+def _answer(status: int, body: str, headers: Mapping[str, str] | None = None) -> Response:
+    # A schema may hold half of a surrogate pair, which UTF-8 has no bytes for.
+    encoded = body.encode("utf-8", "backslashreplace")
+    return Response(encoded, status, headers=headers, media_type=CONTENT_TYPE)
+
+
+def _error(
+    status: int, code: int, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    return _answer(status, json.dumps({"error_code": code, "message": message}), headers)
+
+
+def _refused() -> Response:
+    challenge = {"www-authenticate": 'Basic realm="schema-registry"'}
+    return _error(401, 401, "Unauthorized", challenge)
+
+
 _CONNECTIONS_MAX = 1000
 _IDLE_S = 60
 _STOP_S = 10
-_log = structlog.get_logger("connectors.schema_registry")
 
 
 def run(settings: RegistrySettings, *, on_ready: Callable[[str], None]) -> None:
