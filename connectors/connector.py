@@ -15,10 +15,12 @@ from lakehead.connectors.runtime.kafka_clients import KafkaConfig, checked_confi
 from lakehead.connectors.runtime.records import Position
 from lakehead.connectors.runtime.source import Source
 from lakehead.connectors.runtime.stop import Stop
-from lakehead.connectors.settings import ConnectorSettings
-from lakehead.connectors.sources.delta.settings import DeltaSettings
-from lakehead.connectors.sources.files.settings import FilesSettings
-from lakehead.connectors.sources.topics import TopicsSettings
+from lakehead.connectors.settings import (
+    ConnectorSettings,
+    DeltaSettings,
+    FilesSettings,
+    TopicsSettings,
+)
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 

@@ -83,7 +83,7 @@ def connector_lineage(
     `records` is what came; of several topics the output has no number. None without OpenLineage.
     """
     from lakehead.connectors.runtime.config_file import dotted
-    from lakehead.connectors.sources.topics import TopicsSettings
+    from lakehead.connectors.settings import TopicsSettings
 
     def topic_of(name: str, servers: str) -> DatasetName:
         return topic_dataset(name, bootstrap_servers=servers, path="")

@@ -14,9 +14,8 @@ from lakehead.connectors.runtime.records import Position, Work
 from lakehead.connectors.runtime.sink import Offsets, TopicPartition
 from lakehead.connectors.runtime.sink_run import SinkRun
 from lakehead.connectors.runtime.stop import Stop
-from lakehead.connectors.settings import ConnectorSettings
+from lakehead.connectors.settings import ConnectorSettings, TopicsSettings
 from lakehead.connectors.sinks.topic import GroupOffsets, TargetPositions, TopicSink
-from lakehead.connectors.sources.topics import TopicsSettings
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 

@@ -7,8 +7,7 @@ from lakehead.connectors.runtime.errors import KafkaFailed
 from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.runtime.transactions import Transactions
-from lakehead.connectors.settings import ConnectorSettings
-from lakehead.connectors.sources.delta.settings import DeltaSettings
+from lakehead.connectors.settings import ConnectorSettings, DeltaSettings
 from lakehead.storage.clock import Clock
 
 _CUT_TRANSACTION_S = 60.0

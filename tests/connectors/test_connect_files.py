@@ -16,8 +16,7 @@ from lakehead.connectors.runtime.figures import ConnectFigures
 from lakehead.connectors.runtime.records import Batch, Position, Work
 from lakehead.connectors.runtime.source import Positions, Source
 from lakehead.connectors.runtime.stop import Stop
-from lakehead.connectors.settings import ConnectorSettings
-from lakehead.connectors.sources.files.settings import FilesSettings
+from lakehead.connectors.settings import ConnectorSettings, FilesSettings
 from lakehead.connectors.sources.files.source import FilesSource
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import StoreRefused, StoreUnavailable

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputLost
 from lakehead.connectors.runtime.records import Batch, Letter, Position, Record, Work
 from lakehead.connectors.runtime.source import Positions
+from lakehead.connectors.settings import DeltaSettings
 from lakehead.connectors.sources.arrow_rows import PythonRow, python_rows
-from lakehead.connectors.sources.delta.settings import DeltaSettings
 from lakehead.connectors.sources.values import NoSuchValue, encoded, key_of, timestamp_of
 from lakehead.storage.errors import SettingsError
 

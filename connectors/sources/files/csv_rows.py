@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from lakehead.connectors.settings import ColumnType
 from lakehead.connectors.sources.files.lines import Line
 from lakehead.connectors.sources.files.rows import Row
-from lakehead.connectors.sources.files.settings import ColumnType
 
 _TRUTH = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
 _FIELD_BYTES_MAX = 64 * 1024 * 1024

@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import PreconditionError
 
 from lakehead.connectors.runtime.errors import BadInput, InputLost, InputReplaced
-from lakehead.connectors.sources.files.settings import COMPRESSIONS, FORMATS, Compression, Format
+from lakehead.connectors.settings import COMPRESSIONS, FORMATS, Compression, Format
 from lakehead.storage.errors import ObjectNotFound, SettingsError, StoreUnavailable
 from lakehead.storage.object_store.s3.errors import CLIENT_ERRORS, obstore_error
 

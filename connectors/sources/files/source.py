@@ -16,6 +16,7 @@ import msgspec
 from lakehead.connectors.runtime.errors import BadInput, InputChanged
 from lakehead.connectors.runtime.records import Batch, Letter, Position, Record, Work
 from lakehead.connectors.runtime.source import Positions
+from lakehead.connectors.settings import Compression, FilesSettings, Format
 from lakehead.connectors.sources.files.csv_rows import CsvRows
 from lakehead.connectors.sources.files.json_lines import json_rows
 from lakehead.connectors.sources.files.lines import Line, lines
@@ -28,7 +29,6 @@ from lakehead.connectors.sources.files.place import (
     file_kind,
 )
 from lakehead.connectors.sources.files.rows import Row
-from lakehead.connectors.sources.files.settings import Compression, FilesSettings, Format
 from lakehead.connectors.sources.files.unpacked import UNPACKING_ERRORS, unpacked
 from lakehead.connectors.sources.values import NoSuchValue, key_of, timestamp_of
 from lakehead.storage.clock import Clock

@@ -6,8 +6,8 @@ from typing import Any
 
 import zstandard
 
+from lakehead.connectors.settings import Compression
 from lakehead.connectors.sources.files.lines import Readable
-from lakehead.connectors.sources.files.settings import Compression
 
 UNPACKING_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
 """What a compressed file that is cut or damaged is noticed by."""

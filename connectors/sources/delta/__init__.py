@@ -1,1 +1,0 @@
-"""The change data feed of a Delta table into a topic."""
