@@ -104,6 +104,6 @@ def _opened(settings: FilesSettings | DeltaSettings, clock: Clock, stop: Stop) -
         from lakehead.connectors.sources.files.source import FilesSource
 
         return FilesSource(settings, clock, stop.wait)
-    from lakehead.connectors.sources.delta.source import DeltaSource
+    from lakehead.connectors.sources.delta import DeltaSource
 
     return DeltaSource(settings)

@@ -19,6 +19,7 @@ from lakehead.storage.errors import SettingsError
 if TYPE_CHECKING:
     from lakehead.lake.tables.delta_table import Table
 
+
 T = TypeVar("T")
 
 _BATCH_BYTES = 512 * 1024
