@@ -12,8 +12,14 @@ from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputLost
 from lakehead.connectors.runtime.records import Batch, Letter, Position, Record, Work
 from lakehead.connectors.runtime.source import Positions
 from lakehead.connectors.settings import DeltaSettings
-from lakehead.connectors.sources.arrow_rows import PythonRow, python_rows
-from lakehead.connectors.sources.values import NoSuchValue, encoded, key_of, timestamp_of
+from lakehead.connectors.sources.values import (
+    NoSuchValue,
+    PythonRow,
+    encoded,
+    key_of,
+    python_rows,
+    timestamp_of,
+)
 from lakehead.storage.errors import SettingsError
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from lakehead.connectors.runtime.errors import BadInput
-from lakehead.connectors.sources.arrow_rows import python_rows
 from lakehead.connectors.sources.files.rows import Row
-from lakehead.connectors.sources.values import encoded
+from lakehead.connectors.sources.values import encoded, python_rows
 from lakehead.storage.errors import SettingsError
 
 _ROWS_AT_ONCE = 2_000
