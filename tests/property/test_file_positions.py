@@ -7,10 +7,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakehead.connectors.sources.files.csv_rows import CsvRows
-from lakehead.connectors.sources.files.json_lines import json_rows
-from lakehead.connectors.sources.files.lines import Line, lines
-from lakehead.connectors.sources.files.rows import Row
+from lakehead.connectors.sources.files.formats import CsvRows, Line, Row, json_rows, lines
 
 LIMIT = 64
 

@@ -17,10 +17,17 @@ from lakehead.connectors.runtime.errors import BadInput, InputChanged
 from lakehead.connectors.runtime.records import Batch, Letter, Position, Record, Work
 from lakehead.connectors.runtime.source import Positions
 from lakehead.connectors.settings import Compression, FilesSettings, Format
-from lakehead.connectors.sources.files.csv_rows import CsvRows
-from lakehead.connectors.sources.files.json_lines import json_rows
-from lakehead.connectors.sources.files.lines import Line, lines
-from lakehead.connectors.sources.files.parquet_rows import parquet_looked_at, parquet_rows
+from lakehead.connectors.sources.files.formats import (
+    UNPACKING_ERRORS,
+    CsvRows,
+    Line,
+    Row,
+    json_rows,
+    lines,
+    parquet_looked_at,
+    parquet_rows,
+    unpacked,
+)
 from lakehead.connectors.sources.files.place import (
     READ_BYTES,
     FilePlace,
@@ -28,8 +35,6 @@ from lakehead.connectors.sources.files.place import (
     PlacedFile,
     file_kind,
 )
-from lakehead.connectors.sources.files.rows import Row
-from lakehead.connectors.sources.files.unpacked import UNPACKING_ERRORS, unpacked
 from lakehead.connectors.sources.values import NoSuchValue, key_of, timestamp_of
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
