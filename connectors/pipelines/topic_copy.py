@@ -15,7 +15,7 @@ from lakehead.connectors.runtime.sink import Offsets, TopicPartition
 from lakehead.connectors.runtime.sink_run import SinkRun
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.settings import ConnectorSettings, TopicsSettings
-from lakehead.connectors.sinks.topic import GroupOffsets, TargetPositions, TopicSink
+from lakehead.connectors.sinks import GroupOffsets, TargetPositions, TopicSink
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
 

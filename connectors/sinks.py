@@ -1,7 +1,7 @@
-"""A topic of the same cluster or of another: every record once, whatever is killed.
+"""The sink of topics: of the same cluster or of another, every record once, whatever is killed.
 
 How far each partition was read is a record of a compacted topic of the cluster that is written, in
-the transaction of what was read.
+the transaction of the records.
 """
 
 from collections.abc import Sequence

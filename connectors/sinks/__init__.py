@@ -1,1 +1,0 @@
-"""Sinks: from topics to elsewhere."""
