@@ -11,11 +11,17 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 
 from lakehead.connectors.runtime.dead_letters import DeadLetters
-from lakehead.connectors.runtime.figures import ConnectFigures
+from lakehead.connectors.runtime.interfaces import (
+    ConnectFigures,
+    Consumed,
+    Letter,
+    Offsets,
+    Record,
+    SourceOffset,
+    TopicPartition,
+)
 from lakehead.connectors.runtime.kafka_clients import KafkaConfig, made_client
 from lakehead.connectors.runtime.positions import PositionTopic
-from lakehead.connectors.runtime.records import Letter, Record
-from lakehead.connectors.runtime.sink import Consumed, Offsets, SourceOffset, TopicPartition
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.runtime.transactions import RecordTooBig, Transactions
 from lakehead.storage.clock import Clock

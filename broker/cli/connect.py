@@ -26,8 +26,8 @@ from lakehead.storage.clock import SystemClock
 if TYPE_CHECKING:
     from lakehead.connectors.connector import Connector
     from lakehead.connectors.pipelines.plan import Plan
-    from lakehead.connectors.runtime.figures import Progress as Told
-    from lakehead.connectors.runtime.records import Position
+    from lakehead.connectors.runtime.interfaces import Position
+    from lakehead.connectors.runtime.interfaces import Progress as Told
 
 _FORCED = (
     "ended at once by a second signal; the next run finds out what was committed, and reads the "

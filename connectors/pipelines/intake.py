@@ -6,11 +6,9 @@ from itertools import islice
 from lakehead.connectors.pipelines.plan import Plan
 from lakehead.connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
 from lakehead.connectors.runtime.dead_letters import DeadLetters
-from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.interfaces import ConnectFigures, Position, Progress, Source
 from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig
 from lakehead.connectors.runtime.positions import PositionTopic, default_topic
-from lakehead.connectors.runtime.records import Position
-from lakehead.connectors.runtime.source import Source
 from lakehead.connectors.runtime.source_run import SourceRun
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.settings import ConnectorSettings

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lakehead.connectors.runtime.records import Work
+from lakehead.connectors.runtime.interfaces import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,16 @@ from lakehead.connectors.pipelines.topics import dead_letter_topic, make_topics,
 from lakehead.connectors.runtime.config_file import dotted
 from lakehead.connectors.runtime.dead_letters import DeadLetters
 from lakehead.connectors.runtime.errors import KafkaFailed
-from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.interfaces import (
+    ConnectFigures,
+    Offsets,
+    Position,
+    Progress,
+    TopicPartition,
+    Work,
+)
 from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, checked_config
 from lakehead.connectors.runtime.positions import PositionTopic, default_topic
-from lakehead.connectors.runtime.records import Position, Work
-from lakehead.connectors.runtime.sink import Offsets, TopicPartition
 from lakehead.connectors.runtime.sink_run import SinkRun
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.settings import ConnectorSettings, TopicsSettings

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from lakehead.connectors.runtime.errors import BadInput
-from lakehead.connectors.runtime.figures import ConnectFigures
-from lakehead.connectors.runtime.records import Letter, Record
+from lakehead.connectors.runtime.interfaces import ConnectFigures, Letter, Record
 from lakehead.connectors.runtime.transactions import RecordTooBig, Transactions
 
 _LETTER_BYTES_MAX = 64 * 1024

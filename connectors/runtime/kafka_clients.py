@@ -14,7 +14,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from lakehead.connectors.runtime.errors import ConnectorFenced, KafkaAway, KafkaFailed, RunStopped
-from lakehead.connectors.runtime.sink import TopicPartition
+from lakehead.connectors.runtime.interfaces import TopicPartition
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.storage.errors import SettingsError
 

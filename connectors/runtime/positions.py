@@ -13,9 +13,8 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 
 from lakehead.connectors.runtime.errors import KafkaFailed, RunStopped
+from lakehead.connectors.runtime.interfaces import Partition, Position, Record, TopicPartition
 from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
-from lakehead.connectors.runtime.records import Partition, Position, Record
-from lakehead.connectors.runtime.sink import TopicPartition
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError

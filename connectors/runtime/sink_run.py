@@ -16,10 +16,17 @@ from lakehead.connectors.runtime.errors import (
     RunStopped,
     TransactionAborted,
 )
-from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.interfaces import (
+    ConnectFigures,
+    Consumed,
+    Offsets,
+    Progress,
+    Sink,
+    SourceOffset,
+    TopicPartition,
+)
 from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, consumed, made_client
 from lakehead.connectors.runtime.settings import RunSettings
-from lakehead.connectors.runtime.sink import Consumed, Offsets, Sink, SourceOffset, TopicPartition
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.storage.clock import Clock
 from lakehead.storage.failpoints import failpoint

@@ -5,11 +5,18 @@ from dataclasses import replace
 
 from lakehead.connectors.runtime.dead_letters import DeadLetters
 from lakehead.connectors.runtime.errors import InputReplaced, TransactionAborted
-from lakehead.connectors.runtime.figures import ConnectFigures, Progress
+from lakehead.connectors.runtime.interfaces import (
+    Batch,
+    ConnectFigures,
+    Letter,
+    Partition,
+    Position,
+    Progress,
+    Source,
+    Work,
+)
 from lakehead.connectors.runtime.positions import PositionTopic
-from lakehead.connectors.runtime.records import Batch, Letter, Partition, Position, Work
 from lakehead.connectors.runtime.settings import RunSettings
-from lakehead.connectors.runtime.source import Source
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.runtime.transactions import RecordTooBig, Transactions
 from lakehead.storage.clock import Clock

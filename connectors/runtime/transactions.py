@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lakehead.connectors.runtime.errors import KafkaFailed, RunStopped, TransactionAborted
+from lakehead.connectors.runtime.interfaces import Record
 from lakehead.connectors.runtime.kafka_clients import KafkaConfig, kafka_failure, made_client
-from lakehead.connectors.runtime.records import Record
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.storage.clock import Clock
 from lakehead.storage.failpoints import failpoint

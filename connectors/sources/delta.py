@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputLost
-from lakehead.connectors.runtime.records import Batch, Letter, Position, Record, Work
-from lakehead.connectors.runtime.source import Positions
+from lakehead.connectors.runtime.interfaces import Batch, Letter, Position, Positions, Record, Work
 from lakehead.connectors.settings import DeltaSettings
 from lakehead.connectors.sources.values import (
     NoSuchValue,

@@ -12,9 +12,14 @@ import pytest
 from lakehead.connectors.pipelines.intake import Intake
 from lakehead.connectors.runtime.config_file import load_settings
 from lakehead.connectors.runtime.errors import BadInput, ConnectorFenced, KafkaFailed
-from lakehead.connectors.runtime.figures import ConnectFigures
-from lakehead.connectors.runtime.records import Batch, Position, Work
-from lakehead.connectors.runtime.source import Positions, Source
+from lakehead.connectors.runtime.interfaces import (
+    Batch,
+    ConnectFigures,
+    Position,
+    Positions,
+    Source,
+    Work,
+)
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.settings import ConnectorSettings, FilesSettings
 from lakehead.connectors.sources.files.source import FilesSource

@@ -16,7 +16,7 @@ import zstandard
 
 from bench.s3_server import S3Server
 from lakehead.connectors.runtime.errors import BadInput, ConnectorError, InputChanged
-from lakehead.connectors.runtime.records import Batch, Position, Work
+from lakehead.connectors.runtime.interfaces import Batch, Position, Work
 from lakehead.connectors.settings import FilesSettings
 from lakehead.connectors.sources.files.formats import lines
 from lakehead.connectors.sources.files.source import FilesSource

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakehead.connectors.runtime.errors import BadInput, InputChanged, InputReplaced
-from lakehead.connectors.runtime.records import Letter, Position, Record
+from lakehead.connectors.runtime.interfaces import Letter, Position, Record
 from lakehead.connectors.settings import FilesSettings
 from lakehead.connectors.sources.files.source import FilesSource
 from lakehead.storage.clock import SystemClock

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from lakehead.connectors.runtime.errors import BadInput, InputChanged
-from lakehead.connectors.runtime.records import Batch, Letter, Position, Record, Work
-from lakehead.connectors.runtime.source import Positions
+from lakehead.connectors.runtime.interfaces import Batch, Letter, Position, Positions, Record, Work
 from lakehead.connectors.settings import Compression, FilesSettings, Format
 from lakehead.connectors.sources.files.formats import (
     UNPACKING_ERRORS,

@@ -1,0 +1,192 @@
+"""Interfaces of sources and sinks, and the values that pass between them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from lakehead.storage.jobs.job import Totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectFigures(Totals):
+    """Of one run. Counts only what was committed."""
+
+    records: int = 0
+    """Records that are in their topic now."""
+    bytes: int = 0
+    """Of their keys and values."""
+    dead_letters: int = 0
+    """What could not be a record and is in the dead-letter topic."""
+    skipped: int = 0
+    """What could not be a record and was left out."""
+    finished: int = 0
+    """Partitions of the source (files, versions) that were read to their end."""
+    transactions: int = 0
+    aborted: int = 0
+    """Transactions that came to nothing and were done again."""
+    seconds: float = 0.0
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return name and figure, as a command or a task shows them."""
+        fields = asdict(self)
+        fields["seconds"] = round(self.seconds, 3)
+        return {name.replace("_", " "): value for name, value in fields.items()}
+
+
+class Progress(NamedTuple):
+    """How far a run is."""
+
+    figures: ConnectFigures
+    doing: str
+    done_bytes: int
+    total_bytes: int
+
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+Partition = Mapping[str, str]
+"""What a source keeps a position of, such as a file: Kafka Connect's source partition."""
+
+Position = Mapping[str, Any]
+"""How far a source got in one: Kafka Connect's source offset; values as JSON has them."""
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """A record for a topic."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+    """None: the time at which it is written."""
+    partition: int | None = None
+    """None: chosen by the key as Kafka's own clients do, or any."""
+    place: str = ""
+    """Where it came from, for people."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts in limits: key and value."""
+        return len(self.value or b"") + len(self.key or b"")
+
+
+class Letter(msgspec.Struct, frozen=True, gc=False):
+    """What a source read and cannot make a record of."""
+
+    place: str
+    """File and line, or the like, for people."""
+    reason: str
+    raw: bytes
+    """What was there, or how it begins."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """A part of what a source reads, small enough for memory, and the position behind it."""
+
+    records: tuple[Record, ...]
+    position: Position
+    letters: tuple[Letter, ...] = ()
+    read_bytes: int = 0
+    is_whole: bool = True
+    """Whether the position may be kept: False if only a later batch completes this one."""
+
+
+class Work(NamedTuple):
+    """A partition of a source with something to read."""
+
+    partition: Partition
+    name: str
+    """For people."""
+    size_bytes: int
+    """What is left to read, about; 0 if unknown."""
+
+
+Positions = Callable[[Partition], Position | None]
+"""How far a partition was read; None if never."""
+
+
+class Source(Protocol):
+    """Reads one thing from the outside world.
+
+    The same partition and position must give the same records in the same order: that is what makes
+    each of them be in the topic once, whatever is killed.
+    """
+
+    def work(self, positions: Positions) -> Sequence[Work]:
+        """Return the partitions that have something to read now, in the order to read them.
+
+        Raises ConnectorError, StorageError.
+        """
+
+    def read(self, work: Work, position: Position | None) -> Iterator[Batch]:
+        """Read a partition from a position to its present end. Raises as `work` does.
+
+        Abandoned at any batch.
+        """
+
+    def close(self) -> None:
+        """Give up what is open."""
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic that is read."""
+
+    topic: str
+    partition: int
+
+
+class Consumed(NamedTuple):
+    """A record of a topic."""
+
+    at: TopicPartition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int | None
+
+
+class SourceOffset(NamedTuple):
+    """How far a partition was read, and of which topic: an offset means nothing in a topic of the
+    same name that was made later.
+    """
+
+    next: int
+    """The next offset to read."""
+    topic_id: str
+    """Empty where it is not known."""
+
+
+Offsets = Mapping[TopicPartition, SourceOffset]
+"""How far each partition was read."""
+
+
+class Sink(Protocol):
+    """Takes records of topics elsewhere, unit by unit: what is written is nothing until `commit`.
+
+    A sink that keeps records and offsets in one transaction holds each record once; one that cannot
+    keeps offsets after records, and may repeat the last unit after a crash.
+    """
+
+    def open(self, partitions: Sequence[TopicPartition]) -> Offsets:
+        """Return how far the target is in these partitions; one it knows nothing of is left out.
+        From here on no former run of the same connector writes any more, where the target can
+        forbid it.
+        """
+
+    def write(self, records: Sequence[Consumed]) -> ConnectFigures:
+        """Take records into the present unit; return how many, and what could not be taken.
+
+        Raises TransactionAborted, ConnectorError.
+        """
+
+    def commit(self, offsets: Offsets) -> None:
+        """End the unit: records and offsets are durable. Raises as `write` does."""
+
+    def abort(self) -> None:
+        """Forget the present unit."""
+
+    def close(self) -> None:
+        """Give up what is open."""
