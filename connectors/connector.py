@@ -9,9 +9,9 @@ from typing import Protocol
 from lakehead.connectors.pipelines.intake import Intake
 from lakehead.connectors.pipelines.plan import Plan
 from lakehead.connectors.pipelines.topic_copy import TopicCopy
-from lakehead.connectors.runtime.config_file import dotted
 from lakehead.connectors.runtime.interfaces import ConnectFigures, Position, Progress, Source
 from lakehead.connectors.runtime.kafka_clients import KafkaConfig, checked_config
+from lakehead.connectors.runtime.settings import dotted
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.settings import (
     ConnectorSettings,

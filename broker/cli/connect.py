@@ -129,7 +129,7 @@ def positions(file: FileArgument, as_json: JsonOption = False) -> None:
 
 def _connector(file: Path, tell: Callable[["Told"], None]) -> "Connector":
     from lakehead.connectors.connector import Connector
-    from lakehead.connectors.runtime.config_file import load_settings
+    from lakehead.connectors.runtime.settings import load_settings
     from lakehead.connectors.settings import ConnectorSettings
 
     settings = load_settings(file, ConnectorSettings)

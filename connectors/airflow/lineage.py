@@ -82,7 +82,7 @@ def connector_lineage(
     topics become a topic of the cluster at `bootstrap_servers`, unless the sink names another one.
     `records` is what came; of several topics the output has no number. None without OpenLineage.
     """
-    from lakehead.connectors.runtime.config_file import dotted
+    from lakehead.connectors.runtime.settings import dotted
     from lakehead.connectors.settings import TopicsSettings
 
     def topic_of(name: str, servers: str) -> DatasetName:

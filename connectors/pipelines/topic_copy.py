@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 
 from lakehead.connectors.pipelines.plan import Plan
 from lakehead.connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
-from lakehead.connectors.runtime.config_file import dotted
 from lakehead.connectors.runtime.dead_letters import DeadLetters
 from lakehead.connectors.runtime.errors import KafkaFailed
 from lakehead.connectors.runtime.interfaces import (
@@ -17,6 +16,7 @@ from lakehead.connectors.runtime.interfaces import (
 )
 from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, checked_config
 from lakehead.connectors.runtime.positions import PositionTopic, default_topic
+from lakehead.connectors.runtime.settings import dotted
 from lakehead.connectors.runtime.sink_run import SinkRun
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.settings import ConnectorSettings, TopicsSettings

@@ -17,7 +17,7 @@ from lakehead.connectors.airflow.lineage import (
     table_lineage,
     topic_dataset,
 )
-from lakehead.connectors.runtime.config_file import checked_settings
+from lakehead.connectors.runtime.settings import checked_settings
 from lakehead.connectors.settings import ConnectorSettings
 from tests.support.airflow_model import AirflowModel, Task
 from tests.support.airflow_runs import connect, run_dag, states

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from lakehead.connectors.pipelines.intake import Intake
-from lakehead.connectors.runtime.config_file import load_settings
 from lakehead.connectors.runtime.errors import BadInput, ConnectorFenced, KafkaFailed
 from lakehead.connectors.runtime.interfaces import (
     Batch,
@@ -20,6 +19,7 @@ from lakehead.connectors.runtime.interfaces import (
     Source,
     Work,
 )
+from lakehead.connectors.runtime.settings import load_settings
 from lakehead.connectors.runtime.stop import Stop
 from lakehead.connectors.settings import ConnectorSettings, FilesSettings
 from lakehead.connectors.sources.files.source import FilesSource

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from bench.lakehead_server import ROOT
 from lakehead.connectors.connector import Connector
-from lakehead.connectors.runtime.config_file import load_settings
 from lakehead.connectors.runtime.kafka_clients import Cluster
+from lakehead.connectors.runtime.settings import load_settings
 from lakehead.connectors.settings import ConnectorSettings
 from lakehead.storage.clock import SystemClock
 

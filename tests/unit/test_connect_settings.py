@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakehead.connectors.connector import Connector
-from lakehead.connectors.runtime.config_file import checked_settings, load_settings
+from lakehead.connectors.runtime.settings import checked_settings, load_settings
 from lakehead.connectors.settings import ConnectorSettings
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError

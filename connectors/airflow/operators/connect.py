@@ -98,7 +98,7 @@ class LakeheadConnectOperator(BaseOperator):
         from pathlib import Path
 
         from lakehead.connectors.connector import Connector
-        from lakehead.connectors.runtime.config_file import checked_settings, dotted, load_settings
+        from lakehead.connectors.runtime.settings import checked_settings, dotted, load_settings
         from lakehead.connectors.settings import ConnectorSettings
         from lakehead.storage.clock import SystemClock
 
