@@ -6,9 +6,7 @@ What runs it is `lakehead connect run` and Airflow's `LakeheadConnectOperator`.
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from lakehead.connectors.pipelines.intake import Intake
-from lakehead.connectors.pipelines.plan import Plan
-from lakehead.connectors.pipelines.topic_copy import TopicCopy
+from lakehead.connectors.pipelines import Intake, Plan, TopicCopy
 from lakehead.connectors.runtime.interfaces import ConnectFigures, Position, Progress, Source
 from lakehead.connectors.runtime.kafka_clients import KafkaConfig, checked_config
 from lakehead.connectors.runtime.settings import dotted

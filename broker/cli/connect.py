@@ -25,7 +25,7 @@ from lakehead.storage.clock import SystemClock
 
 if TYPE_CHECKING:
     from lakehead.connectors.connector import Connector
-    from lakehead.connectors.pipelines.plan import Plan
+    from lakehead.connectors.pipelines import Plan
     from lakehead.connectors.runtime.interfaces import Position
     from lakehead.connectors.runtime.interfaces import Progress as Told
 

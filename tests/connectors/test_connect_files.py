@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakehead.connectors.pipelines.intake import Intake
+from lakehead.connectors.pipelines import Intake
 from lakehead.connectors.runtime.errors import BadInput, ConnectorFenced, KafkaFailed
 from lakehead.connectors.runtime.interfaces import (
     Batch,

@@ -13,7 +13,7 @@ from lakehead.connectors.airflow.progress import ProgressLines
 
 if TYPE_CHECKING:
     from lakehead.connectors.connector import Connector
-    from lakehead.connectors.pipelines.plan import Plan
+    from lakehead.connectors.pipelines import Plan
     from lakehead.connectors.settings import ConnectorSettings
 
 _NAMES_MAX = 20

@@ -1,16 +1,17 @@
-"""From topics into topics, of the same cluster or of another."""
+"""Pipelines: from a source into a topic, and from topics into topics of this cluster or another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
-from lakehead.connectors.pipelines.plan import Plan
-from lakehead.connectors.pipelines.topics import dead_letter_topic, make_topics, transactions_of
-from lakehead.connectors.runtime.dead_letters import DeadLetters
+from lakehead.connectors.runtime.dead_letters import DeadLetters, OnError
 from lakehead.connectors.runtime.errors import KafkaFailed
 from lakehead.connectors.runtime.interfaces import (
     ConnectFigures,
     Offsets,
     Position,
     Progress,
+    Source,
     TopicPartition,
     Work,
 )
@@ -18,11 +19,158 @@ from lakehead.connectors.runtime.kafka_clients import Cluster, KafkaConfig, chec
 from lakehead.connectors.runtime.positions import PositionTopic, default_topic
 from lakehead.connectors.runtime.settings import dotted
 from lakehead.connectors.runtime.sink_run import SinkRun
+from lakehead.connectors.runtime.source_run import SourceRun
 from lakehead.connectors.runtime.stop import Stop
-from lakehead.connectors.settings import ConnectorSettings, TopicsSettings
+from lakehead.connectors.runtime.transactions import Transactions
+from lakehead.connectors.settings import ConnectorSettings, DeltaSettings, TopicsSettings
 from lakehead.connectors.sinks import GroupOffsets, TargetPositions, TopicSink
 from lakehead.storage.clock import Clock
 from lakehead.storage.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run would read."""
+
+    works: tuple[Work, ...]
+    unit: str = "bytes"
+    """Of the sizes of works: bytes, or offsets."""
+    first_key: str | None = None
+    """Of the first record that would be written; None if there is no record, or no key."""
+    first_value: str | None = None
+    """How its value begins."""
+    first_trouble: str | None = None
+    """What in the beginning of it cannot be a record."""
+
+
+_CUT_TRANSACTION_S = 60.0
+_WHOLE_TRANSACTION_S = 900.0
+
+
+def dead_letter_topic(settings: ConnectorSettings) -> str:
+    """Return the topic of what cannot be a record; empty where it is not kept."""
+    sink = settings.sink
+    if sink.on_error != OnError.DEAD_LETTER:
+        return ""
+    # Copies of several topics share one.
+    return sink.dead_letter_topic or f"{sink.topic.replace('{topic}', settings.name)}.dead-letters"
+
+
+def make_topics(settings: ConnectorSettings, cluster: Cluster, topics: Sequence[str]) -> None:
+    """Create the topics that are not there, if the user wants it. Raises KafkaFailed."""
+    existing = cluster.topics()
+    for topic in topics:
+        if topic in existing:
+            continue
+        if settings.sink.partitions is None:
+            raise KafkaFailed(
+                f"there is no topic {topic} at {cluster.address}: create it with `lakehead topics "
+                f"create {topic}`, or set sink.partitions to have it created"
+            )
+        cluster.create_topic(topic, settings.sink.partitions, {})
+
+
+def transactions_of(
+    settings: ConnectorSettings,
+    config: KafkaConfig,
+    cluster: Cluster,
+    topics: Sequence[str],
+    clock: Clock,
+    stop: Stop,
+) -> Transactions:
+    """Return the connector's transactions into these topics, not begun."""
+    is_whole = isinstance(settings.source, DeltaSettings)
+    usual = _WHOLE_TRANSACTION_S if is_whole else _CUT_TRANSACTION_S
+    return Transactions(
+        config,
+        settings.name,
+        clock,
+        stop,
+        timeout_s=settings.run.timeout_seconds or usual,
+        retry_s=settings.run.retry_seconds,
+        largest_record=cluster.largest_record(topics),
+    )
+
+
+_SHOWN_BYTES = 200
+_TRIED_BATCHES = 3
+
+
+class Intake:
+    """Runs a source; positions are in a compacted topic of the same cluster."""
+
+    def __init__(
+        self, settings: ConnectorSettings, source: Source, config: KafkaConfig, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._config = config
+        self._clock = clock
+
+    def run(
+        self, *, follow: bool, stop: Stop, on_progress: Callable[[Progress], None]
+    ) -> ConnectFigures:
+        """See `Pipeline.run`."""
+        cluster = Cluster(self._config, stop)
+        sink = self._settings.sink
+        letters = dead_letter_topic(self._settings)
+        topics = [sink.topic, *([letters] if letters else [])]
+        make_topics(self._settings, cluster, topics)
+        positions = self._positions(cluster)
+        positions.create()
+        transactions = transactions_of(
+            self._settings, self._config, cluster, topics, self._clock, stop
+        )
+        run = SourceRun(
+            self._source,
+            sink.topic,
+            DeadLetters(transactions, sink.on_error, letters),
+            positions,
+            transactions,
+            self._settings.run,
+            self._clock,
+            stop=stop,
+            on_progress=on_progress,
+        )
+        try:
+            return run.run(follow=follow)
+        finally:
+            self._source.close()
+
+    def plan(self) -> Plan:
+        """See `Pipeline.plan`."""
+        positions = self._loaded()
+        works = tuple(self._source.work(positions))
+        if not works:
+            return Plan(works=works)
+        batches = self._source.read(works[0], positions(works[0].partition))
+        tried = list(islice(batches, _TRIED_BATCHES))
+        record = next((one for batch in tried for one in batch.records), None)
+        letter = next((one for batch in tried for one in batch.letters), None)
+        return Plan(
+            works=works,
+            first_key=_shown(record.key) if record else None,
+            first_value=_shown(record.value) if record else None,
+            first_trouble=f"{letter.place}: {letter.reason}" if letter else None,
+        )
+
+    def positions(self) -> Mapping[str, Position]:
+        """See `Pipeline.positions`."""
+        return self._loaded().all()
+
+    def _loaded(self) -> PositionTopic:
+        positions = self._positions(Cluster(self._config))
+        positions.load(self._clock, wait_s=self._settings.run.retry_seconds)
+        return positions
+
+    def _positions(self, cluster: Cluster) -> PositionTopic:
+        name = self._settings.name
+        topic = self._settings.run.positions_topic or default_topic(name)
+        return PositionTopic(self._config, cluster, topic, name)
+
+
+def _shown(data: bytes | None) -> str | None:
+    return None if data is None else data[:_SHOWN_BYTES].decode(errors="replace")
 
 
 class TopicCopy:

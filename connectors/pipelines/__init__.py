@@ -1,1 +1,0 @@
-"""Sources and sinks, joined: what can be run."""
