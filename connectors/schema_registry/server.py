@@ -26,11 +26,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lakehead.connectors.schema_registry.errors import RegistryError, malformed_request
-from lakehead.connectors.schema_registry.log import SchemaLog
+from lakehead.connectors.schema_registry.log import SchemaLog, prepare_topic
 from lakehead.connectors.schema_registry.registry import Registry
 from lakehead.connectors.schema_registry.routes import BareText, Call, Routes
 from lakehead.connectors.schema_registry.settings import RegistrySettings
-from lakehead.connectors.schema_registry.topic import prepare_topic
 from lakehead.storage.clock import SystemClock
 from lakehead.storage.errors import SettingsError
 
