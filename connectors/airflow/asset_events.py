@@ -1,5 +1,4 @@
-"""Events of topics' and tables' assets: their extras, and the commits that a task's events stand for.
-Pure.
+"""Events of assets: their extras, and the commits that a task's events stand for. Pure.
 
 Every commit names in the table's history the task that made it, and every event names the versions
 that it stands for. Airflow stores a task's events together with its success, both or neither. So a

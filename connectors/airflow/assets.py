@@ -1,4 +1,4 @@
-"""Topics and tables as assets, which DAGs are scheduled on. Their URIs, which are their names too, are
+"""Topics and tables as assets, which DAGs are scheduled on. Their URIs are their names too:
 `lakehead://CONNECTION/topics/TOPIC` and `lakehead://CONNECTION/tables/TOPIC`. A watched one is an
 asset of its own, `.../tables/TOPIC/watched/RECORDS`, since an asset's events have one origin: the
 tasks that write, or one watcher. So one commit does not start a DAG twice.

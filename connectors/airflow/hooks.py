@@ -1,4 +1,4 @@
-"""The hook of the connection type `lakehead`: its fields, and tests of the store and the brokers."""
+"""The hook of the connection type `lakehead`: its fields, and its test of store and brokers."""
 
 import json
 import os

@@ -302,7 +302,7 @@ class WatcherTrigger(ClusterTrigger):
 
 class GrowthTrigger(WatcherTrigger):
     """Fires whenever a topic has at least `records` more records in objects, with what
-    `lakehead.connectors.airflow.asset_events.growth` says. A topic that does not exist is waited for.
+    the extra that `asset_events.growth` makes. A topic that does not exist is waited for.
 
     :param lakehead_conn_id: the connection.
     :param topic: the topic.

@@ -1,4 +1,4 @@
-"""Types of schemas, and compatibility levels: the earlier versions that a new schema is compared with.
+"""Types of schemas, and compatibility levels: the versions that a new schema is compared with.
 
 Each type has a module that reads its schemas and compares two of them.
 """

@@ -18,7 +18,7 @@ from lakehead.connectors.schema_registry.records import (
     Version,
     reference_fields,
 )
-from lakehead.connectors.schema_registry.registry import Registry
+from lakehead.connectors.schema_registry.registry import Registry, Upkeep
 from lakehead.connectors.schema_registry.requested import (
     read_config,
     read_mode,
@@ -32,7 +32,6 @@ from lakehead.connectors.schema_registry.subjects import (
     checked_subject,
     parse_subject,
 )
-from lakehead.connectors.schema_registry.upkeep import Upkeep
 
 _ID_MAX = 2**31 - 1
 

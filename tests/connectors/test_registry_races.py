@@ -15,10 +15,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from lakehead.connectors.schema_registry.errors import RegistryError
 from lakehead.connectors.schema_registry.log import SchemaLog, prepare_topic
 from lakehead.connectors.schema_registry.records import Record, VersionRecord, decode
-from lakehead.connectors.schema_registry.registry import Registry
+from lakehead.connectors.schema_registry.registry import Registry, Upkeep
 from lakehead.connectors.schema_registry.requested import RequestedSchema
 from lakehead.connectors.schema_registry.subjects import Subject
-from lakehead.connectors.schema_registry.upkeep import Upkeep
 from lakehead.storage.clock import SystemClock
 from tests.support.broker_process import BrokerProcess
 from tests.support.registry_process import RegistryProcess
