@@ -301,7 +301,7 @@ class WatcherTrigger(ClusterTrigger):
 
 
 class GrowthTrigger(WatcherTrigger):
-    """Fires whenever a topic has at least `records` more records in objects, with what
+    """Fires whenever a topic has at least `records` more records in objects, with
     the extra that `asset_events.growth` makes. A topic that does not exist is waited for.
 
     :param lakehead_conn_id: the connection.

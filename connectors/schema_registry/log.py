@@ -37,7 +37,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
-    OffsetSpec,  # type: ignore[attr-defined]
+    OffsetSpec,
     ResourceType,
 )
 from confluent_kafka.cimpl import NewTopic
@@ -82,7 +82,8 @@ def prepare_topic(
     except (KafkaException, TimeoutError) as error:
         raise SettingsError(
             f"topic {topic} at {client['bootstrap.servers']} cannot be made ready: "
-            f"{_kafka_reason(error)}; is a broker there, and may this user create and write the topic?"
+            f"{_kafka_reason(error)}; check that a broker runs there, and that this user may create "
+            "and write the topic"
         ) from None
 
 

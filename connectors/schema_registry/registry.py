@@ -51,7 +51,7 @@ def _parsed(kind: str, text: str, others: tuple[NamedText, ...], normalize: bool
 class Registry:
     """The registry over its log. Methods block, and may be called by many threads.
 
-    All raise RegistryError. What deletes and what sets configs and modes is in `upkeep`.
+    All raise RegistryError.
     """
 
     def __init__(self, log: SchemaLog) -> None:
@@ -285,6 +285,152 @@ class Registry:
 
         return self.ask(question)
 
+    # ------------------------------------------------------------------------------ deleting
+
+    def delete_version(self, subject: Subject, number: int, *, permanent: bool) -> int:
+        """Delete a version, softly or for good; return its number."""
+
+        def decide() -> Decision[int]:
+            with self.log.lock:
+                state = self.log.state
+                found = _chosen(state, subject, number)
+                _check_writable(state, subject)
+                _check_unreferenced(state, subject, found, for_good=permanent)
+                if not permanent:
+                    if found.is_deleted:
+                        raise errors.version_soft_deleted(subject.qualified, found.version)
+                    is_last = len(state.versions(subject)) == 1
+                    records = [_put(deleted(found)), *(_unset(state, subject) if is_last else ())]
+                    return records, found.version
+                if not found.is_deleted:
+                    raise errors.version_not_soft_deleted(subject.qualified, found.version)
+                gone = VersionRecord(subject=found.subject, version=found.version, held=None)
+                return [gone, IdsRecord(highest=state.highest_ids())], found.version
+
+        return self.log.write(decide)
+
+    def delete_subject(self, subject: Subject, *, permanent: bool) -> list[int]:
+        """Delete all versions of a subject, softly or for good; return their numbers."""
+
+        def decide() -> Decision[list[int]]:
+            with self.log.lock:
+                state = self.log.state
+                every, live = state.versions(subject, deleted=True), state.versions(subject)
+                if not every:
+                    raise errors.subject_not_found(subject.qualified)
+                if not live and not permanent:
+                    raise errors.subject_soft_deleted(subject.qualified)
+                _check_writable(state, subject)
+                for each in every if permanent else live:
+                    _check_unreferenced(state, subject, each, for_good=permanent)
+                if not permanent:
+                    last = live[-1].version
+                    deletion = SubjectDeletion(subject=subject.qualified, last_version=last)
+                    numbers = [each.version for each in live]
+                    return [deletion, *_unset(state, subject)], numbers
+                if live:
+                    raise errors.subject_not_soft_deleted(subject.qualified)
+                return [*_gone(every), IdsRecord(highest=state.highest_ids())], [
+                    each.version for each in every
+                ]
+
+        return self.log.write(decide)
+
+    # ---------------------------------------------------------------------- configs and modes
+
+    def config(self, scope: str, *, default_to_global: bool) -> Config:
+        """Return what is set for a subject, a context, or all (empty)."""
+
+        def question(state: RegistryState) -> Config:
+            held = state.config(scope)
+            if default_to_global:
+                subject = parse_subject(scope)
+                normalize = state.normalizes(subject) or None
+                return Config(level=state.level_in_scope(subject), normalize=normalize)
+            if scope == "":
+                return Config(
+                    level=(held.level if held else None) or DEFAULT_LEVEL,
+                    normalize=held.normalize if held else None,
+                )
+            if held is None:
+                raise errors.compatibility_not_set(scope)
+            return held
+
+        return self.ask(question)
+
+    def set_config(self, scope: str, given: Config) -> None:
+        """Set what is given, and leave the rest as it is."""
+
+        def decide() -> Decision[None]:
+            with self.log.lock:
+                state = self.log.state
+                _check_writable(state, parse_subject(scope))
+                held = state.config(scope) or Config()
+                merged = Config(
+                    level=given.level or held.level,
+                    normalize=held.normalize if given.normalize is None else given.normalize,
+                )
+                return [ConfigRecord(subject=scope, config=merged)], None
+
+        self.log.write(decide)
+
+    def delete_config(self, scope: str) -> Config:
+        """Unset the config of a subject, a context or all; return what it was."""
+
+        def decide() -> Decision[Config]:
+            with self.log.lock:
+                state = self.log.state
+                held = state.config(scope)
+                if held is None:
+                    raise errors.subject_not_found(scope)
+                _check_writable(state, parse_subject(scope))
+                return [ConfigRecord(subject=scope, config=None)], held
+
+        return self.log.write(decide)
+
+    def mode(self, scope: str, *, default_to_global: bool) -> str:
+        """Return the mode that is set for a subject, a context, or all (empty)."""
+
+        def question(state: RegistryState) -> str:
+            if default_to_global or scope == "":
+                return state.mode_in_scope(parse_subject(scope))
+            held = state.mode(scope)
+            if state.mode("") == "READONLY_OVERRIDE":
+                return "READONLY_OVERRIDE"
+            if held is None:
+                raise errors.mode_not_set(scope)
+            return held
+
+        return self.ask(question)
+
+    def set_mode(self, scope: str, mode: str, *, force: bool) -> None:
+        """Set the mode. IMPORT wants no schemas there, unless it is forced."""
+        if mode not in MODES:
+            raise errors.invalid_mode()
+
+        def decide() -> Decision[None]:
+            with self.log.lock:
+                state = self.log.state
+                records: list[Record] = [ModeRecord(subject=scope, mode=mode)]
+                is_change = state.mode_in_scope(parse_subject(scope)) != "IMPORT"
+                if mode == "IMPORT" and is_change and not force:
+                    records = [*_emptied(state, scope), *records]
+                return records, None
+
+        self.log.write(decide)
+
+    def delete_mode(self, scope: str) -> str:
+        """Unset the mode of a subject or a context; return what it was."""
+
+        def decide() -> Decision[str]:
+            with self.log.lock:
+                held = self.log.state.mode(scope)
+                if held is None:
+                    raise errors.subject_not_found(scope)
+                return [ModeRecord(subject=scope, mode=None)], held
+
+        return self.log.write(decide)
+
 
 def _reached(
     state: RegistryState,
@@ -365,160 +511,6 @@ def _superseded(versions: Sequence[Version], schema_id: int, number: int) -> Ite
 
 
 MODES = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
-
-
-class Upkeep:
-    """Changes that are no new schemas. All raise RegistryError."""
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._log = registry.log
-
-    # ------------------------------------------------------------------------------ deleting
-
-    def delete_version(self, subject: Subject, number: int, *, permanent: bool) -> int:
-        """Delete a version, softly or for good; return its number."""
-
-        def decide() -> Decision[int]:
-            with self._log.lock:
-                state = self._log.state
-                found = _chosen(state, subject, number)
-                _check_writable(state, subject)
-                _check_unreferenced(state, subject, found, for_good=permanent)
-                if not permanent:
-                    if found.is_deleted:
-                        raise errors.version_soft_deleted(subject.qualified, found.version)
-                    is_last = len(state.versions(subject)) == 1
-                    records = [_put(deleted(found)), *(_unset(state, subject) if is_last else ())]
-                    return records, found.version
-                if not found.is_deleted:
-                    raise errors.version_not_soft_deleted(subject.qualified, found.version)
-                gone = VersionRecord(subject=found.subject, version=found.version, held=None)
-                return [gone, IdsRecord(highest=state.highest_ids())], found.version
-
-        return self._log.write(decide)
-
-    def delete_subject(self, subject: Subject, *, permanent: bool) -> list[int]:
-        """Delete all versions of a subject, softly or for good; return their numbers."""
-
-        def decide() -> Decision[list[int]]:
-            with self._log.lock:
-                state = self._log.state
-                every, live = state.versions(subject, deleted=True), state.versions(subject)
-                if not every:
-                    raise errors.subject_not_found(subject.qualified)
-                if not live and not permanent:
-                    raise errors.subject_soft_deleted(subject.qualified)
-                _check_writable(state, subject)
-                for each in every if permanent else live:
-                    _check_unreferenced(state, subject, each, for_good=permanent)
-                if not permanent:
-                    last = live[-1].version
-                    deletion = SubjectDeletion(subject=subject.qualified, last_version=last)
-                    numbers = [each.version for each in live]
-                    return [deletion, *_unset(state, subject)], numbers
-                if live:
-                    raise errors.subject_not_soft_deleted(subject.qualified)
-                return [*_gone(every), IdsRecord(highest=state.highest_ids())], [
-                    each.version for each in every
-                ]
-
-        return self._log.write(decide)
-
-    # ---------------------------------------------------------------------- configs and modes
-
-    def config(self, scope: str, *, default_to_global: bool) -> Config:
-        """Return what is set for a subject, a context, or all (empty)."""
-
-        def question(state: RegistryState) -> Config:
-            held = state.config(scope)
-            if default_to_global:
-                subject = parse_subject(scope)
-                normalize = state.normalizes(subject) or None
-                return Config(level=state.level_in_scope(subject), normalize=normalize)
-            if scope == "":
-                return Config(
-                    level=(held.level if held else None) or DEFAULT_LEVEL,
-                    normalize=held.normalize if held else None,
-                )
-            if held is None:
-                raise errors.compatibility_not_set(scope)
-            return held
-
-        return self._registry.ask(question)
-
-    def set_config(self, scope: str, given: Config) -> None:
-        """Set what is given, and leave the rest as it is."""
-
-        def decide() -> Decision[None]:
-            with self._log.lock:
-                state = self._log.state
-                _check_writable(state, parse_subject(scope))
-                held = state.config(scope) or Config()
-                merged = Config(
-                    level=given.level or held.level,
-                    normalize=held.normalize if given.normalize is None else given.normalize,
-                )
-                return [ConfigRecord(subject=scope, config=merged)], None
-
-        self._log.write(decide)
-
-    def delete_config(self, scope: str) -> Config:
-        """Unset the config of a subject, a context or all; return what it was."""
-
-        def decide() -> Decision[Config]:
-            with self._log.lock:
-                state = self._log.state
-                held = state.config(scope)
-                if held is None:
-                    raise errors.subject_not_found(scope)
-                _check_writable(state, parse_subject(scope))
-                return [ConfigRecord(subject=scope, config=None)], held
-
-        return self._log.write(decide)
-
-    def mode(self, scope: str, *, default_to_global: bool) -> str:
-        """Return the mode that is set for a subject, a context, or all (empty)."""
-
-        def question(state: RegistryState) -> str:
-            if default_to_global or scope == "":
-                return state.mode_in_scope(parse_subject(scope))
-            held = state.mode(scope)
-            if state.mode("") == "READONLY_OVERRIDE":
-                return "READONLY_OVERRIDE"
-            if held is None:
-                raise errors.mode_not_set(scope)
-            return held
-
-        return self._registry.ask(question)
-
-    def set_mode(self, scope: str, mode: str, *, force: bool) -> None:
-        """Set the mode. IMPORT wants no schemas there, unless it is forced."""
-        if mode not in MODES:
-            raise errors.invalid_mode()
-
-        def decide() -> Decision[None]:
-            with self._log.lock:
-                state = self._log.state
-                records: list[Record] = [ModeRecord(subject=scope, mode=mode)]
-                is_change = state.mode_in_scope(parse_subject(scope)) != "IMPORT"
-                if mode == "IMPORT" and is_change and not force:
-                    records = [*_emptied(state, scope), *records]
-                return records, None
-
-        self._log.write(decide)
-
-    def delete_mode(self, scope: str) -> str:
-        """Unset the mode of a subject or a context; return what it was."""
-
-        def decide() -> Decision[str]:
-            with self._log.lock:
-                held = self._log.state.mode(scope)
-                if held is None:
-                    raise errors.subject_not_found(scope)
-                return [ModeRecord(subject=scope, mode=None)], held
-
-        return self._log.write(decide)
 
 
 def _chosen(state: RegistryState, subject: Subject, number: int) -> Version:

@@ -18,7 +18,7 @@ from lakehead.connectors.schema_registry.records import (
     Version,
     reference_fields,
 )
-from lakehead.connectors.schema_registry.registry import Registry, Upkeep
+from lakehead.connectors.schema_registry.registry import Registry
 from lakehead.connectors.schema_registry.requested import (
     read_config,
     read_mode,
@@ -67,7 +67,6 @@ class Routes:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._upkeep = Upkeep(registry)
 
     def answer(self, call: Call) -> Any:
         """Return what a call asks for. Raises RegistryError."""
@@ -104,7 +103,7 @@ class Routes:
                 return self._lookup(call, parse_subject(name))
             case "DELETE", (name,):
                 subject = parse_subject(name)
-                return self._upkeep.delete_subject(subject, permanent=call.flag("permanent"))
+                return self._registry.delete_subject(subject, permanent=call.flag("permanent"))
             case "GET", (name, "versions"):
                 return call.page(self._version_numbers(call, parse_subject(name)))
             case "POST", (name, "versions"):
@@ -134,7 +133,7 @@ class Routes:
                 return self._referrers(call, subject, found.version)
             case "DELETE", ():
                 permanent = call.flag("permanent")
-                return self._upkeep.delete_version(subject, number, permanent=permanent)
+                return self._registry.delete_version(subject, number, permanent=permanent)
         raise no_such_call(call)
 
     def _referrers(self, call: Call, subject: Subject, number: int) -> list[int]:
@@ -290,26 +289,26 @@ class Routes:
         match call.method:
             case "GET":
                 is_global = call.flag("defaultToGlobal")
-                return _config_fields(self._upkeep.config(scope, default_to_global=is_global))
+                return _config_fields(self._registry.config(scope, default_to_global=is_global))
             case "PUT":
                 given = read_config(call.body)
-                self._upkeep.set_config(_checked_scope(scope), given)
+                self._registry.set_config(_checked_scope(scope), given)
                 return _config_fields(given, level_name="compatibility")
             case "DELETE":
-                return _config_fields(self._upkeep.delete_config(scope))
+                return _config_fields(self._registry.delete_config(scope))
         raise no_such_call(call)
 
     def _modes(self, call: Call, scope: str) -> Any:
         match call.method:
             case "GET":
                 is_global = call.flag("defaultToGlobal")
-                return {"mode": self._upkeep.mode(scope, default_to_global=is_global)}
+                return {"mode": self._registry.mode(scope, default_to_global=is_global)}
             case "PUT":
                 mode = read_mode(call.body)
-                self._upkeep.set_mode(_checked_scope(scope), mode, force=call.flag("force"))
+                self._registry.set_mode(_checked_scope(scope), mode, force=call.flag("force"))
                 return {"mode": mode}
             case "DELETE" if scope:
-                return {"mode": self._upkeep.delete_mode(scope)}
+                return {"mode": self._registry.delete_mode(scope)}
         raise no_such_call(call)
 
 

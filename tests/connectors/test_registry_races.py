@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from lakehead.connectors.schema_registry.errors import RegistryError
 from lakehead.connectors.schema_registry.log import SchemaLog, prepare_topic
 from lakehead.connectors.schema_registry.records import Record, VersionRecord, decode
-from lakehead.connectors.schema_registry.registry import Registry, Upkeep
+from lakehead.connectors.schema_registry.registry import Registry
 from lakehead.connectors.schema_registry.requested import RequestedSchema
 from lakehead.connectors.schema_registry.subjects import Subject
 from lakehead.storage.clock import SystemClock
@@ -154,9 +154,9 @@ def test_a_lost_answer_is_settled_by_reading(
         assert registry.register(subject, schema("S"), normalize=False) == 1
         monkeypatch.setattr(log, "_commit", lost_answers(log._commit, is_done=is_done))
         # Asked again it would say that the version is deleted already: but it was this call.
-        assert Upkeep(registry).delete_version(subject, 1, permanent=False) == 1
+        assert registry.delete_version(subject, 1, permanent=False) == 1
         with pytest.raises(RegistryError) as again:
-            Upkeep(registry).delete_version(subject, 1, permanent=False)
+            registry.delete_version(subject, 1, permanent=False)
         assert again.value.code == 40406
         with log.lock:
             assert len(log.state.versions(subject, deleted=True)) == 1

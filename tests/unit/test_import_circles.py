@@ -12,8 +12,6 @@ CIRCLES = {
     "lakehead.broker.coordinator.group.answers": 3,
     "lakehead.broker.network.connection": 5,
     "lakehead.broker.partition.partition": 2,
-    "lakehead.connectors.airflow.assets": 4,
-    "lakehead.connectors.schema_registry.avro_schema": 9,
     "lakehead.storage.metadata.declared_columns": 2,
     "lakehead.storage.wal.redivision": 2,
 }
