@@ -82,8 +82,8 @@ def prepare_topic(
     except (KafkaException, TimeoutError) as error:
         raise SettingsError(
             f"topic {topic} at {client['bootstrap.servers']} cannot be made ready: "
-            f"{_kafka_reason(error)}; check that a broker runs there, and that this user may create "
-            "and write the topic"
+            f"{_kafka_reason(error)}; check that a broker runs there and that this user may "
+            "create and write the topic"
         ) from None
 
 
